@@ -1,0 +1,401 @@
+"""What the admin API takes and gives: the one vocabulary of service, HTTP API, client and CLI.
+
+Only data lives here. No decision, no I/O; secrets never get into these models (properties are redacted by the
+service with :func:`linker.secrets.redact_properties` before they are put into a description).
+Numbers that are not known yet are ``None``, never 0: a lag of 0 is a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
+TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+
+LinkName = Annotated[str, StringConstraints(pattern=LINK_NAME_PATTERN)]
+TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]
+Millis = Annotated[int, Field(ge=0)]
+
+
+class Model(BaseModel):
+    """Base of everything below: unknown keys are refused, so that a misspelt field is an error and not a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+class MirrorState(StrEnum):
+    """State of a mirror partition, of a mirror topic (its worst partition) and of a link (its worst mirror)."""
+
+    LINKING = "LINKING"
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    PROMOTING = "PROMOTING"
+    PROMOTED = "PROMOTED"
+    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
+    FAILED = "FAILED"
+
+
+#: Best first. A state further right hides those to its left.
+SEVERITY: tuple[MirrorState, ...] = (
+    MirrorState.PROMOTED,
+    MirrorState.ACTIVE,
+    MirrorState.PROMOTING,
+    MirrorState.PAUSED,
+    MirrorState.LINKING,
+    MirrorState.SOURCE_UNAVAILABLE,
+    MirrorState.FAILED,
+)
+
+
+def worst_state(states: Iterable[MirrorState], *, default: MirrorState = MirrorState.ACTIVE) -> MirrorState:
+    """The worst state wins; `default` is for a link without mirrors or a topic without partitions."""
+    return max(states, key=SEVERITY.index, default=default)
+
+
+class PromotePhase(StrEnum):
+    """Phases of a promote, in their order. ABANDONED is the back edge of all phases before HANDED_OVER."""
+
+    CATCHING_UP = "CATCHING_UP"
+    FENCED = "FENCED"
+    ALIGNED = "ALIGNED"
+    VALIDATED = "VALIDATED"
+    HANDED_OVER = "HANDED_OVER"
+    PROMOTED = "PROMOTED"
+    ABANDONED = "ABANDONED"
+
+    @property
+    def final(self) -> bool:
+        return self in (PromotePhase.PROMOTED, PromotePhase.ABANDONED)
+
+
+class CheckResult(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+class LinkOptions(Model):
+    """Settings of a link which are the linker's own and not Kafka client properties of its source."""
+
+    fetchers_per_node: int = Field(default=2, ge=1, le=64, description="Source fetchers per source broker.")
+    partition_fetch_bytes: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description="Most bytes asked for one partition in one source fetch.",
+    )
+    request_fetch_bytes: int = Field(
+        default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
+    )
+
+
+class CreateLinkRequest(Model):
+    name: LinkName
+    properties: dict[str, str] = Field(
+        description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, ssl.*. "
+        "Secrets by reference: ${env:NAME} or ${file:/path}."
+    )
+    options: LinkOptions = LinkOptions()
+    source_cluster_id: str | None = Field(
+        default=None, description="Refuse the link if the source has another id."
+    )
+
+
+class UpdateLinkRequest(Model):
+    """Changes are merged: a property given as null is removed, one that is not named stays."""
+
+    properties: dict[str, str | None] = {}
+    options: LinkOptions | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> UpdateLinkRequest:
+        if not self.properties and self.options is None:
+            raise ValueError("nothing to change: give properties or options")
+        return self
+
+
+class CreateMirrorsRequest(Model):
+    topics: list[TopicName] = Field(min_length=1, max_length=10_000)
+    start: str = Field(
+        default="earliest", description="earliest, latest or a timestamp in epoch milliseconds."
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=32767,
+        description="Of the target topic; default: as at the source, limited by the brokers.",
+    )
+
+    @field_validator("start")
+    @classmethod
+    def _known_start(cls, start: str) -> str:
+        if start in ("earliest", "latest") or (start.isascii() and start.isdigit() and len(start) <= 18):
+            return start
+        raise ValueError(f"start is {start!r}: give earliest, latest or epoch milliseconds")
+
+    @field_validator("topics")
+    @classmethod
+    def _distinct(cls, topics: list[str]) -> list[str]:
+        if len(set(topics)) != len(topics):
+            twice = sorted({topic for topic in topics if topics.count(topic) > 1})
+            raise ValueError(f"topics named twice: {', '.join(twice)}")
+        return topics
+
+
+class PromoteOptions(Model):
+    """Limits of one promote. Each wait ends by one of them; running out abandons the promote and forwards again."""
+
+    max_lag: int = Field(
+        default=10_000, ge=0, description="Fence when no partition lags by more offsets than this."
+    )
+    catch_up_timeout_ms: Millis = Field(default=600_000, description="Longest time spent in CATCHING_UP.")
+    fence_timeout_ms: Millis = Field(
+        default=10_000,
+        description="Longest time that writes are held before hand-over; then the promote is abandoned.",
+    )
+
+
+class PromoteRequest(Model):
+    """Either topics or all: an empty list never means everything."""
+
+    topics: list[TopicName] = []
+    all: bool = False
+    options: PromoteOptions = PromoteOptions()
+
+    @model_validator(mode="after")
+    def _one_of(self) -> PromoteRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("a topic is named twice")
+        return self
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+class Action(Model):
+    """One thing that a change did, or with dry_run would do."""
+
+    action: str = Field(description="What is done, e.g. 'create topic'.")
+    resource: str = Field(description="To what, e.g. 'orders'.")
+    detail: str = ""
+
+
+class ChangeResult(Model):
+    """Answer to every change except a promote."""
+
+    dry_run: bool
+    actions: list[Action]
+    warnings: list[str] = []
+
+
+class Forwarding(Model):
+    """Whether produces that arrive at the target are forwarded to this link's source."""
+
+    enabled: bool
+    reason: str | None = Field(default=None, description="Why not, if not.")
+    target_next_producer_id: int | None = None
+    source_highest_producer_id: int | None = None
+
+
+class Traffic(Model):
+    """Counters since the sidecar's start; rates are the reader's business (two readings, `Status.at` apart)."""
+
+    fetched_bytes: int = 0
+    served_bytes: int = 0
+    forwarded_produces: int = 0
+    forwarded_bytes: int = 0
+    forward_errors: int = 0
+
+
+class LinkSummary(Model):
+    name: str
+    state: MirrorState
+    reason: str | None = None
+    source_cluster_id: str
+    bootstrap_servers: str
+    mirrors: int
+    mirror_states: dict[MirrorState, int] = {}
+
+
+class LinkDescription(LinkSummary):
+    target_cluster_id: str
+    properties: dict[str, str] = Field(
+        description="Secrets are replaced; references to secrets are shown as they are."
+    )
+    options: LinkOptions
+    forwarding: Forwarding
+    traffic: Traffic
+    created_at: datetime
+    source_unavailable_since: datetime | None = None
+
+
+class ReplicaStatus(Model):
+    """One of the target's real brokers that copies the partition."""
+
+    broker: int
+    end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
+    lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
+
+
+class PartitionLag(Model):
+    """Lag of one partition: of the slowest target replica against the source's end (its high watermark)."""
+
+    topic: str
+    partition: int
+    state: MirrorState
+    reason: str | None = None
+    source_start_offset: int | None = None
+    source_end_offset: int | None = None
+    target_end_offset: int | None = Field(
+        default=None, description="Smallest log end offset of the target replicas."
+    )
+    lag: int | None = None
+    lag_ms: int | None = Field(
+        default=None, description="For how long the slowest replica has not been at the end."
+    )
+
+
+class PartitionStatus(PartitionLag):
+    leader: int | None = None
+    leader_epoch: int | None = None
+    session_epoch: int | None = Field(
+        default=None, description="The one leader epoch of all mirrored batches (E0)."
+    )
+    isr: list[int] = []
+    source_leader: int | None = None
+    replicas: list[ReplicaStatus] = []
+
+
+class MirrorSummary(Model):
+    link: str
+    topic: str
+    state: MirrorState
+    reason: str | None = None
+    partitions: int
+    lag: int | None = Field(default=None, description="Sum over the partitions.")
+    max_lag: int | None = Field(default=None, description="Of the partition that lags most.")
+    lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
+
+
+class MirrorDescription(MirrorSummary):
+    topic_id: str
+    source_topic_id: str | None = None
+    start: str
+    replication_factor: int
+    created_at: datetime
+    configs: dict[str, str] = Field(
+        default={}, description="Topic configs that were copied or that mirroring forces."
+    )
+    partition_status: list[PartitionStatus]
+
+
+class PromoteTopic(Model):
+    topic: str
+    partitions: int
+    phase: PromotePhase
+    lag: int | None = None
+    reason: str | None = None
+
+
+class PromotePlan(Model):
+    """Answer to a promote with dry_run: nothing was changed."""
+
+    dry_run: bool = True
+    link: str
+    topics: list[PromoteTopic]
+    blockers: list[str] = Field(default=[], description="Why a promote would be refused now.")
+    warnings: list[str] = []
+
+
+class PromoteJob(Model):
+    """A promote that was started. It goes on by itself; reading it never changes it."""
+
+    id: str
+    link: str
+    phase: PromotePhase
+    reason: str | None = Field(default=None, description="Why it was abandoned, or what it is waiting for.")
+    topics: list[PromoteTopic]
+    started_at: datetime
+    finished_at: datetime | None = None
+    phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
+
+
+class SidecarStatus(Model):
+    """A sidecar, which is a broker of the target cluster."""
+
+    id: int
+    state: str = Field(description="RUNNING, FENCED or STARTING")
+    version: str
+    advertised_listeners: list[str]
+    rack: str | None = None
+    controller: bool = Field(description="Whether it is the one that decides (the link controller).")
+    leading_partitions: int
+    heartbeat_age_ms: int | None = None
+
+
+class LinkStatus(LinkSummary):
+    mirror_list: list[MirrorSummary]
+    partitions: int
+    lag: int | None = None
+    lag_ms: int | None = None
+    forwarding: Forwarding
+    traffic: Traffic
+
+
+class Status(Model):
+    at: datetime
+    version: str
+    sidecar: SidecarStatus
+    target_cluster_id: str
+    state: MirrorState = Field(description="The worst link's.")
+    links: list[LinkStatus]
+    promotes: list[PromoteJob] = Field(default=[], description="Those that run.")
+    window_bytes: int = Field(default=0, description="Memory held by read-ahead windows.")
+    window_limit_bytes: int = 0
+
+
+class LagReport(Model):
+    link: str
+    at: datetime
+    partitions: list[PartitionLag]
+
+
+class Check(Model):
+    name: str
+    result: CheckResult
+    detail: str
+    remedy: str | None = None
+
+
+class DoctorReport(Model):
+    link: str
+    checks: list[Check]
+
+    @property
+    def failed(self) -> bool:
+        return any(check.result is CheckResult.FAIL for check in self.checks)
+
+
+class Health(Model):
+    status: str
+    reason: str | None = None
+
+
+class ErrorBody(Model):
+    """Body of every answer that is not 2xx."""
+
+    error_code: int
+    message: str

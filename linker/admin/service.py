@@ -1,0 +1,157 @@
+"""What the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise.
+
+The HTTP API (api.py) is a thin edge over this; the implementation lives in linker/sidecar. Every method may raise
+ServiceError (told to the user as it is) or any other LinkerError (told to the user as a failure of a cluster).
+A method with dry_run does all checks of the real thing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from linker.admin.models import (
+    ChangeResult,
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    DoctorReport,
+    LagReport,
+    LinkDescription,
+    LinkSummary,
+    MirrorDescription,
+    MirrorSummary,
+    PromoteJob,
+    PromotePlan,
+    PromoteRequest,
+    SidecarStatus,
+    Status,
+    UpdateLinkRequest,
+)
+from wire.errors import LinkerError
+
+
+class ServiceError(LinkerError):
+    """A request that is refused. `status` is the HTTP status, `error_code` the finer code (status * 100 + n)."""
+
+    status = 500
+    error_code = 50001
+
+
+class InvalidRequest(ServiceError):
+    status, error_code = 400, 40001
+
+
+class LinkNotFound(ServiceError):
+    status, error_code = 404, 40401
+
+    def __init__(self, link: str) -> None:
+        super().__init__(f"link {link} does not exist")
+
+
+class MirrorNotFound(ServiceError):
+    status, error_code = 404, 40402
+
+    def __init__(self, link: str, topic: str) -> None:
+        super().__init__(f"link {link} has no mirror of topic {topic}")
+
+
+class PromoteNotFound(ServiceError):
+    status, error_code = 404, 40403
+
+    def __init__(self, promote_id: str) -> None:
+        super().__init__(f"promote {promote_id} does not exist")
+
+
+class SidecarNotFound(ServiceError):
+    status, error_code = 404, 40404
+
+    def __init__(self, sidecar_id: int) -> None:
+        super().__init__(f"sidecar {sidecar_id} does not exist")
+
+
+class SourceTopicNotFound(ServiceError):
+    status, error_code = 404, 40405
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        super().__init__(f"the source has no topic {', '.join(topics)}")
+
+
+class AlreadyExists(ServiceError):
+    """A link, mirror or target topic of this name is there already."""
+
+    status, error_code = 409, 40901
+
+
+class IllegalState(ServiceError):
+    """Not possible in the present state: pause while promoting, delete a link that has mirrors, leave while leading."""
+
+    status, error_code = 409, 40902
+
+
+class PreflightFailed(ServiceError):
+    """The clusters do not allow it: same cluster id, a missing ACL, segment.bytes too small, target too old."""
+
+    status, error_code = 422, 42201
+
+
+class NotSupported(ServiceError):
+    """This version of the service cannot do it at all."""
+
+    status, error_code = 501, 50101
+
+
+class NotReady(ServiceError):
+    """The sidecar is starting, stopping or without its lease; the same request may work later."""
+
+    status, error_code = 503, 50301
+
+
+class LinkService(Protocol):
+    async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult: ...
+
+    async def list_links(self) -> list[LinkSummary]: ...
+
+    async def describe_link(self, link: str) -> LinkDescription: ...
+
+    async def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool) -> ChangeResult: ...
+
+    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
+        """Refused with IllegalState while the link has a mirror that is not PROMOTED."""
+
+    async def create_mirrors(
+        self, link: str, request: CreateMirrorsRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        """All or none: every topic is checked before the first one is created."""
+
+    async def list_mirrors(self, link: str) -> list[MirrorSummary]: ...
+
+    async def describe_mirror(self, link: str, topic: str) -> MirrorDescription: ...
+
+    async def pause_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
+
+    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
+
+    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
+        """Forget the mirror. The target topic goes too unless keep_data; a PROMOTED topic is never deleted."""
+
+    async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
+
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+        """Start a promote and return at once; when it returns, the job is durable."""
+
+    async def describe_promote(self, promote_id: str) -> PromoteJob: ...
+
+    async def list_sidecars(self) -> list[SidecarStatus]: ...
+
+    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
+        """Unregister from the target cluster. Refused with IllegalState while it leads a partition."""
+
+    async def status(self) -> Status: ...
+
+    async def lag(self, link: str, topics: Sequence[str]) -> LagReport:
+        """Empty topics: all mirrors of the link."""
+
+    async def doctor(self, link: str) -> DoctorReport: ...
+
+    def ready(self) -> str | None:
+        """None when requests and brokers are served, else one line why not. Must not block."""
