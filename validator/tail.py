@@ -1,0 +1,168 @@
+"""The last batch of a partition, at the source and on each target replica, compared by its checksum.
+
+Inside the fence of a promote there is no time to read a log again, but the last batch says much for its few bytes: its
+base offset, last offset, size and CRC are equal on two logs only if both end with the same write. A real follower serves a
+consumer's Fetch up to its high watermark even while it is outside the ISR (KIP-392), so each replica is asked itself.
+
+Does not live here: comparing whole logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wire.batch import iter_batch_headers
+from wire.cluster import Cluster
+from wire.errors import BrokerError, MalformedFrame
+from wire.types import TopicPartition
+
+FETCH_VERSION = 12  # the newest that names topics: ids differ between the clusters
+PARTITION_MAX_BYTES = 16 * 1024 * 1024
+REQUEST_MAX_BYTES = 64 * 1024 * 1024
+OFFSET_OUT_OF_RANGE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    """What identifies the last batch of a log. Offsets are absolute, `size` in bytes with the batch's 12-byte prefix."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailMismatch:
+    """Two logs whose last batches differ; None means that the log holds nothing at that offset."""
+
+    topic_partition: TopicPartition
+    broker_id: int
+    source: TailBatch | None
+    replica: TailBatch | None
+
+    def __str__(self) -> str:
+        topic, partition = self.topic_partition
+        return f"{topic}-{partition}: the source ends with {self.source}, broker {self.broker_id} with {self.replica}"
+
+
+async def read_tails(
+    cluster: Cluster, node_id: int, ends: Mapping[TopicPartition, int], *, timeout: float
+) -> dict[TopicPartition, TailBatch | None]:
+    """The last batch before each end offset as broker `node_id` holds it.
+
+    A replica whose high watermark has not reached the end yet answers without the batch; it is asked again until
+    `timeout` (seconds) is over, and then reported as None. A partition that is empty on this broker is left out.
+
+    Raises BrokerError (with topic, partition and offset) for any answer but "not there", ConnectionLost.
+    """
+    left = {tp: end for tp, end in ends.items() if end > 0}
+    found: dict[TopicPartition, TailBatch | None] = dict.fromkeys(left)
+    deadline = asyncio.get_running_loop().time() + timeout
+    while left:
+        remaining = deadline - asyncio.get_running_loop().time()
+        if remaining <= 0:
+            break
+        progressed = await _ask(cluster, node_id, left, found, timeout=remaining)
+        if not progressed:
+            await asyncio.sleep(min(0.005, remaining))
+    return found
+
+
+async def _ask(
+    cluster: Cluster,
+    node_id: int,
+    left: dict[TopicPartition, int],
+    found: dict[TopicPartition, TailBatch | None],
+    *,
+    timeout: float,
+) -> bool:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in left:
+        by_topic.setdefault(topic, []).append(partition)
+    response = await cluster.call(
+        "fetch",
+        {
+            "replica_id": -1,
+            "max_wait": 0,
+            "min_bytes": 0,
+            "max_bytes": REQUEST_MAX_BYTES,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [
+                {
+                    "topic": topic,
+                    "partitions": [
+                        {
+                            "partition": partition,
+                            "current_leader_epoch": -1,
+                            "last_fetched_epoch": -1,
+                            "log_start_offset": -1,
+                            "fetch_offset": left[TopicPartition(topic, partition)] - 1,
+                            "partition_max_bytes": PARTITION_MAX_BYTES,
+                        }
+                        for partition in partitions
+                    ],
+                }
+                for topic, partitions in by_topic.items()
+            ],
+        },
+        node_id=node_id,
+        timeout=timeout,
+        version=FETCH_VERSION,
+    )
+    progressed = False
+    for topic_data in response.responses:
+        for data in topic_data.partitions:
+            tp = TopicPartition(topic_data.topic, data.partition_index)
+            end = left.get(tp)
+            if end is None:
+                continue
+            code = int(data.error_code)
+            if code and code != OFFSET_OUT_OF_RANGE:
+                raise BrokerError(
+                    code,
+                    f"broker {node_id} of {cluster.name} did not show its last batch",
+                    api="fetch",
+                    version=FETCH_VERSION,
+                    topic_partition=tp,
+                    offset=end - 1,
+                )
+            records = data.records or b""
+            tail = _last_batch(records, end, tp)
+            if tail is not None:
+                found[tp] = tail
+                del left[tp]
+                progressed = True
+            elif code == 0 and data.log_start_offset >= end:
+                del left[tp]  # retention has taken everything here: nothing to compare
+                del found[tp]
+                progressed = True
+    return progressed
+
+
+def _last_batch(records: bytes, end: int, tp: TopicPartition) -> TailBatch | None:
+    tail: TailBatch | None = None
+    for header in iter_batch_headers(records, 0, len(records)):
+        if header.base_offset >= end:
+            break
+        tail = TailBatch(header.base_offset, header.last_offset, header.size, header.crc)
+    if tail is not None and tail.last_offset >= end:
+        raise MalformedFrame("a batch spans the log's end", api="fetch", topic_partition=tp, offset=end - 1)
+    return tail
+
+
+def compare_tails(
+    source: Mapping[TopicPartition, TailBatch | None],
+    replica: Mapping[TopicPartition, TailBatch | None],
+    broker_id: int,
+) -> list[TailMismatch]:
+    """Every partition whose last batch differs. Retention works on each log by itself, so a log that is empty on
+    either side proves nothing and is not held against the replica."""
+    return [
+        TailMismatch(tp, broker_id, source[tp], replica[tp])
+        for tp in source.keys() & replica.keys()
+        if source[tp] != replica[tp]
+    ]
