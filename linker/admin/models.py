@@ -23,16 +23,16 @@ Millis = Annotated[int, Field(ge=0)]
 
 
 class Model(BaseModel):
-    """Base of everything below: unknown keys are refused, so that a misspelt field is an error and not a default."""
+    """Base of everything below: unknown keys are refused, a misspelt field is an error and not a default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-# --- states -----------------------------------------------------------------------------------------------------
+# --- states
 
 
 class MirrorState(StrEnum):
-    """State of a mirror partition, of a mirror topic (its worst partition) and of a link (its worst mirror)."""
+    """State of a mirror partition, of a mirror topic (its worst partition), of a link (its worst mirror)."""
 
     LINKING = "LINKING"
     ACTIVE = "ACTIVE"
@@ -82,7 +82,7 @@ class CheckResult(StrEnum):
     FAIL = "FAIL"
 
 
-# --- requests ---------------------------------------------------------------------------------------------------
+# --- requests
 
 
 class LinkOptions(Model):
@@ -103,8 +103,8 @@ class LinkOptions(Model):
 class CreateLinkRequest(Model):
     name: LinkName
     properties: dict[str, str] = Field(
-        description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, ssl.*. "
-        "Secrets by reference: ${env:NAME} or ${file:/path}."
+        description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, "
+        "ssl.*. Secrets by reference: ${env:NAME} or ${file:/path}."
     )
     options: LinkOptions = LinkOptions()
     source_cluster_id: str | None = Field(
@@ -154,7 +154,7 @@ class CreateMirrorsRequest(Model):
 
 
 class PromoteOptions(Model):
-    """Limits of one promote. Each wait ends by one of them; running out abandons the promote and forwards again."""
+    """Limits of one promote. Each wait ends by one of them; running out abandons it and forwards again."""
 
     max_lag: int = Field(
         default=10_000, ge=0, description="Fence when no partition lags by more offsets than this."
@@ -182,7 +182,7 @@ class PromoteRequest(Model):
         return self
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- answers
 
 
 class Action(Model):
@@ -211,7 +211,7 @@ class Forwarding(Model):
 
 
 class Traffic(Model):
-    """Counters since the sidecar's start; rates are the reader's business (two readings, `Status.at` apart)."""
+    """Counters since the sidecar's start; rates are the reader's business (two readings, `at` apart)."""
 
     fetched_bytes: int = 0
     served_bytes: int = 0

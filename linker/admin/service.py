@@ -1,8 +1,7 @@
 """What the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise.
 
-The HTTP API (api.py) is a thin edge over this; the implementation lives in linker/sidecar. Every method may raise
-ServiceError (told to the user as it is) or any other LinkerError (told to the user as a failure of a cluster).
-A method with dry_run does all checks of the real thing and changes nothing.
+The HTTP API (api.py) is a thin edge over this; the implementation lives in linker/sidecar. Every method may
+raise ServiceError (told to the user as it is) or any other LinkerError (told as a failure of a cluster). A method with dry_run does all checks of the real thing and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from wire.errors import LinkerError
 
 
 class ServiceError(LinkerError):
-    """A request that is refused. `status` is the HTTP status, `error_code` the finer code (status * 100 + n)."""
+    """A request that is refused: `status` is the HTTP status, `error_code` the finer code (status * 100 + n)."""
 
     status = 500
     error_code = 50001
@@ -83,13 +82,13 @@ class AlreadyExists(ServiceError):
 
 
 class IllegalState(ServiceError):
-    """Not possible in the present state: pause while promoting, delete a link that has mirrors, leave while leading."""
+    """Not possible in the present state: pausing while promoting, leaving while leading."""
 
     status, error_code = 409, 40902
 
 
 class PreflightFailed(ServiceError):
-    """The clusters do not allow it: same cluster id, a missing ACL, segment.bytes too small, target too old."""
+    """The clusters do not allow it: same cluster id, missing ACL, segment.bytes too small, target too old."""
 
     status, error_code = 422, 42201
 
@@ -132,7 +131,7 @@ class LinkService(Protocol):
     async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
 
     async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
-        """Forget the mirror. The target topic goes too unless keep_data; a PROMOTED topic is never deleted."""
+        """Forget the mirror; its target topic goes too unless keep_data. A PROMOTED topic is never deleted."""
 
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
 
