@@ -1,0 +1,138 @@
+"""Every error the wire package raises. What to *do* about a Kafka error code is decided by the packages above."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from wire.types import TopicPartition
+
+
+class LinkerError(Exception):
+    """Base of all errors of this project: one line a person can act on."""
+
+
+class WireError(LinkerError):
+    """An error of one exchange, with whatever is known about that exchange."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        api: str | None = None,
+        version: int | None = None,
+        topic_partition: TopicPartition | None = None,
+        offset: int | None = None,
+        peer: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.api = api
+        self.version = version
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.peer = peer
+
+    def __str__(self) -> str:
+        context = []
+        if self.api is not None:
+            context.append(self.api if self.version is None else f"{self.api} v{self.version}")
+        elif self.version is not None:
+            context.append(f"v{self.version}")
+        if self.topic_partition is not None:
+            context.append(f"partition {self.topic_partition.topic}-{self.topic_partition.partition}")
+        if self.offset is not None:
+            context.append(f"offset {self.offset}")
+        if self.peer is not None:
+            context.append(f"peer {self.peer}")
+        return f"{self.message} ({', '.join(context)})" if context else self.message
+
+
+class MalformedFrame(WireError):
+    """The peer sent bytes that are not the protocol."""
+
+
+class FrameTooLarge(MalformedFrame):
+    """The peer announced a frame above the limit."""
+
+
+class LocalProtocolError(WireError):
+    """We used the protocol wrongly: a bug of ours, never the peer's fault."""
+
+
+class UnsupportedApi(WireError):
+    """Peer and we have no common version of an api."""
+
+
+class BrokerError(WireError):
+    """A well-formed answer that carries a Kafka error code."""
+
+    def __init__(
+        self,
+        code: int,
+        retriable: bool | None = None,
+        message: str | None = None,
+        *,
+        api: str | None = None,
+        version: int | None = None,
+        topic_partition: TopicPartition | None = None,
+        offset: int | None = None,
+        peer: str | None = None,
+    ) -> None:
+        self.code = int(code)
+        self.retriable = error_is_retriable(self.code) if retriable is None else retriable
+        name = error_name(self.code)
+        super().__init__(
+            f"{name}: {message}" if message else name,
+            api=api,
+            version=version,
+            topic_partition=topic_partition,
+            offset=offset,
+            peer=peer,
+        )
+
+
+class ConnectionLost(WireError):
+    """The connection died. With `sent` the request may have been carried out: its outcome is unknown."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sent: bool,
+        api: str | None = None,
+        version: int | None = None,
+        topic_partition: TopicPartition | None = None,
+        offset: int | None = None,
+        peer: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, api=api, version=version, topic_partition=topic_partition, offset=offset, peer=peer
+        )
+        self.sent = sent
+
+
+class RequestTimedOut(ConnectionLost):
+    """No answer within the deadline; the connection was closed because answers come in order."""
+
+
+class AuthenticationFailed(WireError):
+    """TLS or SASL refused; retrying with the same credentials is pointless."""
+
+
+class ClusterUnreachable(WireError):
+    """No address of a cluster answered."""
+
+
+_KNOWN_ERRORS: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code; a code newer than our table renders as its number."""
+    known = _KNOWN_ERRORS.get(int(code))
+    return known.name.upper() if known is not None else f"UNKNOWN_ERROR_{int(code)}"
+
+
+def error_is_retriable(code: int) -> bool:
+    """Whether Kafka calls the code retriable; an unknown code is not."""
+    known = _KNOWN_ERRORS.get(int(code))
+    return known is not None and bool(known.retriable)

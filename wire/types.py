@@ -1,0 +1,87 @@
+"""The few value types every package shares. No behaviour lives here beyond rendering."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+# A topic id is its 16 raw bytes everywhere in this code base; uuid.UUID appears only at the schema codec's edge.
+TopicId = bytes
+
+ZERO_TOPIC_ID: TopicId = bytes(16)
+METADATA_TOPIC_ID: TopicId = bytes(15) + b"\x01"
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name with a partition's index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Node(NamedTuple):
+    """A broker (or controller) as a client sees it."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        return format_address(self.host, self.port)
+
+
+def format_address(host: str, port: int) -> str:
+    """host:port, with the brackets an IPv6 literal needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Take one entry of `bootstrap.servers` apart; ValueError names the entry."""
+    host, separator, port = text.strip().rpartition(":")
+    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text.strip()!r} is not host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text.strip()!r}: an IPv6 address needs brackets, as in [::1]:9092")
+    if not host:
+        raise ValueError(f"{text.strip()!r} names no host")
+    return host, int(port)
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """Kafka's `bootstrap.servers` list."""
+    addresses = [parse_address(part) for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise ValueError("bootstrap.servers is empty")
+    return addresses
+
+
+def topic_id_str(topic_id: TopicId) -> str:
+    """Kafka's own rendering: url-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode("ascii")
+
+
+def parse_topic_id(text: str) -> TopicId:
+    """The inverse of topic_id_str."""
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a topic id")
+    return raw
+
+
+def topic_id_to_uuid(topic_id: TopicId) -> uuid.UUID:
+    return uuid.UUID(bytes=bytes(topic_id))
+
+
+def topic_id_from_uuid(value: uuid.UUID | None) -> TopicId:
+    """The schema codec gives None for the zero id."""
+    return ZERO_TOPIC_ID if value is None else value.bytes
