@@ -119,6 +119,10 @@ class AuthenticationFailed(WireError):
     """TLS or SASL refused; retrying with the same credentials is pointless."""
 
 
+class InvalidSecurityConfig(LinkerError):
+    """The security properties contradict each other, are incomplete, or name files that cannot be used."""
+
+
 class ClusterUnreachable(WireError):
     """No address of a cluster answered."""
 
