@@ -1,0 +1,394 @@
+"""Record batches (magic 2) as bytes: the hot walk that stamps the session's leader epoch, headers, records.
+
+Lives here: everything that looks into a batch. Nothing here decompresses or copies on the hot path:
+patch_batches touches four bytes per batch, and those lie outside the batch's CRC. Decompression exists for
+the metadata log, the validator and tests (iter_records) and is bounded.
+
+Layout of a batch (offset: field): 0 baseOffset i64, 8 length i32 (bytes after it), 12 partitionLeaderEpoch
+i32, 16 magic i8, 17 crc u32 (of everything from 21 on), 21 attributes i16, 23 lastOffsetDelta i32, 27
+baseTimestamp i64, 35 maxTimestamp i64, 43 producerId i64, 51 producerEpoch i16, 53 baseSequence i32, 57
+record count i32, 61 records.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import cramjam
+from crc32c import crc32c
+
+from wire.errors import LocalProtocolError, MalformedFrame
+from wire.primitives import INT32, PARSE_ERRORS, read_varint, read_varlong
+from wire.types import Buffer
+
+BATCH_OVERHEAD = 61
+LENGTH_OVERHEAD = 12
+"""Bytes of a batch that its length field does not count."""
+MIN_LENGTH = BATCH_OVERHEAD - LENGTH_OVERHEAD
+MAX_UNCOMPRESSED = 128 << 20
+"""No batch may unpack into more: a bomb must not take the process down."""
+
+_WALK = struct.Struct(">qiib6xi")
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_unpack_walk = _WALK.unpack_from
+_unpack_header = _HEADER.unpack_from
+_pack_epoch = INT32.pack_into
+
+
+class Chunk(NamedTuple):
+    """Whole batches next to each other, the unit a window keeps, serves and evicts."""
+
+    start: int
+    end: int
+    base_offset: int
+    next_offset: int  # offset after the last record of the last batch, not the base of the next chunk
+
+
+class Walk(NamedTuple):
+    """What patch_batches saw."""
+
+    chunks: list[Chunk]
+    next_offset: int  # -1: not one whole batch
+    epochs: list[tuple[int, int]]  # (source leader epoch, base offset) wherever the epoch changes
+    batches: int
+    largest: int  # bytes of the largest batch
+
+
+def patch_batches(
+    buf: bytearray | memoryview, start: int, end: int, leader_epoch: int, chunk_bytes: int, last_epoch: int
+) -> Walk:
+    """Stamp leader_epoch on every whole batch in buf[start:end] and cut the run into chunks of chunk_bytes at
+    most.
+
+    A batch larger than chunk_bytes is a chunk of its own. A partial batch at the end is left alone (a source
+    cuts the last batch at the byte limit). `epochs` lists the source's own epochs, seen before they are
+    overwritten, so a buffer must be walked only once. On MalformedFrame the batches before the bad one may be
+    patched already; the whole buffer is to be dropped.
+    """
+    unpack = _unpack_walk
+    pack = _pack_epoch
+    if end > len(buf) or start < 0:
+        raise LocalProtocolError(f"batches at [{start}, {end}) lie outside a buffer of {len(buf)} bytes")
+    chunks: list[Chunk] = []
+    epochs: list[tuple[int, int]] = []
+    batches = largest = 0
+    next_offset = -1
+    pos = chunk_start = start
+    chunk_base = -1
+    chunk_limit = start + chunk_bytes
+    last_header = end - BATCH_OVERHEAD
+    while pos <= last_header:
+        base, length, epoch, magic, delta = unpack(buf, pos)
+        batch_end = pos + 12 + length
+        if magic != 2 or length < MIN_LENGTH or base < next_offset or base < 0 or delta < 0:
+            raise _bad_batch(pos, base, length, magic, delta, next_offset)
+        if batch_end > end:
+            break
+        if epoch != last_epoch:
+            epochs.append((epoch, base))
+            last_epoch = epoch
+        if epoch != leader_epoch:
+            pack(buf, pos + 12, leader_epoch)
+        if chunk_base < 0:
+            chunk_base = base
+        elif batch_end > chunk_limit:
+            chunks.append(Chunk(chunk_start, pos, chunk_base, next_offset))
+            chunk_start = pos
+            chunk_base = base
+            chunk_limit = pos + chunk_bytes
+        next_offset = base + delta + 1
+        if length > largest:
+            largest = length
+        batches += 1
+        pos = batch_end
+    else:
+        _check_stub(buf, pos, end)
+    if batches:
+        chunks.append(Chunk(chunk_start, pos, chunk_base, next_offset))
+        largest += LENGTH_OVERHEAD
+    return Walk(chunks, next_offset, epochs, batches, largest)
+
+
+def _bad_batch(pos: int, base: int, length: int, magic: int, delta: int, floor: int) -> MalformedFrame:
+    if magic in (0, 1):
+        why = f"message format v{magic} is not supported, only v2 (rewrite the topic first)"
+    elif magic != 2:
+        why = f"unknown magic {magic}"
+    elif length < MIN_LENGTH:
+        why = f"length {length} is below the header's size"
+    elif base < 0 or delta < 0:
+        why = f"negative base offset or offset delta {delta}"
+    else:
+        why = f"offsets run backwards, expected at least {floor}"
+    return MalformedFrame(f"record batch at byte {pos}: {why}", offset=base)
+
+
+def _check_stub(buf: Buffer, pos: int, end: int) -> None:
+    """A tail shorter than a header must still be the beginning of a v2 batch.
+
+    Old message formats have entries shorter than 61 bytes: taken for a partial batch they would stall a
+    fetcher forever without an error.
+    """
+    size = end - pos
+    if size < 12:
+        return
+    base, length = struct.unpack_from(">qi", buf, pos)
+    if size >= 17 and buf[pos + 16] != 2:
+        raise _bad_batch(pos, base, length, buf[pos + 16], 0, -1)
+    if length < MIN_LENGTH:
+        raise _bad_batch(pos, base, length, 2, 0, -1)
+
+
+def seek_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
+    """Position of the first batch in buf[start:end] that holds `offset` or comes after it; `end` if there is
+    none.
+
+    Only for bytes that patch_batches has walked: chunks are whole, valid batches.
+    """
+    unpack = _unpack_walk
+    pos = start
+    while pos < end:
+        base, length, _, _, delta = unpack(buf, pos)
+        if base + delta >= offset:
+            return pos
+        pos += LENGTH_OVERHEAD + int(length)
+    return end
+
+
+def clip_batches(buf: Buffer, start: int, end: int, max_bytes: int) -> int:
+    """End of the whole batches from `start` that fit into max_bytes, never less than one batch.
+
+    Only for bytes that patch_batches has walked.
+    """
+    if end - start <= max_bytes:
+        return end
+    unpack = INT32.unpack_from
+    limit = start + max_bytes
+    pos = start
+    while pos < end:
+        batch_end = pos + LENGTH_OVERHEAD + int(unpack(buf, pos + 8)[0])
+        if batch_end > limit and pos > start:
+            return pos
+        pos = batch_end
+    return end
+
+
+class BatchHeader(NamedTuple):
+    """All fields of one batch's header; `position` and `end` are into the buffer it was read from."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    position: int
+
+    @property
+    def end(self) -> int:
+        return self.position + LENGTH_OVERHEAD + self.length
+
+    @property
+    def size(self) -> int:
+        return LENGTH_OVERHEAD + self.length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & 0x07
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & 0x10)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & 0x20)
+
+    def crc_ok(self, buf: Buffer) -> bool:
+        """Whether the CRC-32C matches; `buf` is the buffer the header was read from."""
+        return bool(crc32c(memoryview(buf)[self.position + 21 : self.end]) == self.crc)
+
+
+def read_batch_header(buf: Buffer, pos: int) -> BatchHeader:
+    """Header of the batch at pos; MalformedFrame unless the whole batch is there and is magic 2."""
+    try:
+        header = BatchHeader._make((*_unpack_header(buf, pos), pos))
+    except struct.error as error:
+        raise MalformedFrame(f"record batch at byte {pos} is shorter than its header") from error
+    if (
+        header.magic != 2
+        or header.length < MIN_LENGTH
+        or header.base_offset < 0
+        or header.last_offset_delta < 0
+    ):
+        raise _bad_batch(pos, header.base_offset, header.length, header.magic, header.last_offset_delta, -1)
+    if header.end > len(buf):
+        raise MalformedFrame(f"record batch at byte {pos} ends after the buffer", offset=header.base_offset)
+    return header
+
+
+def iter_batch_headers(buf: Buffer, start: int, end: int) -> Iterator[BatchHeader]:
+    """Headers of the whole batches in buf[start:end]; a partial batch at the end is left out."""
+    pos = start
+    while pos + BATCH_OVERHEAD <= end:
+        length: int = INT32.unpack_from(buf, pos + 8)[0]
+        if length >= MIN_LENGTH and pos + LENGTH_OVERHEAD + length > end and buf[pos + 16] == 2:
+            return
+        header = read_batch_header(buf, pos)
+        yield header
+        pos = header.end
+    _check_stub(buf, pos, end)
+
+
+class Record(NamedTuple):
+    """One record; key, value and header values are views into the (decompressed) batch."""
+
+    offset: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+    headers: tuple[tuple[str, memoryview | None], ...]
+
+
+def iter_records(buf: Buffer, header: BatchHeader) -> Iterator[Record]:
+    """Records of one batch, decompressed if need be. Any damage is a MalformedFrame."""
+    data = memoryview(buf)[header.position + BATCH_OVERHEAD : header.end]
+    if header.compression:
+        data = memoryview(_decompress(header.compression, data, header.base_offset))
+    if header.record_count < 0 or header.record_count * 7 > len(data):
+        raise MalformedFrame(f"{header.record_count} records in {len(data)} bytes", offset=header.base_offset)
+    pos = 0
+    for _ in range(header.record_count):
+        try:
+            record, pos = _read_record(data, pos, header)
+        except PARSE_ERRORS as error:
+            raise MalformedFrame(
+                f"record at byte {pos} of its batch: {error}", offset=header.base_offset
+            ) from error
+        yield record
+    if pos != len(data):
+        raise MalformedFrame(f"{len(data) - pos} bytes after the last record", offset=header.base_offset)
+
+
+def _read_record(data: memoryview, pos: int, header: BatchHeader) -> tuple[Record, int]:
+    size, pos = read_varint(data, pos)
+    end = pos + size
+    if size < 0 or end > len(data):
+        raise MalformedFrame(f"record of {size} bytes at byte {pos} of its batch", offset=header.base_offset)
+    timestamp_delta, pos = read_varlong(data, pos + 1)  # the attributes byte has no use yet
+    offset_delta, pos = read_varint(data, pos)
+    key, pos = _read_field(data, pos, end)
+    value, pos = _read_field(data, pos, end)
+    count, pos = read_varint(data, pos)
+    if count < 0 or count * 2 > end - pos:
+        raise MalformedFrame(f"{count} record headers in {end - pos} bytes", offset=header.base_offset)
+    headers = []
+    for _ in range(count):
+        name, pos = _read_field(data, pos, end)
+        if name is None:
+            raise MalformedFrame("record header without a name", offset=header.base_offset)
+        header_value, pos = _read_field(data, pos, end)
+        headers.append((str(name, "utf-8"), header_value))
+    if pos != end:
+        raise MalformedFrame(f"record ends at byte {pos}, not {end} of its batch", offset=header.base_offset)
+    timestamp = header.max_timestamp if header.attributes & 0x08 else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
+
+
+def _read_field(data: memoryview, pos: int, end: int) -> tuple[memoryview | None, int]:
+    size, pos = read_varint(data, pos)
+    if size < 0:
+        if size != -1:
+            raise MalformedFrame(f"field of {size} bytes in a record")
+        return None, pos
+    if pos + size > end:
+        raise MalformedFrame(f"field of {size} bytes ends after its record")
+    return data[pos : pos + size], pos + size
+
+
+def _decompress(codec: int, data: memoryview, offset: int) -> Buffer:
+    try:
+        if codec == 1:
+            return _gunzip(data)
+        if codec == 2:
+            return _unsnappy(data)
+        if codec == 3:
+            return _decompress_into(cramjam.lz4.decompress_into, data)
+        if codec == 4:
+            return _decompress_into(cramjam.zstd.decompress_into, data)
+    except (cramjam.DecompressionError, zlib.error, OSError, ValueError, struct.error) as error:
+        raise MalformedFrame(
+            f"batch with codec {codec} does not decompress: {error}", offset=offset
+        ) from error
+    raise MalformedFrame(f"unknown compression codec {codec}", offset=offset)
+
+
+def _gunzip(data: memoryview) -> bytes:
+    inflate = zlib.decompressobj(31)
+    out = inflate.decompress(data, MAX_UNCOMPRESSED)
+    if not inflate.eof:
+        raise ValueError(f"gzip data is cut short or unpacks into more than {MAX_UNCOMPRESSED} bytes")
+    return out
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+
+
+def _unsnappy(data: memoryview) -> bytearray:
+    """Raw snappy, or the blocks of xerial's stream that Java writes: 16 bytes of header, then (size, raw)
+    pairs.
+    """
+    if data[:8] != _XERIAL_MAGIC:
+        return _unsnappy_raw(data, 0)
+    out = bytearray()
+    pos = 16
+    while pos < len(data):
+        size: int = INT32.unpack_from(data, pos)[0]
+        pos += 4
+        if size < 0 or pos + size > len(data):
+            raise ValueError(f"snappy block of {size} bytes ends after the batch")
+        out += _unsnappy_raw(data[pos : pos + size], len(out))
+        pos += size
+    return out
+
+
+def _unsnappy_raw(data: memoryview, before: int) -> bytearray:
+    size = int(cramjam.snappy.decompress_raw_len(data))
+    if before + size > MAX_UNCOMPRESSED:
+        raise ValueError(f"snappy data unpacks into more than {MAX_UNCOMPRESSED} bytes")
+    out = bytearray(size)
+    if cramjam.snappy.decompress_raw_into(data, out) != size:
+        raise ValueError("snappy data is cut short")
+    return out
+
+
+def _decompress_into(decompress: Callable[[memoryview, bytearray], int], data: memoryview) -> memoryview:
+    """Unpack into a buffer of a guessed size, grown up to the bound: the library itself knows none."""
+    capacity = max(1 << 16, len(data) * 8)
+    while True:
+        out = bytearray(min(capacity, MAX_UNCOMPRESSED))
+        try:
+            return memoryview(out)[: decompress(data, out)]
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+        if capacity >= MAX_UNCOMPRESSED:
+            raise ValueError(f"data unpacks into more than {MAX_UNCOMPRESSED} bytes")
+        capacity *= 4
