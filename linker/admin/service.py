@@ -1,7 +1,8 @@
 """What the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise.
 
 The HTTP API (api.py) is a thin edge over this; the implementation lives in linker/sidecar. Every method may
-raise ServiceError (told to the user as it is) or any other LinkerError (told as a failure of a cluster). A method with dry_run does all checks of the real thing and changes nothing.
+raise ServiceError (told to the user as it is) or any other LinkerError (told as a failure of a cluster).
+A method with dry_run does all checks of the real thing and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from wire.errors import LinkerError
 
 
 class ServiceError(LinkerError):
-    """A request that is refused: `status` is the HTTP status, `error_code` the finer code (status * 100 + n)."""
+    """A refused request: `status` is the HTTP status, `error_code` the finer code (status * 100 + n)."""
 
     status = 500
     error_code = 50001
@@ -131,7 +132,7 @@ class LinkService(Protocol):
     async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
 
     async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
-        """Forget the mirror; its target topic goes too unless keep_data. A PROMOTED topic is never deleted."""
+        """Forget the mirror; its topic goes too unless keep_data. A PROMOTED topic is never deleted."""
 
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
 

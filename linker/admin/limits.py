@@ -1,0 +1,99 @@
+"""What guards the admin API before a request is looked at: who may ask, and how much may be sent.
+
+Plain ASGI, so that nothing of an oversized or slow body reaches the framework. Which paths exist is api.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY_BYTES = 1 << 20
+BODY_TIMEOUT = 10.0
+#: Open to everybody who can connect: orchestrators probe without a token.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
+
+
+class GuardMiddleware:
+    """Token (or, without one, the Host header), then the body's size and speed."""
+
+    def __init__(self, app: ASGIApp, *, token: bytes | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refusal = self._refuse(scope["path"], headers)
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                body = await _read_body(receive)
+        except TimeoutError:
+            await _answer(send, 408, f"the body did not arrive within {BODY_TIMEOUT:.0f} s")
+            return
+        if body is None:
+            await _answer(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            return
+        await self._app(scope, _replay(body, receive), send)
+
+    def _refuse(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
+            return 413, f"the body is larger than {MAX_BODY_BYTES} bytes"
+        if self._token is None:
+            # Bound to loopback: a page in a browser on this machine can reach us by a name of its own choice (DNS
+            # rebinding), but then the Host header is that name.
+            host = headers.get(b"host", b"").lower()
+            if host.rpartition(b":")[0] not in LOCAL_HOSTS and host not in LOCAL_HOSTS:
+                return 421, "the Host header names another machine than this one"
+            return None
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        allowed = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+        if path not in OPEN_PATHS and not allowed:
+            return 401, "the admin API asks for its token (Authorization: Bearer ...)"
+        return None
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body, or None if it is too large."""
+    parts = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(parts)
+        parts += message.get("body", b"")
+        if len(parts) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return bytes(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
+
+
+async def _answer(send: Send, status: int, message: str) -> None:
+    body = json.dumps({"error_code": status * 100, "message": message}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status in (408, 413):
+        headers.append((b"connection", b"close"))  # what is left of the body must not be read as a request
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

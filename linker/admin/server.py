@@ -1,0 +1,92 @@
+"""Serving the admin API inside the sidecar's own event loop: socket, start and stop. The app itself is api.py's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from wire.errors import LinkerError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+START_TIMEOUT = 10.0
+MAX_CONNECTIONS = 64
+
+
+class AdminServerError(LinkerError):
+    """The admin API cannot be served."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the sidecar: it has partitions to hand over before this server may stop."""
+        yield
+
+
+class AdminServer:
+    """`await start()`, then `.port`; `await close()` lets requests under way finish within the grace time."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_keep_alive=5,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        if self._socket is None:
+            raise AdminServerError("the admin API is not started")
+        return int(self._socket.getsockname()[1])
+
+    async def start(self) -> None:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((self._host, self._port), family=family, backlog=128)
+        except OSError as error:
+            raise AdminServerError(
+                f"admin.listen: cannot bind to {self._host}:{self._port}: {error.strerror or error}"
+            ) from error
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="admin-api")
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                while not self._server.started:
+                    if self._task.done():
+                        raise AdminServerError("the admin API stopped while starting")
+                    await asyncio.sleep(0.01)
+        except BaseException:
+            await self.close(grace=0.0)
+            raise
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Idempotent. Requests that outlast the grace time are cancelled."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._server.should_exit = True
+            _, pending = await asyncio.wait([task], timeout=max(grace, 0.5))
+            if pending:
+                self._server.force_exit = True
+                task.cancel()
+                await asyncio.wait([task], timeout=5.0)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -1,0 +1,435 @@
+"""The sidecar's configuration: one YAML file, checked whole before anything is started.
+
+Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `log`), as Kafka's own properties
+are. Links are not configured here: they are created through the admin API and kept in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from linker.properties import (
+    CLIENT_PROPERTIES,
+    LISTENER_PROPERTIES,
+    SECURITY_PROPERTIES,
+    SECURITY_PROTOCOLS,
+    ListenerUrl,
+    PropertyError,
+    check_client_properties,
+    nearest,
+    parse_address,
+    parse_bootstrap_servers,
+    parse_listener,
+)
+from linker.secrets import SecretError, redact_properties, resolve, resolve_properties
+from wire.errors import LinkerError
+
+MAX_CONFIG_BYTES = 1 << 20
+MIN_MEMORY_BYTES = 16 << 20
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")
+
+
+class ConfigError(LinkerError):
+    """The configuration cannot be used; the message names file and key."""
+
+
+class Listener(NamedTuple):
+    """A client listener of the sidecar: where it binds, what it advertises, how it is secured."""
+
+    name: str
+    host: str
+    port: int
+    advertised_host: str
+    advertised_port: int
+    security_protocol: str
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, hide_input_in_errors=True)
+
+
+_S = TypeVar("_S", bound=_Section)
+
+
+def _strings(value: object) -> object:
+    """A comma separated string is as good as a list, as in Kafka's own files."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class SidecarConfig(_Section):
+    broker_id: int = Field(
+        alias="broker.id", ge=0, le=2**31 - 1, description="Broker id in the target; must be free."
+    )
+    listeners: list[str] = Field(
+        min_length=1, description="NAME://host:port of each client listener, to bind to."
+    )
+    advertised_listeners: list[str] = Field(
+        default=[],
+        alias="advertised.listeners",
+        description="What clients and brokers are told; default: listeners.",
+    )
+    protocol_map: dict[str, str] = Field(
+        default={}, alias="listener.security.protocol.map", description="Listener name to security protocol."
+    )
+    rack: str | None = Field(
+        default=None, description="Rack of the sidecar; a source replica there is read first."
+    )
+    state_dir: Path = Field(
+        default=Path("state"), alias="state.dir", description="Directory of identity and store."
+    )
+    admin_listen: str = Field(
+        default="127.0.0.1:8080", alias="admin.listen", description="host:port of the admin API."
+    )
+    admin_token: SecretStr | None = Field(
+        default=None, alias="admin.token", description="Bearer token that the admin API asks for."
+    )
+    memory_bytes: int = Field(
+        default=128 << 20,
+        alias="memory.bytes",
+        ge=MIN_MEMORY_BYTES,
+        description="Budget of all read-ahead windows.",
+    )
+    #: `ssl.*` and `listener.name.<name>.ssl.*`, resolved; use listener_properties().
+    listener_ssl: dict[str, str] = Field(default={}, exclude=True, repr=False)
+
+    _split = field_validator("listeners", "advertised_listeners", mode="before")(_strings)
+
+    @field_validator("protocol_map", mode="before")
+    @classmethod
+    def _split_map(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition(":") for part in value.split(",") if part.strip()]
+        return {name.strip().upper(): protocol.strip() for name, _, protocol in pairs}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SidecarConfig:
+        for listener in self.client_listeners():
+            if listener.advertised_host in WILDCARD_HOSTS:
+                raise ValueError(
+                    f"advertised.listeners: listener {listener.name} binds to every address; name one"
+                )
+        host, _ = self.admin_address()
+        if self.admin_token is None and not _loopback(host):
+            raise ValueError(f"admin.listen: {host} is not a loopback address, so admin.token must be set")
+        if self.admin_token is not None and len(self.admin_token.get_secret_value()) < 8:
+            raise ValueError("admin.token is shorter than 8 characters")
+        return self
+
+    def admin_address(self) -> tuple[str, int]:
+        return parse_address(self.admin_listen, key="admin.listen")
+
+    def client_listeners(self) -> list[Listener]:
+        bound = _by_name(self.listeners, "listeners")
+        advertised = _by_name(self.advertised_listeners, "advertised.listeners") or bound
+        if advertised.keys() != bound.keys():
+            raise PropertyError(
+                f"advertised.listeners names {', '.join(advertised)}, but listeners names {', '.join(bound)}"
+            )
+        return [
+            Listener(
+                name, url.host, url.port, advertised[name].host, advertised[name].port, self._protocol(name)
+            )
+            for name, url in bound.items()
+        ]
+
+    def _protocol(self, name: str) -> str:
+        protocols = {key.upper(): value.upper() for key, value in self.protocol_map.items()}
+        protocol = protocols.get(name, name)
+        if protocol not in SECURITY_PROTOCOLS:
+            raise PropertyError(
+                f"listener.security.protocol.map: listener {name} has "
+                + (f"unknown protocol {protocol}" if name in protocols else "no protocol")
+                + f"; give one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        return protocol
+
+    def listener_properties(self, name: str) -> dict[str, str]:
+        """The ssl.* properties of one listener: its own over the common ones. Holds resolved secrets."""
+        prefix = f"listener.name.{name.lower()}."
+        common = {key: value for key, value in self.listener_ssl.items() if key.startswith("ssl.")}
+        own = {
+            key[len(prefix) :]: value
+            for key, value in self.listener_ssl.items()
+            if key.lower().startswith(prefix)
+        }
+        return common | own
+
+
+class TargetConfig(_Section):
+    """Client properties of the target cluster; `controller.*` overrides them towards the controllers."""
+
+    properties: dict[str, str]
+    controller_quorum_bootstrap_servers: str | None = None
+
+    def bootstrap_servers(self) -> list[tuple[str, int]]:
+        return parse_bootstrap_servers(self.properties["bootstrap.servers"], key="target.bootstrap.servers")
+
+    def controller_bootstrap_servers(self) -> list[tuple[str, int]] | None:
+        """None: ask a broker by DescribeQuorum."""
+        text = self.controller_quorum_bootstrap_servers
+        key = "target.controller.quorum.bootstrap.servers"
+        return None if text is None else parse_bootstrap_servers(text, key=key)
+
+    def client_properties(self) -> dict[str, str]:
+        """With secrets resolved."""
+        return resolve_properties(
+            {key: value for key, value in self.properties.items() if not key.startswith("controller.")}
+        )
+
+    def controller_properties(self) -> dict[str, str]:
+        """As client_properties, with the controller.* overrides on top."""
+        overrides = {
+            key.removeprefix("controller."): value
+            for key, value in self.properties.items()
+            if key.startswith("controller.")
+        }
+        return self.client_properties() | resolve_properties(overrides)
+
+    def __repr__(self) -> str:
+        return f"TargetConfig({redact_properties(self.properties)})"
+
+    __str__ = __repr__
+
+
+class StoreConfig(_Section):
+    type: Literal["sqlite"] = Field(default="sqlite", description="Kind of store.")
+    path: Path | None = Field(
+        default=None, description="Database file; default: linker.db in sidecar.state.dir."
+    )
+
+
+class LogConfig(_Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged."
+    )
+    format: Literal["console", "json"] = Field(
+        default="console", description="Lines for people or for machines."
+    )
+
+
+class Config(_Section):
+    sidecar: SidecarConfig
+    target: TargetConfig
+    store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
+
+    @property
+    def store_path(self) -> Path:
+        return self.store.path or self.sidecar.state_dir / "linker.db"
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "sidecar": SidecarConfig,
+    "target": TargetConfig,
+    "store": StoreConfig,
+    "log": LogConfig,
+}
+
+
+def section_keys(section: str) -> set[str]:
+    """The keys that a section may have, patterns aside."""
+    if section == "target":
+        overrides = {f"controller.{key}" for key in SECURITY_PROPERTIES}
+        return set(CLIENT_PROPERTIES) | overrides | {"controller.quorum.bootstrap.servers"}
+    return {
+        field.alias or name for name, field in SECTIONS[section].model_fields.items() if not field.exclude
+    }
+
+
+def load_config(path: Path) -> Config:
+    """Read and check the file; every error is one line that names the file."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text") from error
+    try:
+        return parse_config(text, base=path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Config of a YAML text; relative paths in it are relative to `base`."""
+    document = _load_yaml(text)
+    for name in document:
+        if name not in SECTIONS:
+            raise ConfigError(f"unknown key {name}{nearest(name, SECTIONS)}")
+    for name in ("sidecar", "target"):
+        if name not in document:
+            raise ConfigError(f"section {name} is missing")
+    try:
+        target = _target(_scalars("target", document["target"]), environ)
+        sidecar = _sidecar(_section("sidecar", document["sidecar"], environ), base)
+        store = _model("store", StoreConfig, _section("store", document.get("store"), environ))
+        log = _model("log", LogConfig, _section("log", document.get("log"), environ))
+    except (PropertyError, SecretError) as error:
+        raise ConfigError(str(error)) from error
+    if store.path is not None:
+        store = store.model_copy(update={"path": base / store.path})
+    return Config(sidecar=sidecar, target=target, store=store, log=log)
+
+
+def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> TargetConfig:
+    known = section_keys("target")
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"unknown key target.{key}{nearest(key, known)}")
+    properties = dict(raw)
+    quorum = properties.pop("controller.quorum.bootstrap.servers", None)
+    plain = {key: value for key, value in properties.items() if not key.startswith("controller.")}
+    try:
+        check_client_properties(resolve_properties(plain, environ=environ))
+        resolve_properties(properties, environ=environ)
+    except (PropertyError, SecretError) as error:
+        raise ConfigError(f"target: {error}") from error
+    # Not secret, may be built from the environment, and wanted as they are in error lines.
+    properties["bootstrap.servers"] = resolve(
+        properties["bootstrap.servers"], key="bootstrap.servers", environ=environ
+    )
+    target = TargetConfig(
+        properties=properties,
+        controller_quorum_bootstrap_servers=quorum and resolve(quorum, key="target", environ=environ),
+    )
+    target.controller_bootstrap_servers()
+    return target
+
+
+def _sidecar(raw: dict[str, Any], base: Path) -> SidecarConfig:
+    listener_properties = {}
+    for key in list(raw):
+        if key.startswith(("ssl.", "listener.name.")):
+            name = key if key.startswith("ssl.") else key.removeprefix("listener.name.").partition(".")[2]
+            if name not in LISTENER_PROPERTIES:
+                raise ConfigError(f"unknown key sidecar.{key}{nearest(name, LISTENER_PROPERTIES)}")
+            listener_properties[key] = str(raw.pop(key))
+    sidecar = _model("sidecar", SidecarConfig, raw)
+    for key in listener_properties:
+        if key.startswith("listener.name."):
+            name = key.split(".")[2]
+            if name.upper() not in {listener.name for listener in sidecar.client_listeners()}:
+                raise ConfigError(f"sidecar.{key}: there is no listener {name.upper()}")
+    return sidecar.model_copy(
+        update={"state_dir": base / sidecar.state_dir, "listener_ssl": listener_properties}
+    )
+
+
+def _model(name: str, model: type[_S], raw: Mapping[str, Any]) -> _S:
+    known = section_keys(name)
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"unknown key {name}.{key}{nearest(key, known)}")
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join([name, *(str(part) for part in first["loc"])])
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "missing":
+            message = "is missing"
+        raise ConfigError(f"{where}: {message}" if first["loc"] else f"{name}.{message}") from error
+
+
+def _section(name: str, raw: object, environ: Mapping[str, str] | None) -> dict[str, Any]:
+    """A section with every reference in its strings resolved."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{name} must be a section of keys and values")
+
+    def walk(value: object, key: str) -> object:
+        if isinstance(value, str):
+            return resolve(value, key=key, environ=environ)
+        if isinstance(value, list):
+            return [walk(item, key) for item in value]
+        return value
+
+    return {str(key): walk(value, f"{name}.{key}") for key, value in raw.items()}
+
+
+def _scalars(name: str, raw: object) -> dict[str, str]:
+    """A section of Kafka properties: values become the strings that they are in Kafka's own files."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{name} must be a section of keys and values")
+    properties = {}
+    for key, value in raw.items():
+        if isinstance(value, bool):
+            properties[str(key)] = "true" if value else "false"
+        elif isinstance(value, list):
+            properties[str(key)] = ",".join(str(item) for item in value)
+        elif isinstance(value, (str, int, float)):
+            properties[str(key)] = str(value)
+        elif value is None:
+            properties[str(key)] = ""
+        else:
+            raise ConfigError(f"{name}.{key} must be a plain value; keys are written dotted, on one line")
+    return properties
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be plain text", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _load_yaml(text: str) -> dict[str, Any]:
+    try:
+        document = yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise ConfigError(f"not valid YAML: {line}{error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(
+            f"not valid YAML: {str(error).splitlines()[0] if str(error) else 'nested too deep'}"
+        ) from error
+    if not isinstance(document, dict):
+        raise ConfigError("not a configuration: the file must hold sections (sidecar, target, ...)")
+    return {str(key): value for key, value in document.items()}
+
+
+def _by_name(urls: list[str], key: str) -> dict[str, ListenerUrl]:
+    parsed = [parse_listener(url, key=key) for url in urls]
+    by_name = {url.name: url for url in parsed}
+    if len(by_name) != len(parsed):
+        raise PropertyError(f"{key}: a listener name is given twice")
+    return by_name
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

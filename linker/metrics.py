@@ -1,0 +1,225 @@
+"""Prometheus metrics. The hot path only bumps plain ints; they are read here, once per scrape.
+
+`Metrics(snapshot)` takes a function that returns what the numbers are now. Nothing is cached between scrapes, so
+a partition that is gone is gone from the page too. Names and labels stand in CATALOGUE, from which the reference
+page is generated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from linker.admin.models import MirrorState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class LatencyHistogram:
+    """Counts per bucket; `observe` is two list operations and an addition."""
+
+    __slots__ = ("counts", "total_seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BUCKETS) + 1)
+        self.total_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        self.total_seconds += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """As Prometheus wants it: (upper bound, observations at or below it), the last one +Inf."""
+        rows = []
+        count = 0
+        for bound, here in zip([*map(str, LATENCY_BUCKETS), "+Inf"], self.counts, strict=True):
+            count += here
+            rows.append((bound, float(count)))
+        return rows
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionSample:
+    """Unknown numbers are None and leave no line on the page."""
+
+    link: str
+    topic: str
+    partition: int
+    state: MirrorState
+    source_end_offset: int | None = None
+    target_end_offset: int | None = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkSample:
+    link: str
+    source_available: bool
+    forwarding_enabled: bool
+    fetched_bytes: int = 0
+    fetched_records: int | None = None  # None: not counted
+    served_bytes: int = 0
+    served_records: int | None = None
+    forwarded_produces: int = 0
+    forwarded_bytes: int = 0
+    forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
+    forward_latency: LatencyHistogram | None = None
+    window_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """All numbers of one moment."""
+
+    version: str
+    heartbeat_age_seconds: float | None = None
+    controller_epoch: int | None = None
+    window_limit_bytes: int | None = None
+    client_connections: int | None = None
+    protocol_errors: int = 0
+    promotes_running: int = 0
+    #: (link, phase) -> seconds the last promote of that link spent in it
+    promote_phase_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    links: list[LinkSample] = field(default_factory=list)
+    partitions: list[PartitionSample] = field(default_factory=list)
+
+
+class Entry(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_PARTITION = ("link", "topic", "partition")
+
+#: Every metric there is. Counters get `_total` appended on the page.
+CATALOGUE: dict[str, Entry] = {
+    "linker_build_info": Entry("gauge", "Always 1; the version is in the label.", ("version",)),
+    "linker_heartbeat_age_seconds": Entry("gauge", "Since the target's controller last took a heartbeat."),
+    "linker_controller_epoch": Entry("gauge", "Epoch of the link controller."),
+    "linker_window_limit_bytes": Entry("gauge", "Budget of all read-ahead windows."),
+    "linker_client_connections": Entry("gauge", "Open connections of clients and followers."),
+    "linker_protocol_errors": Entry(
+        "counter", "Connections closed because their bytes were not the protocol."
+    ),
+    "linker_promotes_running": Entry("gauge", "Promotes that are not finished."),
+    "linker_promote_phase_seconds": Entry(
+        "gauge", "Time that the last promote of the link spent in a phase.", ("link", "phase")
+    ),
+    "linker_source_available": Entry("gauge", "1 if the source answers.", ("link",)),
+    "linker_forwarding_enabled": Entry("gauge", "1 if produces are forwarded to the source.", ("link",)),
+    "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
+    "linker_fetched_records": Entry(
+        "counter", "Offsets covered by batches fetched from the source.", ("link",)
+    ),
+    "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
+    "linker_served_records": Entry("counter", "Offsets covered by batches served.", ("link",)),
+    "linker_forwarded_produces": Entry("counter", "Produce requests forwarded to the source.", ("link",)),
+    "linker_forwarded_bytes": Entry("counter", "Bytes of batches forwarded to the source.", ("link",)),
+    "linker_forward_errors": Entry(
+        "counter", "Forwarded produces that a client got an error for.", ("link", "error")
+    ),
+    "linker_forward_latency_seconds": Entry(
+        "histogram", "From a produce's arrival to its answer.", ("link",)
+    ),
+    "linker_window_bytes": Entry("gauge", "Memory held by read-ahead windows.", ("link",)),
+    "linker_partition_source_end_offset": Entry("gauge", "High watermark at the source.", _PARTITION),
+    "linker_partition_target_end_offset": Entry(
+        "gauge", "Smallest log end of the target's replicas.", _PARTITION
+    ),
+    "linker_partition_lag": Entry("gauge", "Offsets that the slowest target replica is behind.", _PARTITION),
+    "linker_partition_lag_seconds": Entry(
+        "gauge", "For how long the slowest target replica has been behind.", _PARTITION
+    ),
+    "linker_partition_state": Entry(
+        "gauge", "1 for the state that the partition is in; the others have no line.", (*_PARTITION, "state")
+    ),
+}
+
+
+class Metrics:
+    """The registry behind /metrics. Use `render()`."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_SnapshotCollector(snapshot))
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _SnapshotCollector(Collector):
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # registering must not take a snapshot: the sidecar may not be up yet
+
+    def collect(self) -> Iterable[Metric]:
+        page = _Page()
+        _fill(page, self._snapshot())
+        return page.families.values()
+
+
+class _Page:
+    def __init__(self) -> None:
+        self.families: dict[str, Metric] = {}
+
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        if value is None:
+            return
+        entry = CATALOGUE[name]
+        family = self.families.get(name)
+        if family is None:
+            kind = CounterMetricFamily if entry.kind == "counter" else GaugeMetricFamily
+            family = self.families[name] = kind(name, entry.help, labels=entry.labels)
+        if isinstance(family, (CounterMetricFamily, GaugeMetricFamily)):
+            family.add_metric(labels, value)
+
+    def histogram(self, name: str, histogram: LatencyHistogram | None, *labels: str) -> None:
+        if histogram is None:
+            return
+        entry = CATALOGUE[name]
+        family = self.families.setdefault(name, HistogramMetricFamily(name, entry.help, labels=entry.labels))
+        if isinstance(family, HistogramMetricFamily):
+            family.add_metric(labels, histogram.cumulative(), histogram.total_seconds)
+
+
+def _fill(page: _Page, now: Snapshot) -> None:
+    page.add("linker_build_info", 1, now.version)
+    page.add("linker_heartbeat_age_seconds", now.heartbeat_age_seconds)
+    page.add("linker_controller_epoch", now.controller_epoch)
+    page.add("linker_window_limit_bytes", now.window_limit_bytes)
+    page.add("linker_client_connections", now.client_connections)
+    page.add("linker_protocol_errors", now.protocol_errors)
+    page.add("linker_promotes_running", now.promotes_running)
+    for (name, phase), seconds in now.promote_phase_seconds.items():
+        page.add("linker_promote_phase_seconds", seconds, name, phase)
+    for link in now.links:
+        page.add("linker_source_available", int(link.source_available), link.link)
+        page.add("linker_forwarding_enabled", int(link.forwarding_enabled), link.link)
+        page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
+        page.add("linker_fetched_records", link.fetched_records, link.link)
+        page.add("linker_served_bytes", link.served_bytes, link.link)
+        page.add("linker_served_records", link.served_records, link.link)
+        page.add("linker_forwarded_produces", link.forwarded_produces, link.link)
+        page.add("linker_forwarded_bytes", link.forwarded_bytes, link.link)
+        for error, count in link.forward_errors.items():
+            page.add("linker_forward_errors", count, link.link, error)
+        page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)
+        page.add("linker_window_bytes", link.window_bytes, link.link)
+    for sample in now.partitions:
+        labels = (sample.link, sample.topic, str(sample.partition))
+        page.add("linker_partition_source_end_offset", sample.source_end_offset, *labels)
+        page.add("linker_partition_target_end_offset", sample.target_end_offset, *labels)
+        page.add("linker_partition_lag", sample.lag, *labels)
+        page.add("linker_partition_lag_seconds", sample.lag_seconds, *labels)
+        page.add("linker_partition_state", 1, *labels, sample.state.value)

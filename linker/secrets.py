@@ -1,0 +1,102 @@
+"""Secrets by reference: resolve ${env:NAME} and ${file:/path}, tell sensitive keys, redact what is shown.
+
+Resolved values go straight into ClientSecurity / ListenerSecurity and are kept nowhere else. Stored and shown
+are the references. What a property *means* is not known here (linker/properties.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from wire.errors import LinkerError
+
+HIDDEN = "[hidden]"
+MAX_SECRET_BYTES = 1 << 20
+
+_REFERENCE = re.compile(r"\$\{([a-z]*):([^}]*)\}")
+_SENSITIVE = re.compile(
+    r"(password|secret|token|credential|passphrase|\.key$|^key$|jaas|authorization)", re.IGNORECASE
+)
+_JAAS_VALUE = re.compile(
+    r"""(\b(?:password|secret|clientSecret|token)\s*=\s*)("[^"]*"|'[^']*'|[^\s;"']+)""", re.IGNORECASE
+)
+
+
+class SecretError(LinkerError):
+    """A reference that cannot be resolved, or a literal secret where a reference is wanted."""
+
+
+def is_sensitive(key: str) -> bool:
+    """Whether the value of this property or log field may hold a secret."""
+    return _SENSITIVE.search(key) is not None
+
+
+def is_reference(value: str) -> bool:
+    return _REFERENCE.fullmatch(value.strip()) is not None
+
+
+def resolve(value: str, *, key: str, environ: Mapping[str, str] | None = None) -> str:
+    """`value` with every reference in it replaced; `key` only serves the error line."""
+    environment = os.environ if environ is None else environ
+
+    def one(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "env":
+            if name not in environment:
+                raise SecretError(f"{key}: environment variable {name} is not set")
+            return environment[name]
+        if kind == "file":
+            return _read(name, key)
+        raise SecretError(f"{key}: ${{{kind}:...}} is not known, use ${{env:NAME}} or ${{file:/path}}")
+
+    return _REFERENCE.sub(one, value)
+
+
+def _read(name: str, key: str) -> str:
+    path = Path(name)
+    if not path.is_absolute():
+        raise SecretError(f"{key}: ${{file:{name}}} needs an absolute path")
+    try:
+        if path.stat().st_size > MAX_SECRET_BYTES or not path.is_file():
+            raise SecretError(f"{key}: {name} is no regular file of at most {MAX_SECRET_BYTES} bytes")
+        # One newline at the end is the editor's; more are harmless in a PEM block.
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except OSError as error:
+        raise SecretError(f"{key}: cannot read {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SecretError(f"{key}: {name} is not UTF-8 text") from error
+
+
+def resolve_properties(
+    properties: Mapping[str, str], *, environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    return {key: resolve(value, key=key, environ=environ) for key, value in properties.items()}
+
+
+def redact(key: str, value: str) -> str:
+    """`value` as it may be shown: references stay readable, literal secrets do not."""
+    if not is_sensitive(key) or not value or is_reference(value):
+        return value
+    if "jaas" in key.lower():
+        redacted, found = _JAAS_VALUE.subn(_hide_literal, value)
+        return redacted if found else HIDDEN
+    return HIDDEN
+
+
+def _hide_literal(match: re.Match[str]) -> str:
+    name, value = match.groups()
+    return match.group() if is_reference(value.strip("\"'")) else f'{name}"{HIDDEN}"'
+
+
+def redact_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: redact(key, value) for key, value in properties.items()}
+
+
+def refuse_literal_secrets(properties: Mapping[str, str]) -> None:
+    """For properties that are going to be stored: raise unless each secret in them is a reference."""
+    for key, value in properties.items():
+        if redact(key, value) != value:
+            raise SecretError(f"{key} holds a secret in clear; give it as ${{env:NAME}} or ${{file:/path}}")
