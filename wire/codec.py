@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import functools
 import io
-
 import struct
 import types
 import typing
@@ -25,6 +24,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from wire.errors import LocalProtocolError, MalformedFrame
+from wire.request_header import RequestHeader
 from wire.types import Buffer
 
 _API_NAMES: dict[int, str] = dict(api_key_map)
@@ -35,15 +35,6 @@ _VERSIONS: dict[str, tuple[int, int]] = {
 
 _REQUEST_HEAD = struct.Struct(">hhi")
 _NO_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-
-class RequestHeader(NamedTuple):
-    """The header in front of every request, whatever its header version."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
 
 
 def api_key(api: str) -> int:
