@@ -1,6 +1,7 @@
-"""Real Kafka clusters as child processes: KRaft controllers and brokers on 127.0.0.1, one node at a time under control.
+"""Real Kafka clusters as child processes: KRaft controllers and brokers on 127.0.0.1, each under control.
 
-Nodes keep their ports for the life of the cluster object, so that one that was killed returns under the same address.
+Nodes keep their ports for the life of the cluster object, so that one that was killed returns under the same
+address.
 What is *in* a cluster is none of this module's business; jars and Java are kafka_dist.py's.
 """
 
@@ -10,6 +11,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +61,7 @@ class NodeError(LinkerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaClusterSpec:
-    """What a cluster is to look like. With `controllers=0` the first broker is the controller too (one JVM less)."""
+    """What a cluster is to look like. With `controllers=0` the first broker is the controller too."""
 
     name: str
     brokers: int = 1
@@ -68,8 +70,8 @@ class KafkaClusterSpec:
     racks: Sequence[str] = ()  # per broker in order of id; none if shorter
     properties: Mapping[str, str] = field(default_factory=dict)  # of every node, over the defaults
     node_properties: Callable[[int], Mapping[str, str]] | None = None  # of one node, over all others
-    # Listener name -> security protocol. The first is the one between brokers. What a protocol needs beyond that
-    # (ssl.*, sasl.*, listener.name.*) is given in `properties`.
+    # Listener name -> security protocol. The first is the one between brokers. What a protocol needs beyond
+    # that (ssl.*, sasl.*, listener.name.*) is given in `properties`.
     listeners: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
     controller_protocol: str = "PLAINTEXT"
     metadata_version: str | None = (
@@ -96,7 +98,7 @@ class KafkaNode:
         self.data = directory / "data"
         self.log = directory / "server.log"
         self._dist = dist
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         self._ports: dict[str, PortReservation] = {}
         try:
@@ -129,7 +131,7 @@ class KafkaNode:
     @property
     def running(self) -> bool:
         """Whether there is a process, paused or not."""
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.poll() is None
 
     def address(self, listener: str | None = None) -> str:
         """host:port of a listener; of the first one if not named."""
@@ -184,10 +186,10 @@ class KafkaNode:
 
     async def start(self, timeout: float = START_TIMEOUT) -> None:
         """Start the node and wait until it serves; a broker only says so once it is unfenced."""
-        await self.launch()
+        self.launch()
         await self.wait_started(timeout)
 
-    async def launch(self) -> None:
+    def launch(self) -> None:
         """Start the process without waiting for it to serve."""
         if self.running:
             raise NodeError(f"{self.name} runs already")
@@ -200,9 +202,9 @@ class KafkaNode:
         )
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            self._process = await asyncio.create_subprocess_exec(
-                *die_with_us(command),
-                stdin=asyncio.subprocess.DEVNULL,
+            self._process = subprocess.Popen(
+                die_with_us(command),
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=parent_environment(),
@@ -230,19 +232,19 @@ class KafkaNode:
         process = self._running_process()
         process.send_signal(signal.SIGCONT)
         process.terminate()
-        try:
-            async with asyncio.timeout(timeout):
-                await process.wait()
-        except TimeoutError:
+        if not await self._ended(process, timeout):
             raise NodeError(
                 f"{self.name} did not stop within {timeout:.0f} s, see {self.log}:\n{tail(self.log)}"
-            ) from None
+            )
 
     async def kill(self) -> None:
         """SIGKILL: what a power cut looks like to everybody else."""
         process = self._running_process()
         process.kill()
-        await process.wait()
+        if not await self._ended(process, STOP_TIMEOUT):
+            raise NodeError(
+                f"{self.name} (pid {process.pid}) is still there {STOP_TIMEOUT:.0f} s after SIGKILL"
+            )
 
     async def restart(self, timeout: float = START_TIMEOUT) -> None:
         """Controlled shutdown and start."""
@@ -267,8 +269,18 @@ class KafkaNode:
         for reservation in self._ports.values():
             reservation.release()
 
-    def _running_process(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
+    @staticmethod
+    async def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
+        # Polled rather than awaited, so that a node belongs to no event loop: tests share it between theirs.
+        deadline = time.monotonic() + timeout
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+    def _running_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
             raise NodeError(f"{self.name} does not run")
         return self._process
 
@@ -340,7 +352,7 @@ class KafkaCluster:
         )
         if self.directory.exists():
             raise NodeError(f"{self.directory} exists already: give each cluster a directory of its own")
-        roles = {node_id: "broker" for node_id in range(1, spec.brokers + 1)}
+        roles = dict.fromkeys(range(1, spec.brokers + 1), "broker")
         if spec.controllers == 0:
             roles[1] = "broker,controller"
         roles |= {FIRST_CONTROLLER_ID + index: "controller" for index in range(spec.controllers)}
@@ -353,7 +365,7 @@ class KafkaCluster:
             )
             node.prepare(self.cluster_id, voters, rack, checkpoint)
         for node in self.nodes.values():
-            await node.launch()
+            node.launch()
         for node in self.nodes.values():
             await node.wait_started()
 

@@ -1,8 +1,8 @@
 """A Kafka distribution on this machine: jars through Maven, made ready once and kept in a cache directory.
 
-Besides the jars it holds what makes nodes start quickly: an archive of loaded classes (made by one training run) and
-the `bootstrap.checkpoint` files of formatted metadata directories, so that starting a cluster runs no JVM but the nodes.
-Processes of a cluster live in kafka_cluster.py.
+Besides the jars it holds what makes nodes start quickly: an archive of loaded classes (made by one
+training run) and the `bootstrap.checkpoint` files of formatted metadata directories, so that starting a
+cluster runs no JVM but the nodes. Processes of a cluster live in kafka_cluster.py.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAVEN_TIMEOUT = 600.0
 TOOL_TIMEOUT = 60.0
 LOCK_TIMEOUT = MAVEN_TIMEOUT + 120.0
 
-# Quick to start is worth more here than quick in the long run: C1 only, one GC thread, and a heap that lets five
-# nodes live beside the clients on a small machine.
+# Quick to start is worth more here than quick in the long run: C1 only, one GC thread, and a heap that lets
+# five nodes live beside the clients on a small machine.
 BASE_JVM_OPTIONS = ("-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
@@ -133,7 +133,7 @@ class KafkaDistribution:
         features: Mapping[str, int] | None = None,
         extra: Sequence[str] = (),
     ) -> bytes:
-        """The `bootstrap.checkpoint` that `kafka-storage format` writes; it names no cluster, so one run serves all."""
+        """The `bootstrap.checkpoint` of `kafka-storage format`; it names no cluster: one run serves all."""
         arguments = [*(["--release-version", metadata_version] if metadata_version else [])]
         for feature, level in sorted((features or {}).items()):
             arguments += ["--feature", f"{feature}={level}"]
@@ -155,7 +155,8 @@ async def ensure_distribution(
     say = progress or (lambda _line: None)
     if re.fullmatch(r"[0-9]+(\.[0-9]+){2}", version) is None:
         raise DistributionError(f"{version!r} is no Kafka version: give one such as {DEFAULT_VERSION}")
-    java, java_build = await _find_java()
+    java = _find_java()
+    java_build = await _java_build(java)
     home = (cache or default_cache()).absolute() / f"kafka-{version}"
     dist = KafkaDistribution(version, home, java, java_build)
     ready = home / "complete"
@@ -173,11 +174,16 @@ async def ensure_distribution(
     return dist
 
 
-async def _find_java() -> tuple[str, str]:
+def _find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not java or not Path(java).exists():
         raise DistributionError(f"java was not found: install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME")
+    return java
+
+
+async def _java_build(java: str) -> str:
+    """What tells one Java from another, after a look at whether it is new enough."""
     text = await _run([java, "-version"], TOOL_TIMEOUT, "java -version")
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
@@ -188,7 +194,7 @@ async def _find_java() -> tuple[str, str]:
         raise DistributionError(
             f"{java} is Java {match[1]}: Kafka needs Java {MINIMUM_JAVA} or newer, set JAVA_HOME"
         )
-    return java, hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 async def _fetch_jars(version: str, home: Path) -> None:
@@ -197,11 +203,7 @@ async def _fetch_jars(version: str, home: Path) -> None:
         raise DistributionError(
             f"mvn was not found: install Maven; it is needed once, to fetch Kafka {version}"
         )
-    if home.exists():
-        shutil.rmtree(home)  # half of an earlier attempt
-    home.mkdir(parents=True)
-    pom = home / "pom.xml"
-    pom.write_text(POM.format(version=version, scala=SCALA, slf4j=SLF4J_VERSION))
+    pom = _empty_home(version, home)
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
     await _run(
         [*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, f"fetching Kafka {version} by Maven"
@@ -210,6 +212,15 @@ async def _fetch_jars(version: str, home: Path) -> None:
         raise DistributionError(
             f"Maven said it was done, but {home / 'libs'} holds no kafka_{SCALA}-{version}.jar"
         )
+
+
+def _empty_home(version: str, home: Path) -> Path:
+    if home.exists():
+        shutil.rmtree(home)  # half of an earlier attempt
+    home.mkdir(parents=True)
+    pom = home / "pom.xml"
+    pom.write_text(POM.format(version=version, scala=SCALA, slf4j=SLF4J_VERSION))
+    return pom
 
 
 async def _train(dist: KafkaDistribution) -> None:

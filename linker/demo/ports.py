@@ -10,9 +10,10 @@ from typing import Self
 class PortReservation:
     """A port that nobody else is given, although nothing listens on it yet.
 
-    The socket is bound with SO_REUSEADDR and never listens: the kernel then gives the port to no `bind(0)` and to no
-    outgoing connection, while a JVM, which sets SO_REUSEADDR too, can still bind and listen on it. Asking for a free port
-    and closing it again would leave it to whoever comes first, and leave a killed broker's port to a client.
+    The socket is bound with SO_REUSEADDR and never listens: the kernel then gives the port to no `bind(0)`
+    and to no outgoing connection, while a JVM, which sets SO_REUSEADDR too, can still bind and listen on it.
+    Asking for a free port and closing it again would leave it to whoever comes first, and leave a killed
+    broker's port to a client.
     """
 
     def __init__(self) -> None:
