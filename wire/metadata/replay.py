@@ -1,0 +1,109 @@
+"""Batches of the metadata log and of its snapshots, fed into a ClusterImage.
+
+Lives here: batch order, offsets, control batches, CRC. Not here: what a record does (image.py), fetching.
+"""
+
+from typing import Final
+
+from wire.batch import BatchHeader, iter_batch_headers, iter_records
+from wire.errors import MalformedFrame, WireError
+from wire.metadata.decode import MetadataRecord, decode_metadata_value
+from wire.metadata.image import ClusterImage
+from wire.primitives import INT16
+from wire.types import Buffer
+
+SNAPSHOT_HEADER: Final = 3
+SNAPSHOT_FOOTER: Final = 4
+
+
+def replay_batches(
+    image: ClusterImage, buf: Buffer, *, high_watermark: int | None = None
+) -> frozenset[bytes]:
+    """Replay the whole batches in buf; the ids of the topics they touched.
+
+    What the image already has is skipped (an answer begins with the batch that holds the fetch offset); a
+    partial batch at the end is left for the next fetch. With high_watermark, batches at or above it are left
+    too: an observer is sent uncommitted records. A batch is replayed as a whole or, if its bytes are damaged,
+    not at all.
+    """
+    touched: set[bytes] = set()
+    for header in iter_batch_headers(buf, 0, len(buf)):
+        if header.last_offset <= image.offset:
+            continue
+        if high_watermark is not None and header.last_offset >= high_watermark:
+            break
+        if header.base_offset > image.offset + 1 and image.offset >= 0:
+            raise MalformedFrame(f"metadata log jumps from offset {image.offset}", offset=header.base_offset)
+        for offset, record in _records(buf, header):
+            if offset > image.offset:
+                touched |= _replay(image, record, offset)
+                # One by one: were a later record refused, replaying the batch again must not count epochs twice.
+                image.advance(offset, header.leader_epoch)
+        image.advance(header.last_offset, header.leader_epoch)
+    return frozenset(touched)
+
+
+def load_snapshot(image: ClusterImage, buf: Buffer, end_offset: int, epoch: int) -> frozenset[bytes]:
+    """Make the image what the complete snapshot (end_offset, epoch) says; ids of the topics that were there
+    or are now.
+
+    On any error the image stays as it was.
+    """
+    fresh = ClusterImage()
+    last_control = -1
+    end = 0
+    for header in iter_batch_headers(buf, 0, len(buf)):
+        control = _control_type(buf, header)
+        if (end == 0) is not (control == SNAPSHOT_HEADER) or last_control == SNAPSHOT_FOOTER:
+            raise MalformedFrame(
+                "metadata snapshot: header or footer at a wrong place", offset=header.base_offset
+            )
+        for offset, record in _records(buf, header):
+            _replay(fresh, record, offset)
+        last_control = control
+        end = header.end
+    if last_control != SNAPSHOT_FOOTER or end != len(buf):
+        raise MalformedFrame(f"metadata snapshot {end_offset}-{epoch} of {len(buf)} bytes is not complete")
+    if fresh.in_transaction:
+        raise MalformedFrame(f"metadata snapshot {end_offset}-{epoch} ends inside a transaction")
+    fresh.advance(end_offset - 1, epoch)
+    touched = frozenset((*image.topics_by_id, *fresh.topics_by_id))
+    image.adopt(fresh)
+    return touched
+
+
+def _records(buf: Buffer, header: BatchHeader) -> list[tuple[int, MetadataRecord]]:
+    """A data batch's records, all decoded before the first one is used; none of a control batch."""
+    if not header.crc_ok(buf):
+        raise MalformedFrame("metadata batch fails its CRC", offset=header.base_offset)
+    records = []
+    for record in iter_records(buf, header):
+        if header.is_control:
+            continue
+        if record.value is None:
+            raise MalformedFrame("metadata record without a value", offset=record.offset)
+        try:
+            records.append((record.offset, decode_metadata_value(record.value)))
+        except WireError as error:
+            error.offset = record.offset
+            raise
+    return records
+
+
+def _replay(image: ClusterImage, record: MetadataRecord, offset: int) -> frozenset[bytes]:
+    try:
+        return image.replay(record)
+    except WireError as error:
+        error.offset = offset
+        raise
+
+
+def _control_type(buf: Buffer, header: BatchHeader) -> int:
+    """Type of a control batch's last record (-1: a data batch). Its key is (version i16, type i16)."""
+    control = -1
+    if header.is_control:
+        for record in iter_records(buf, header):
+            if record.key is None or len(record.key) < 4:
+                raise MalformedFrame("control record without a type", offset=record.offset)
+            control = INT16.unpack_from(record.key, 2)[0]
+    return control
