@@ -1,0 +1,382 @@
+"""The way to the active controller: finds it, keeps one connection per purpose, follows it when it moves.
+
+Here is no knowledge of what the requests mean; only which answers say "not the active controller" and whether a
+request may be sent again. Discovery follows Kafka's `MetadataNodeManager`/`QuorumInfo`: brokers forward DescribeQuorum
+to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a controller answers it only while it is
+the leader of the quorum (`KafkaRaftClient.handleDescribeQuorumRequest`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from wire.cluster import Cluster
+
+from linker.target.errors import ControllerUnreachable, MissingRight, TargetUnsupported, check_error
+from wire.connection import Connection
+from wire.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    LinkerError,
+    UnsupportedApi,
+    WireError,
+)
+from wire.security import ClientSecurity
+from wire.types import format_address
+
+log = logging.getLogger(__name__)
+
+METADATA_TOPIC = "__cluster_metadata"
+NOT_CONTROLLER = 41
+NOT_LEADER_OR_FOLLOWER = 6
+_BACKOFF_FIRST = 0.05
+_BACKOFF_MAX = 1.0
+_PROBE_TIMEOUT = 3.0
+
+Fields = Mapping[str, object] | Callable[[], Mapping[str, object]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActiveController:
+    """The controller that leads the metadata quorum, as far as known."""
+
+    id: int
+    host: str
+    port: int
+    epoch: int
+
+    @property
+    def address(self) -> str:
+        return format_address(self.host, self.port)
+
+
+class ControllerChannel:
+    """Requests to whichever controller is active.
+
+    Each purpose ("heartbeat", "metadata", "admin") has its own connection, because answers on one connection come in
+    order: a metadata Fetch that waits must not hold back a heartbeat.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        security: ClientSecurity,
+        bootstrap: Iterable[tuple[str, int]] = (),
+        listener_name: str | None = None,
+        client_id: str = "kafka-linker",
+        own_broker_id: int | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._security = security
+        self._bootstrap = list(bootstrap)
+        self._listener_name = listener_name
+        self._client_id = client_id
+        self._own_broker_id = own_broker_id
+        self._known: dict[int, tuple[str, int]] = {}
+        self._active: ActiveController | None = None
+        self._highest_epoch = -1
+        self._connections: dict[str, tuple[ActiveController, Connection]] = {}
+        self._discovery = asyncio.Lock()
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._closed = False
+
+    @property
+    def cluster_name(self) -> str:
+        return self._cluster.name
+
+    @property
+    def active(self) -> ActiveController | None:
+        """The active controller last seen; None while it is looked for."""
+        return self._active
+
+    # --- finding it ---------------------------------------------------------------------------------------------
+
+    async def discover(self, timeout: float) -> ActiveController:
+        """The active controller; ControllerUnreachable with every reason collected when the deadline passes."""
+        deadline = time.monotonic() + timeout
+        async with self._discovery:
+            backoff = _BACKOFF_FIRST
+            while self._active is None:
+                tried: dict[str, str] = {}
+                found = await self._try_controllers(tried, deadline)
+                if found is None and not self._bootstrap:
+                    found = await self._try_brokers(tried, deadline)
+                if found is not None:
+                    self._adopt(found)
+                    break
+                if time.monotonic() + backoff >= deadline:
+                    reasons = "; ".join(f"{where}: {why}" for where, why in tried.items())
+                    raise ControllerUnreachable(
+                        f"{self.cluster_name}: no active controller found within {timeout:.0f} s ({reasons})"
+                    )
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _BACKOFF_MAX)
+            return self._active
+
+    def moved(self, stale: ActiveController | None, *, leader_id: int = -1, epoch: int = -1) -> None:
+        """Somebody learned that `stale` is not active any more; an answer may have named the new leader.
+
+        Leaders are named with their epoch, and an older epoch never replaces a newer one (QuorumState's rule), so a
+        controller that was cut off cannot pull us back.
+        """
+        if stale is not None and self._active is not None and self._active != stale:
+            return  # already on another one
+        if leader_id in self._known and epoch > self._highest_epoch:
+            host, port = self._known[leader_id]
+            self._adopt(ActiveController(leader_id, host, port, epoch))
+        else:
+            self._active = None
+
+    def _adopt(self, found: ActiveController) -> None:
+        log.info(
+            "active controller is %d at %s, epoch %d",
+            found.id,
+            found.address,
+            found.epoch,
+        )
+        self._active = found
+        self._highest_epoch = max(self._highest_epoch, found.epoch)
+        self._known[found.id] = (found.host, found.port)
+
+    async def _try_controllers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
+        addresses = list(dict.fromkeys([*self._known.values(), *self._bootstrap]))
+        if not addresses:
+            return None
+
+        async def probe(host: str, port: int) -> ActiveController | None:
+            where = f"controller {format_address(host, port)}"
+            try:
+                return await self._ask_controller(host, port, deadline)
+            except (AuthenticationFailed, MissingRight, TargetUnsupported):
+                raise
+            except LinkerError as error:
+                tried[where] = str(error)
+                return None
+
+        # One hanging controller must not hide the others, so they are asked at the same time.
+        answers = await asyncio.gather(*(probe(*address) for address in addresses), return_exceptions=True)
+        found = [a for a in answers if isinstance(a, ActiveController)]
+        if found:
+            return max(found, key=lambda controller: controller.epoch)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return None
+
+    async def _ask_controller(self, host: str, port: int, deadline: float) -> ActiveController | None:
+        timeout = _remaining(deadline, _PROBE_TIMEOUT)
+        connection = await Connection.open(
+            host, port, self._security, client_id=self._client_id, timeout=timeout
+        )
+        try:
+            response = await connection.call("describe_quorum", _DESCRIBE_QUORUM, timeout=timeout)
+        finally:
+            connection.close()
+        partition = self._quorum_partition(response)
+        self._learn_nodes(response)
+        code = int(partition.error_code)
+        if code == NOT_LEADER_OR_FOLLOWER:
+            raise WireError("is not the active controller", peer=connection.peer)
+        check_error(code, "describe_quorum", self.cluster_name, getattr(partition, "error_message", None))
+        # Only the leader answers, so the address just asked is the leader's.
+        self._known[partition.leader_id] = (host, port)
+        return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
+
+    async def _try_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
+        try:
+            node_id = self._some_broker()
+            connection = await self._cluster.connection(node_id, purpose="quorum")
+            if connection.api_range("describe_quorum") is None:
+                raise TargetUnsupported(
+                    f"{self.cluster_name} runs in ZooKeeper mode: a link broker can only join a KRaft cluster; "
+                    "migrate the target to KRaft first"
+                )
+            response = await connection.call(
+                "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
+            )
+        except TargetUnsupported:
+            raise
+        except AuthenticationFailed:
+            raise
+        except LinkerError as error:
+            tried["brokers"] = str(error)
+            return None
+        partition = self._quorum_partition(response)
+        code = int(partition.error_code)
+        if code != 0:
+            tried[f"broker {connection.peer}"] = f"DescribeQuorum answered error {code}"
+            return None
+        self._learn_nodes(response)
+        if partition.leader_id not in self._known:
+            if not getattr(response, "nodes", ()):
+                raise TargetUnsupported(
+                    f"{self.cluster_name} does not tell its controllers' addresses (older than Kafka 3.9); "
+                    "set controller.quorum.bootstrap.servers in the target section"
+                )
+            tried[f"broker {connection.peer}"] = (
+                f"the address of controller {partition.leader_id} is not listed"
+            )
+            return None
+        host, port = self._known[partition.leader_id]
+        return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
+
+    def _quorum_partition(self, response: Any) -> Any:
+        check_error(
+            int(response.error_code),
+            "describe_quorum",
+            self.cluster_name,
+            getattr(response, "error_message", None),
+        )
+        if not response.topics or not response.topics[0].partitions:
+            raise WireError("DescribeQuorum answered without the metadata partition", api="describe_quorum")
+        return response.topics[0].partitions[0]
+
+    def _learn_nodes(self, response: Any) -> None:
+        for node in getattr(response, "nodes", ()):
+            listeners = {listener.name: listener for listener in node.listeners}
+            chosen = listeners.get(self._listener_name) if self._listener_name else None
+            if chosen is None and node.listeners and not self._listener_name:
+                chosen = node.listeners[0]
+            if chosen is not None:
+                self._known[node.node_id] = (chosen.host, chosen.port)
+
+    def _some_broker(self) -> int | None:
+        """A broker that is not this sidecar: asking ourselves would only travel in a circle."""
+        others = sorted(node for node in self._cluster.nodes if node != self._own_broker_id)
+        if self._own_broker_id is None or not others:
+            return None
+        return others[int(time.monotonic()) % len(others)]
+
+    # --- talking to it ------------------------------------------------------------------------------------------
+
+    async def connection(self, purpose: str, *, timeout: float) -> tuple[ActiveController, Connection]:
+        """The purpose's connection to the active controller, opened if need be."""
+        deadline = time.monotonic() + timeout
+        lock = self._opening.setdefault(purpose, asyncio.Lock())
+        async with lock:
+            while True:
+                if self._closed:
+                    raise ConnectionLost("the channel to the controller is closed", sent=False)
+                active = self._active or await self.discover(_remaining(deadline, timeout))
+                current = self._connections.get(purpose)
+                if current is not None:
+                    if current[0] == active and not current[1].closed:
+                        return current
+                    del self._connections[purpose]
+                    current[1].close()
+                try:
+                    connection = await self.open_connection(timeout=_remaining(deadline, _PROBE_TIMEOUT))
+                except (AuthenticationFailed, UnsupportedApi):
+                    raise
+                except WireError as error:
+                    self.moved(active)
+                    if time.monotonic() + _BACKOFF_FIRST >= deadline:
+                        raise ControllerUnreachable(
+                            f"{self.cluster_name}: the controller at {active.address} cannot be reached: {error}"
+                        ) from error
+                    await asyncio.sleep(_BACKOFF_FIRST)
+                    continue
+                if self._closed:
+                    connection.close()
+                    continue
+                self._connections[purpose] = (active, connection)
+                return active, connection
+
+    async def open_connection(self, *, timeout: float) -> Connection:
+        """A connection of the caller's own to the active controller."""
+        active = self._active or await self.discover(timeout)
+        return await Connection.open(
+            active.host, active.port, self._security, client_id=self._client_id, timeout=timeout
+        )
+
+    async def call(
+        self,
+        api: str,
+        fields: Fields,
+        *,
+        timeout: float,
+        purpose: str = "admin",
+        idempotent: bool = False,
+        version: int | None = None,
+        max_version: int | None = None,
+    ) -> Any:
+        """Send to the active controller and return its answer.
+
+        `fields` may be a function: it is called right before the request is sent (and again before it is sent again),
+        for requests whose epochs must be the newest known.
+
+        A request that was surely not carried out is repeated until the deadline. One that may have been carried out
+        is repeated only if `idempotent`; else ConnectionLost(sent=True) is raised and the caller settles the outcome
+        from the metadata log. NOT_CONTROLLER counts as "may have been": a controller that resigns fails the writes it
+        has appended but not yet committed with NotControllerException, and the next leader may commit them
+        (`QuorumController.renounce`).
+        """
+        deadline = time.monotonic() + timeout
+        backoff = _BACKOFF_FIRST
+        while True:
+            active, connection = await self.connection(purpose, timeout=_remaining(deadline, timeout))
+            # From here to the write inside call() nothing awaits, so a function sees the image of the send time.
+            values = fields() if callable(fields) else fields
+            try:
+                response = await connection.call(
+                    api,
+                    values,
+                    timeout=_remaining(deadline, timeout),
+                    version=version,
+                    max_version=max_version,
+                )
+            except ConnectionLost as error:
+                self.moved(active)
+                if (error.sent and not idempotent) or time.monotonic() + backoff >= deadline:
+                    raise
+            else:
+                if not _says_not_controller(response):
+                    return response
+                self.moved(active)
+                if not idempotent or time.monotonic() + backoff >= deadline:
+                    raise ConnectionLost(
+                        "the controller resigned while it handled the request",
+                        sent=True,
+                        api=api,
+                        peer=active.address,
+                    )
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, _BACKOFF_MAX)
+
+    async def close(self) -> None:
+        self._closed = True
+        connections, self._connections = self._connections, {}
+        for _, connection in connections.values():
+            connection.close()
+
+
+_DESCRIBE_QUORUM: dict[str, object] = {
+    "topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
+}
+
+
+def _remaining(deadline: float, most: float) -> float:
+    return max(0.001, min(most, deadline - time.monotonic()))
+
+
+def _says_not_controller(value: Any) -> bool:
+    """Whether any error code in the answer is NOT_CONTROLLER: some apis carry it per topic or partition."""
+    if isinstance(value, tuple):
+        return any(_says_not_controller(item) for item in value)
+    if not dataclasses.is_dataclass(value):
+        return False
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if field.name == "error_code":
+            if int(inner) == NOT_CONTROLLER:
+                return True
+        elif isinstance(inner, tuple) or dataclasses.is_dataclass(inner):
+            if _says_not_controller(inner):
+                return True
+    return False

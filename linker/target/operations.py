@@ -1,0 +1,524 @@
+"""What a link broker asks of the target's controller: mirror topics, reassignments, ISR changes, configs, producer ids.
+
+Each operation raises an error that says what to do, or answers per item. None of them decides when it is right to
+call it; that is the link controller's business.
+
+Outcomes: everything here but `alter_partition` may be repeated safely and settles an unknown outcome by itself, from
+the metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True) for its caller to settle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from linker.target.controller_channel import ControllerChannel
+from linker.target.errors import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    MissingRight,
+    OperationFailed,
+    TargetError,
+    check_error,
+)
+from linker.target.metadata_log import MetadataLog
+from wire.connection import Connection
+from wire.errors import BrokerError, ConnectionLost, RequestTimedOut, error_name
+from wire.metadata.image import ClusterImage, TopicImage
+from wire.types import TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 15.0
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_NOT_LEADER_OR_FOLLOWER = 6
+_TOPIC_ALREADY_EXISTS = 36
+_NO_REASSIGNMENT_IN_PROGRESS = 85
+_ELECTION_NOT_NEEDED = 84
+_INELIGIBLE_REPLICA = 107
+_MAX_ALTER_PARTITION_VERSION = 3
+_RESOURCE_TOPIC = 2
+_OP_SET, _OP_DELETE = 0, 1
+_ELECT_PREFERRED = 0
+_RACE_PAUSE = 0.1
+
+
+class AlterPartitionItem(NamedTuple):
+    """A partition's wished ISR. With `leader_epoch` the item is refused unless that is still the current one."""
+
+    topic_partition: TopicPartition
+    new_isr: tuple[int, ...]
+    leader_epoch: int | None = None
+
+
+class TargetOperations:
+    """Operations of one registered link broker."""
+
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        metadata: MetadataLog,
+        *,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._channel = channel
+        self._metadata = metadata
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    async def create_mirror_topic(
+        self,
+        name: str,
+        assignments: Mapping[int, Sequence[int]],
+        configs: Mapping[str, str],
+        *,
+        validate_only: bool = False,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> TopicId:
+        """Create a topic by manual assignment (partition -> link brokers) and return its id.
+
+        Returns once the topic is in the image. An answer that got lost is settled there: a topic of ours has exactly
+        these partitions on exactly these replicas.
+        """
+        deadline = time.monotonic() + timeout
+        maybe_ours = False
+        while True:
+            remaining = max(0.001, deadline - time.monotonic())
+            try:
+                response = await self._channel.call(
+                    "create_topics",
+                    {
+                        "topics": [
+                            {
+                                "name": name,
+                                "num_partitions": -1,
+                                "replication_factor": -1,
+                                "assignments": [
+                                    {"partition_index": index, "broker_ids": list(replicas)}
+                                    for index, replicas in sorted(assignments.items())
+                                ],
+                                "configs": [
+                                    {"name": key, "value": value} for key, value in sorted(configs.items())
+                                ],
+                            }
+                        ],
+                        "timeout_ms": int(remaining * 1000),
+                        "validate_only": validate_only,
+                    },
+                    timeout=remaining,
+                )
+            except ConnectionLost as error:
+                maybe_ours = maybe_ours or (error.sent and not validate_only)
+                if time.monotonic() + _RACE_PAUSE >= deadline:
+                    raise
+                await asyncio.sleep(_RACE_PAUSE)
+                continue
+            break
+        if len(response.topics) != 1:
+            raise OperationFailed(
+                f"creating topic {name}", -1, {name: "the controller answered for other topics"}
+            )
+        result = response.topics[0]
+        code = int(result.error_code)
+        if code == _TOPIC_ALREADY_EXISTS and maybe_ours:
+            await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
+            topic = self._metadata.image.topics_by_name.get(name)
+            if topic is None or not _has_assignments(topic, assignments):
+                self._raise_for(
+                    "create_topics", f"creating topic {name}", {name: (code, result.error_message)}
+                )
+        elif code != 0:
+            self._raise_for("create_topics", f"creating topic {name}", {name: (code, result.error_message)})
+        if validate_only:
+            return bytes(16)
+        return await self._metadata.wait_for(
+            lambda image: _topic_id_with(image, name, len(assignments)),
+            max(0.001, deadline - time.monotonic()),
+        )
+
+    async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Delete a topic and wait until the image does not have it; a topic that is not there is deleted already."""
+        deadline = time.monotonic() + timeout
+        topic_id = _topic_id(self._metadata.image, name)
+        response = await self._channel.call(
+            "delete_topics",
+            {
+                "topics": [{"name": name, "topic_id": None}],
+                "topic_names": [name],
+                "timeout_ms": int(timeout * 1000),
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        for result in response.responses:
+            code = int(result.error_code)
+            if code not in (0, _UNKNOWN_TOPIC_OR_PARTITION):
+                message = getattr(result, "error_message", None)
+                self._raise_for("delete_topics", f"deleting topic {name}", {name: (code, message)})
+        await self._metadata.wait_for(
+            lambda image: True if _topic_id(image, name) != topic_id or topic_id is None else None,
+            max(0.001, deadline - time.monotonic()),
+        )
+
+    # --- replicas -----------------------------------------------------------------------------------------------
+
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Start reassignments (None cancels one); OperationFailed names the partitions that were refused.
+
+        Repeating is harmless: the same target again changes nothing, and "none in progress" is what a cancel wants.
+        """
+        response = await self._channel.call(
+            "alter_partition_reassignments",
+            {
+                "timeout_ms": int(timeout * 1000),
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [
+                            {
+                                "partition_index": tp.partition,
+                                "replicas": None if (to := targets[tp]) is None else list(to),
+                            }
+                            for tp in partitions
+                        ],
+                    }
+                    for topic, partitions in _by_topic(targets).items()
+                ],
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        name = self._channel.cluster_name
+        check_error(int(response.error_code), "alter_partition_reassignments", name, response.error_message)
+        failed: dict[str, tuple[int, str | None]] = {}
+        for topic in response.responses:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                code = int(partition.error_code)
+                if code == 0 or (code == _NO_REASSIGNMENT_IN_PROGRESS and targets.get(tp) is None):
+                    continue
+                failed[str(tp)] = (code, partition.error_message)
+        if failed:
+            self._raise_for("alter_partition_reassignments", "reassigning partitions", failed)
+
+    async def alter_partition(
+        self, items: Iterable[AlterPartitionItem], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """One AlterPartition for all items; the error code per partition (0 done, 108 done and another one leads).
+
+        Leader epoch, partition epoch and every broker's epoch are read from the image when the request is sent (a real
+        broker's restart changes its epoch: INELIGIBLE_REPLICA 107 otherwise). Partitions that cannot be sent (unknown
+        3, not led by us or another leader epoch 6, an ISR member that is not registered 107) are answered here.
+
+        The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is unknown;
+        it is never sent again from here, because the first one may have moved leadership already.
+        """
+        wished = {item.topic_partition: item for item in items}
+        results: dict[TopicPartition, int] = {}
+        sent: dict[tuple[TopicId, int], TopicPartition] = {}
+
+        def request() -> Mapping[str, object]:
+            results.clear()
+            sent.clear()
+            return self._alter_partition_request(wished.values(), results, sent)
+
+        # Do not bother the controller with a request that names nothing.
+        request()
+        if not sent:
+            return results
+        response = await self._channel.call(
+            "alter_partition", request, timeout=timeout, max_version=_MAX_ALTER_PARTITION_VERSION
+        )
+        check_error(int(response.error_code), "alter_partition", self._channel.cluster_name)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                topic_id = topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
+                tp = sent.pop((topic_id, partition.partition_index), None)
+                if tp is not None:
+                    results[tp] = int(partition.error_code)
+        if sent:
+            raise ConnectionLost(
+                f"the controller's answer leaves out {len(sent)} partitions, {next(iter(sent.values()))} first",
+                sent=True,
+                api="alter_partition",
+            )
+        return results
+
+    def _alter_partition_request(
+        self,
+        items: Iterable[AlterPartitionItem],
+        results: dict[TopicPartition, int],
+        sent: dict[tuple[TopicId, int], TopicPartition],
+    ) -> Mapping[str, object]:
+        image = self._metadata.image
+        topics: dict[TopicId, list[dict[str, object]]] = {}
+        for item in items:
+            tp = item.topic_partition
+            topic = image.topics_by_name.get(tp.topic)
+            partition = topic.partitions.get(tp.partition) if topic is not None else None
+            if topic is None or partition is None:
+                results[tp] = _UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            if partition.leader != self._broker_id or item.leader_epoch not in (None, partition.leader_epoch):
+                results[tp] = _NOT_LEADER_OR_FOLLOWER
+                continue
+            epochs = []
+            for broker_id in item.new_isr:
+                broker = image.brokers.get(broker_id)
+                if broker is None:
+                    break
+                epochs.append({"broker_id": broker_id, "broker_epoch": broker.epoch})
+            if len(epochs) != len(item.new_isr):
+                results[tp] = _INELIGIBLE_REPLICA
+                continue
+            sent[(topic.id, tp.partition)] = tp
+            topics.setdefault(topic.id, []).append(
+                {
+                    "partition_index": tp.partition,
+                    "leader_epoch": partition.leader_epoch,
+                    "new_isr": list(item.new_isr),  # v2
+                    "new_isr_with_epochs": epochs,  # v3, KIP-903
+                    "leader_recovery_state": 0,
+                    "partition_epoch": partition.partition_epoch,
+                }
+            )
+        return {
+            "broker_id": self._broker_id,
+            "broker_epoch": self._broker_epoch(),
+            "topics": [{"topic_id": topic_id, "partitions": parts} for topic_id, parts in topics.items()],
+        }
+
+    async def elect_preferred(
+        self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """ElectLeaders PREFERRED; the error code per partition, "not needed" (84) counts as done (0)."""
+        response = await self._channel.call(
+            "elect_leaders",
+            {
+                "election_type": _ELECT_PREFERRED,
+                "topic_partitions": [
+                    {"topic": topic, "partitions": [tp.partition for tp in tps]}
+                    for topic, tps in _by_topic(partitions).items()
+                ],
+                "timeout_ms": int(timeout * 1000),
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        check_error(int(response.error_code), "elect_leaders", self._channel.cluster_name)
+        return {
+            TopicPartition(topic.topic, result.partition_id): (
+                0 if int(result.error_code) == _ELECTION_NOT_NEEDED else int(result.error_code)
+            )
+            for topic in response.replica_election_results
+            for result in topic.partition_result
+        }
+
+    # --- configs ------------------------------------------------------------------------------------------------
+
+    async def set_topic_configs(
+        self,
+        name: str,
+        set: Mapping[str, str],  # noqa: A002  # Kafka's own word for the operation
+        delete: Iterable[str] = (),
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """IncrementalAlterConfigs (KIP-339) of one topic; returns when the image has the new values."""
+        deadline = time.monotonic() + timeout
+        wanted = dict(set)
+        removed = list(delete)
+        if not wanted and not removed:
+            return
+        changes = [
+            {"name": key, "config_operation": _OP_SET, "value": value} for key, value in wanted.items()
+        ]
+        changes += [{"name": key, "config_operation": _OP_DELETE, "value": None} for key in removed]
+        response = await self._channel.call(
+            "incremental_alter_configs",
+            {
+                "resources": [{"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configs": changes}],
+                "validate_only": False,
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        for result in response.responses:
+            code = int(result.error_code)
+            if code != 0:
+                self._raise_for(
+                    "incremental_alter_configs",
+                    f"changing configs of {name}",
+                    {name: (code, result.error_message)},
+                )
+
+        def applied(image: ClusterImage) -> bool | None:
+            have = image.configs.get((_RESOURCE_TOPIC, name), {})
+            done = all(have.get(key) == value for key, value in wanted.items())
+            return True if done and not any(key in have for key in removed) else None
+
+        await self._metadata.wait_for(applied, max(0.001, deadline - time.monotonic()))
+
+    def topic_overrides(self, name: str) -> dict[str, str]:
+        """The configs set on the topic itself, from the image; no right needed."""
+        return dict(self._metadata.image.configs.get((_RESOURCE_TOPIC, name), {}))
+
+    async def describe_topic_configs(
+        self, names: Iterable[str], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[str, dict[str, str | None]]:
+        """Effective configs per topic, defaults of the cluster included."""
+        response = await self._channel.call(
+            "describe_configs",
+            {
+                "resources": [
+                    {"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configuration_keys": None}
+                    for name in names
+                ],
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+            timeout=timeout,
+            idempotent=True,
+        )
+        failed = {
+            result.resource_name: (int(result.error_code), result.error_message)
+            for result in response.results
+            if int(result.error_code) != 0
+        }
+        if failed:
+            self._raise_for("describe_configs", "describing topic configs", failed)
+        return {
+            result.resource_name: {config.name: config.value for config in result.configs}
+            for result in response.results
+        }
+
+    # --- producer ids -------------------------------------------------------------------------------------------
+
+    async def allocate_producer_ids(
+        self, count: int, *, connections: int = 8, timeout: float = 60.0, until: int | None = None
+    ) -> tuple[int, int]:
+        """Take `count` blocks from the allocator and throw them away; (first id, length) of the highest one.
+
+        With `until`, stop as soon as a block ends past that id. The controller hands out one block per request and
+        commits it first, so the speed comes from several connections at once (KIP-730). A block whose answer got lost
+        is only one more block.
+        """
+        if count <= 0:
+            raise TargetError(f"cannot allocate {count} blocks of producer ids")
+        deadline = time.monotonic() + timeout
+        state = _Blocks(count, until)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(connections, count)):
+                group.create_task(self._allocate_blocks(state, deadline))
+        return state.highest
+
+    async def _allocate_blocks(self, state: _Blocks, deadline: float) -> None:
+        connection: Connection | None = None
+        try:
+            while state.take():
+                taken = False
+                while not taken:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
+                        raise RequestTimedOut(
+                            f"producer ids were moved to {sum(state.highest)} only",
+                            sent=True,
+                            api="allocate_producer_ids",
+                            peer=self._channel.cluster_name,
+                        )
+                    active = self._channel.active
+                    try:
+                        if connection is None or connection.closed:
+                            connection = await self._channel.open_connection(timeout=remaining)
+                        response = await connection.call(
+                            "allocate_producer_ids",
+                            {"broker_id": self._broker_id, "broker_epoch": self._broker_epoch()},
+                            timeout=min(remaining, 5.0),
+                        )
+                        check_error(
+                            int(response.error_code), "allocate_producer_ids", self._channel.cluster_name
+                        )
+                    except (ConnectionLost, BrokerError) as error:
+                        if isinstance(error, BrokerError) and not error.retriable:
+                            raise
+                        log.info("allocating producer ids: %s", error)
+                        if connection is not None:
+                            connection.close()
+                            connection = None
+                        self._channel.moved(active)
+                        await asyncio.sleep(_RACE_PAUSE)
+                        continue
+                    state.add(response.producer_id_start, response.producer_id_len)
+                    taken = True
+        finally:
+            if connection is not None:
+                connection.close()
+
+    # --- helpers ------------------------------------------------------------------------------------------------
+
+    def _raise_for(self, api: str, what: str, failed: Mapping[str, tuple[int, str | None]]) -> NoReturn:
+        """MissingRight if that is the reason, OperationFailed otherwise."""
+        codes = [code for code, _ in failed.values()]
+        if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
+            raise MissingRight(api, self._channel.cluster_name)
+        raise OperationFailed(
+            f"{self._channel.cluster_name}: {what}",
+            codes[0],
+            {
+                item: f"{error_name(code)}{f': {text}' if text else ''}"
+                for item, (code, text) in failed.items()
+            },
+        )
+
+
+class _Blocks:
+    """How many blocks are still to be asked for, shared by the connections."""
+
+    def __init__(self, count: int, until: int | None) -> None:
+        self._left = count
+        self._until = until
+        self.highest = (-1, 0)
+
+    def take(self) -> bool:
+        if self._left <= 0 or (self._until is not None and sum(self.highest) > self._until):
+            return False
+        self._left -= 1
+        return True
+
+    def add(self, start: int, length: int) -> None:
+        self.highest = max(self.highest, (start, length))
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    grouped: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(partitions):
+        grouped.setdefault(tp.topic, []).append(tp)
+    return grouped
+
+
+def _topic_id(image: ClusterImage, name: str) -> TopicId | None:
+    topic = image.topics_by_name.get(name)
+    return topic.id if topic is not None else None
+
+
+def _topic_id_with(image: ClusterImage, name: str, partitions: int) -> TopicId | None:
+    """The topic's id once all its partitions are replayed: their records follow the topic's one by one."""
+    topic = image.topics_by_name.get(name)
+    return topic.id if topic is not None and len(topic.partitions) >= partitions else None
+
+
+def _has_assignments(topic: TopicImage, assignments: Mapping[int, Sequence[int]]) -> bool:
+    return {index: list(p.replicas) for index, p in topic.partitions.items()} == {
+        index: list(replicas) for index, replicas in assignments.items()
+    }

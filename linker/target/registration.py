@@ -1,0 +1,501 @@
+"""Being a broker of the target: identity, registration, heartbeats, leaving.
+
+Rules (`ClusterControlManager.registerBroker`, `BrokerHeartbeatManager`, `BrokerLifecycleManager`):
+- The same incarnation id registers again under the same broker epoch (an "amend"), even while its session lives. A new
+  incarnation is an unclean shutdown unless PreviousBrokerEpoch equals the last epoch (KIP-966): the link broker would
+  leave the ISR of every mirror and leave it without a leader for good. So the identity is kept, and saved *before* it
+  is first used.
+- A registration by another incarnation is refused (DUPLICATE_BROKER_REGISTRATION) only while the old session lives. A
+  stopped broker's id would be taken over silently, so the metadata log is asked first.
+- The features offered must cover every finalized one; ApiVersions v4 lists those whose minimum is 0 (KIP-1022).
+- A broker is unfenced when it asks for it (WantFence=false) and its CurrentMetadataOffset has reached its registration.
+- A log dir declared cordoned (heartbeat v2, KIP-1066) is never given a new replica by placement.
+- Only a broker that no partition lists may unregister (KIP-631); the controller does not check it, so it is checked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from linker.target.controller_channel import ControllerChannel
+from linker.target.errors import (
+    BrokerIdTaken,
+    ClusterIdChanged,
+    RegistrationRefused,
+    StillHosting,
+    TargetUnsupported,
+    check_error,
+)
+from linker.target.metadata_log import MetadataLog
+from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
+from wire.metadata.image import BrokerImage, ClusterImage
+from wire.types import TopicPartition, format_address, topic_id_str
+
+log = logging.getLogger(__name__)
+
+_SESSION_TIMEOUT = 9.0  # broker.session.timeout.ms
+_HEARTBEAT_TIMEOUT = 3.0
+_STARTING_INTERVAL = 0.05
+_RETRY_FIRST = 0.1
+_RETRY_MAX = 1.0
+
+_UNSUPPORTED_VERSION = 35
+_STALE_BROKER_EPOCH = 77
+_DUPLICATE_BROKER_REGISTRATION = 101
+_BROKER_ID_NOT_REGISTERED = 102
+_INCONSISTENT_CLUSTER_ID = 104
+_INVALID_REGISTRATION = 119
+
+_MAX_REGISTRATION_VERSION = 4
+_MAX_HEARTBEAT_VERSION = 2
+
+# What membership cannot do without; older controllers are refused with the api and version that is missing.
+_NEEDED = {
+    "broker_registration": 2,  # log dirs (KIP-858)
+    "broker_heartbeat": 1,
+    "alter_partition": 2,  # topic ids
+    "fetch": 12,  # diverging epoch and snapshot id
+    "fetch_snapshot": 0,
+}
+
+
+class AdvertisedListener(NamedTuple):
+    """One endpoint of the sidecar as the target's clients and brokers see it."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int  # SecurityProtocol.id: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this sidecar is in the target; must outlive the process."""
+
+    broker_id: int
+    incarnation_id: bytes
+    log_dir_id: bytes
+    broker_epoch: int = -1
+    cluster_id: str = ""
+
+    @staticmethod
+    def create(broker_id: int) -> Identity:
+        return Identity(broker_id, uuid.uuid4().bytes, uuid.uuid4().bytes)
+
+
+SaveIdentity = Callable[[Identity], Awaitable[None]]
+
+
+class Registration:
+    """Keeps the sidecar registered and its heartbeats going."""
+
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        metadata: MetadataLog,
+        identity: Identity,
+        *,
+        listeners: Sequence[AdvertisedListener],
+        save: SaveIdentity,
+        rack: str | None = None,
+        heartbeat_interval: float = 2.0,
+    ) -> None:
+        if not listeners:
+            raise RegistrationRefused("the sidecar needs at least one advertised listener")
+        self._channel = channel
+        self._metadata = metadata
+        self.identity = identity
+        self._cluster_id = ""
+        self._listeners = list(listeners)
+        self._save = save
+        self._configured_rack = rack
+        self.rack: str | None = rack
+        self._interval = heartbeat_interval
+        self._ready = False
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        self._left = False
+        self._registered = asyncio.Event()
+        self.fenced: bool | None = None
+        self.caught_up = False
+        self.last_heartbeat = float(
+            "-inf"
+        )  # monotonic time of the *sending* of the last one that was accepted
+        self.heartbeat_version = 0
+        self._unfenced = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._watchers: list[Callable[[bool], None]] = []
+
+    @property
+    def broker_id(self) -> int:
+        return self.identity.broker_id
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.identity.broker_epoch
+
+    @property
+    def session_valid(self) -> bool:
+        """Whether the controller can still count on us, by our own clock."""
+        return time.monotonic() - self.last_heartbeat < _SESSION_TIMEOUT
+
+    def on_fenced_change(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback(fenced)` when the controller's view of us changes."""
+        self._watchers.append(callback)
+
+    def check_cluster_id(self, cluster_id: str) -> None:
+        """Say which cluster this is; ClusterIdChanged if the identity belongs to another one."""
+        stored = self.identity.cluster_id
+        if stored and stored != cluster_id:
+            raise ClusterIdChanged(
+                f"{self._channel.cluster_name} has cluster id {cluster_id}, but this sidecar's stored identity "
+                f"belongs to cluster {stored}; point the target section at that cluster, or give this one a state of "
+                "its own"
+            )
+        self._cluster_id = cluster_id
+
+    # --- registering --------------------------------------------------------------------------------------------
+
+    async def register(self, timeout: float) -> None:
+        """Register, or amend the registration; afterwards `identity` has the epoch and is saved."""
+        deadline = time.monotonic() + timeout
+        await self._check_versions(timeout)
+        await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
+        self._check_identity(self._metadata.image)
+        if self.identity.cluster_id != self._cluster_id:
+            self.identity = dataclasses.replace(self.identity, cluster_id=self._cluster_id)
+        # Saved before the first use: a crash after the controller has seen it must not cost us the identity.
+        await self._save(self.identity)
+        backoff = _RETRY_FIRST
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise RequestTimedOut("not registered in time", sent=False, api="broker_registration")
+            code, epoch = await self._register_once(remaining)
+            if code == 0:
+                break
+            self._check_registration_error(code)
+            await asyncio.sleep(min(backoff, max(0.0, deadline - time.monotonic())))
+            backoff = min(backoff * 2, _RETRY_MAX)
+        self.identity = dataclasses.replace(self.identity, broker_epoch=epoch)
+        await self._save(self.identity)
+        log.info("registered as broker %d, epoch %d, rack %s", self.broker_id, epoch, self.rack)
+        self._registered.set()
+        self._hurry.set()
+
+    async def _check_versions(self, timeout: float) -> None:
+        active, connection = await self._channel.connection("heartbeat", timeout=timeout)
+        for api, needed in _NEEDED.items():
+            offered = connection.api_range(api)
+            if offered is None or offered[1] < needed:
+                have = "lacks it" if offered is None else f"has up to v{offered[1]}"
+                raise TargetUnsupported(
+                    f"{self._channel.cluster_name} is too old: a link broker needs {api} v{needed}, the controller "
+                    f"at {active.address} {have}; upgrade the target to Kafka 3.9 or later"
+                )
+
+    def _check_identity(self, image: ClusterImage) -> None:
+        """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
+        existing = image.brokers.get(self.broker_id)
+        if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
+            raise BrokerIdTaken(self._taken(existing))
+        for broker in image.brokers.values():
+            if broker.id != self.broker_id and self.identity.log_dir_id in broker.log_dirs:
+                raise BrokerIdTaken(
+                    f"broker {broker.id} of {self._channel.cluster_name} has this sidecar's log dir "
+                    f"{topic_id_str(self.identity.log_dir_id)}: two sidecars were started from one copied state"
+                )
+
+    def _taken(self, existing: BrokerImage | None) -> str:
+        text = f"broker id {self.broker_id} is taken in {self._channel.cluster_name}"
+        if existing is not None:
+            where = ", ".join(
+                f"{name}://{format_address(end.host, end.port)}"
+                for name, end in sorted(existing.endpoints.items())
+            )
+            text += f" by a {'fenced' if existing.fenced else 'live'} broker at {where}"
+        return (
+            f"{text}; choose another broker.id, or if that broker is gone for good remove it with "
+            f"kafka-cluster.sh unregister --id {self.broker_id}"
+        )
+
+    async def _register_once(self, timeout: float) -> tuple[int, int]:
+        _, connection = await self._channel.connection("heartbeat", timeout=timeout)
+        # Finalized features change, and only v4 lists those whose minimum is 0.
+        await connection.api_versions(version=4, timeout=min(timeout, _HEARTBEAT_TIMEOUT))
+        features = offered_features(
+            connection.supported_features, connection.finalized_features, self._metadata.image.features
+        )
+        self.rack = self._configured_rack or largest_rack(self._metadata.image, self.broker_id)
+        response = await self._channel.call(
+            "broker_registration",
+            {
+                "broker_id": self.broker_id,
+                "cluster_id": self._cluster_id,
+                "incarnation_id": self.identity.incarnation_id,
+                "listeners": [listener._asdict() for listener in self._listeners],
+                "features": [
+                    {"name": name, "min_supported_version": low, "max_supported_version": high}
+                    for name, (low, high) in sorted(features.items())
+                ],
+                "rack": self.rack,
+                "is_migrating_zk_broker": False,
+                "log_dirs": [self.identity.log_dir_id],
+                "previous_broker_epoch": self.identity.broker_epoch,
+            },
+            timeout=min(timeout, 2 * _HEARTBEAT_TIMEOUT),
+            purpose="heartbeat",
+            idempotent=True,  # the same incarnation again is an amend
+            max_version=_MAX_REGISTRATION_VERSION,
+        )
+        return int(response.error_code), response.broker_epoch
+
+    def _check_registration_error(self, code: int) -> None:
+        """Raise for a final answer; return for one that time may change."""
+        name = self._channel.cluster_name
+        if code == _DUPLICATE_BROKER_REGISTRATION:
+            raise BrokerIdTaken(self._taken(self._metadata.image.brokers.get(self.broker_id)))
+        if code == _INCONSISTENT_CLUSTER_ID:
+            raise ClusterIdChanged(f"{name}: the controller does not have cluster id {self._cluster_id}")
+        if code == _UNSUPPORTED_VERSION:
+            raise RegistrationRefused(
+                f"{name} refused broker {self.broker_id}: a finalized feature is outside the offered ranges "
+                "(the controllers were upgraded or downgraded just now? try again)"
+            )
+        if code == _INVALID_REGISTRATION:
+            raise RegistrationRefused(
+                f"{name} refused broker {self.broker_id} as invalid: its log dir id may belong to another broker, or "
+                "a listener of the target is missing among advertised.listeners; see the controller's log"
+            )
+        try:
+            check_error(code, "broker_registration", name)
+        except BrokerError as error:
+            if not error.retriable:
+                raise
+            log.warning("registration: %s", error)
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------
+
+    def ready_to_unfence(self) -> None:
+        """The listeners serve: from now on the heartbeats ask to be unfenced (BrokerLifecycleManager)."""
+        self._ready = True
+        self._hurry.set()
+
+    async def wait_unfenced(self, timeout: float) -> None:
+        """Return when the controller has unfenced us."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._unfenced.wait()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"broker {self.broker_id} was not unfenced within {timeout:g} s (metadata offset "
+                f"{self._metadata.offset}, caught up: {self.caught_up})",
+                sent=False,
+                api="broker_heartbeat",
+                peer=self._channel.cluster_name,
+            ) from None
+        if self._failure is not None:
+            raise self._failure
+
+    async def run(self) -> None:
+        """Heartbeats from the registration on, until cancelled or until leave() has succeeded."""
+        try:
+            await self._registered.wait()
+            backoff = _RETRY_FIRST
+            while not self._left:
+                if self._stopping:  # leave() sends its own heartbeats
+                    await self._pause(self._interval)
+                    continue
+                try:
+                    await self._heartbeat()
+                    backoff = _RETRY_FIRST
+                    starting = self.fenced is not False and self._ready
+                    pause = _STARTING_INTERVAL if starting else self._interval
+                except (BrokerIdTaken, ClusterIdChanged, RegistrationRefused):
+                    raise
+                except LinkerError as error:
+                    log.warning("heartbeat: %s", error)
+                    pause, backoff = backoff, min(backoff * 2, _RETRY_MAX)
+                await self._pause(pause)
+        except BaseException as error:
+            if isinstance(error, LinkerError):
+                self._failure = error
+                self._unfenced.set()
+            raise
+
+    async def _pause(self, seconds: float) -> None:
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+
+    async def _heartbeat(self, *, want_shut_down: bool = False) -> bool:
+        """One heartbeat; returns whether the controller says we may shut down."""
+        sent_at = time.monotonic()
+        response = await self._channel.call(
+            "broker_heartbeat",
+            lambda: {
+                "broker_id": self.broker_id,
+                "broker_epoch": self.broker_epoch,
+                # Kept fresh: a stale one holds back other brokers' controlled shutdown.
+                "current_metadata_offset": self._metadata.offset,
+                "want_fence": not self._ready,
+                "want_shut_down": want_shut_down,
+                "offline_log_dirs": [],
+                "cordoned_log_dirs": [self.identity.log_dir_id],
+            },
+            timeout=_HEARTBEAT_TIMEOUT,
+            purpose="heartbeat",
+            idempotent=True,
+            max_version=_MAX_HEARTBEAT_VERSION,
+        )
+        code = int(response.error_code)
+        if code in (_STALE_BROKER_EPOCH, _BROKER_ID_NOT_REGISTERED):
+            await self._lost_registration(code)
+            return False
+        check_error(code, "broker_heartbeat", self._channel.cluster_name)
+        self.heartbeat_version = int(response.__version__)
+        self.last_heartbeat = sent_at
+        self.caught_up = response.is_caught_up
+        self._set_fenced(response.is_fenced)
+        return bool(response.should_shut_down)
+
+    def _set_fenced(self, fenced: bool) -> None:
+        if fenced == self.fenced:
+            return
+        log.info("broker %d is %s", self.broker_id, "fenced" if fenced else "unfenced")
+        self.fenced = fenced
+        if fenced:
+            self._unfenced.clear()
+        else:
+            self._unfenced.set()
+        for watcher in tuple(self._watchers):
+            watcher(fenced)
+
+    async def _lost_registration(self, code: int) -> None:
+        """The controller does not know us under our epoch: taken over, unregistered by somebody, or a lost log."""
+        await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
+        existing = self._metadata.image.brokers.get(self.broker_id)
+        if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
+            raise BrokerIdTaken(self._taken(existing))
+        if self._stopping:
+            return
+        log.warning(
+            "broker %d is not registered any more (error %d): registering again", self.broker_id, code
+        )
+        self._set_fenced(True)
+        await self.register(_SESSION_TIMEOUT)
+
+    # --- leaving ------------------------------------------------------------------------------------------------
+
+    async def leave(self, timeout: float) -> None:
+        """Shut down in a controlled way and unregister; StillHosting while any partition names us.
+
+        The heartbeat loop stands still meanwhile, and goes on if leaving fails: one heartbeat after the
+        unregistration would register again.
+        """
+        deadline = time.monotonic() + timeout
+        await self._metadata.caught_up(timeout)
+        self._check_hosts_nothing()
+        self._stopping = True
+        self._hurry.set()
+        try:
+            await self._controlled_shutdown(deadline)
+            # Asked again: placement may have used us until the controller knew of the shutdown.
+            await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
+            self._check_hosts_nothing()
+            await self._unregister(deadline)
+        finally:
+            self._left = self.broker_id not in self._metadata.image.brokers
+            self._stopping = self._left
+            self._hurry.set()
+        log.info("broker %d has left %s", self.broker_id, self._channel.cluster_name)
+
+    def _check_hosts_nothing(self) -> None:
+        leads, hosts = hosted_partitions(self._metadata.image, self.broker_id)
+        if leads or hosts:
+            raise StillHosting(self.broker_id, leads, hosts)
+
+    async def _controlled_shutdown(self, deadline: float) -> None:
+        while not await self._heartbeat(want_shut_down=True):
+            if self.broker_id not in self._metadata.image.brokers:
+                return
+            if time.monotonic() + _STARTING_INTERVAL >= deadline:
+                raise RequestTimedOut(
+                    "the controller did not grant the shutdown in time", sent=True, api="broker_heartbeat"
+                )
+            await asyncio.sleep(_STARTING_INTERVAL)
+
+    async def _unregister(self, deadline: float) -> None:
+        name = self._channel.cluster_name
+        while self.broker_id in self._metadata.image.brokers:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise RequestTimedOut(
+                    "not unregistered in time", sent=True, api="unregister_broker", peer=name
+                )
+            try:
+                response = await self._channel.call(
+                    "unregister_broker", {"broker_id": self.broker_id}, timeout=remaining, idempotent=True
+                )
+            except ConnectionLost as error:
+                log.warning("unregister: %s", error)
+            else:
+                code = int(response.error_code)
+                if code != _BROKER_ID_NOT_REGISTERED:
+                    check_error(code, "unregister_broker", name, response.error_message)
+            await self._metadata.wait_for(
+                lambda image: True if self.broker_id not in image.brokers else None,
+                max(0.001, deadline - time.monotonic()),
+            )
+
+
+def offered_features(
+    supported: Mapping[str, tuple[int, int]],
+    finalized: Mapping[str, tuple[int, int]],
+    in_log: Mapping[str, int],
+) -> dict[str, tuple[int, int]]:
+    """The ranges to register with: what the controller supports, widened to hold every finalized level.
+
+    Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing would be
+    taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
+    """
+    offered = {name: (low, high) for name, (low, high) in supported.items()}
+    levels = {name: max(pair) for name, pair in finalized.items()} | dict(in_log)
+    for name, level in levels.items():
+        if level > 0:
+            low, high = offered.get(name, (0, level))
+            offered[name] = (min(low, level), max(high, level))
+    return offered
+
+
+def largest_rack(image: ClusterImage, own_broker_id: int) -> str | None:
+    """The rack with the most brokers, None if no broker names one.
+
+    Where nothing cordons us (before KIP-1066), rack-aware placement hits a broker of the largest rack least.
+    """
+    racks = Counter(b.rack for b in image.brokers.values() if b.id != own_broker_id and b.rack is not None)
+    return min(racks, key=lambda rack: (-racks[rack], rack)) if racks else None
+
+
+def hosted_partitions(
+    image: ClusterImage, broker_id: int
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """(led, merely hosted) partitions that name the broker in any list."""
+    leads, hosts = [], []
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions.values():
+            if partition.leader == broker_id:
+                leads.append(TopicPartition(topic.name, partition.index))
+            elif broker_id in partition.replicas or broker_id in partition.adding:
+                hosts.append(TopicPartition(topic.name, partition.index))
+    return leads, hosts
