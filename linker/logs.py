@@ -70,7 +70,7 @@ def configure_logging(level: str = "info", style: str = "console", stream: TextI
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            # ExtraAdder takes over `extra={...}` of the standard library; it has to come before the redaction.
+            # ExtraAdder takes over `extra={...}` of the standard library: before the redaction.
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )

@@ -1,8 +1,8 @@
 """Prometheus metrics. The hot path only bumps plain ints; they are read here, once per scrape.
 
-`Metrics(snapshot)` takes a function that returns what the numbers are now. Nothing is cached between scrapes, so
-a partition that is gone is gone from the page too. Names and labels stand in CATALOGUE, from which the reference
-page is generated.
+`Metrics(snapshot)` takes a function that returns what the numbers are now. Nothing is cached between scrapes,
+so a partition that is gone is gone from the page too. Names and labels stand in CATALOGUE, from which the
+reference page is generated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The admin API: HTTP and JSON over a LinkService. Paths follow Confluent's REST v3 where it has the same thing.
+"""The admin API: HTTP and JSON over a LinkService; paths follow Confluent's REST v3 where it has the same.
 
-No decision is taken here: requests are validated, handed to the service with a deadline, and every error becomes
-`{error_code, message}`. Serving the app on a socket is server.py's.
+No decision is taken here: requests are validated, handed to the service with a deadline, and every error
+becomes `{error_code, message}`. Serving the app on a socket is server.py's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from linker.admin.limits import GuardMiddleware
@@ -68,7 +69,7 @@ class DeleteMirrorQuery(ChangeQuery):
 
 
 class LagQuery(Model):
-    topic: list[TopicName] = []
+    topic: list[TopicName] = Field(default=[])
 
 
 Change = Annotated[ChangeQuery, Query()]

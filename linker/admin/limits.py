@@ -52,8 +52,8 @@ class GuardMiddleware:
         if not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
             return 413, f"the body is larger than {MAX_BODY_BYTES} bytes"
         if self._token is None:
-            # Bound to loopback: a page in a browser on this machine can reach us by a name of its own choice (DNS
-            # rebinding), but then the Host header is that name.
+            # Bound to loopback: a page in a browser on this machine can reach us by a name of its own choice
+            # (DNS rebinding), but then the Host header is that name.
             host = headers.get(b"host", b"").lower()
             if host.rpartition(b":")[0] not in LOCAL_HOSTS and host not in LOCAL_HOSTS:
                 return 421, "the Host header names another machine than this one"

@@ -100,6 +100,17 @@ class LinkOptions(Model):
     )
 
 
+class LinkOptionsUpdate(Model):
+    """Only what is given changes."""
+
+    fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
+    partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
+    request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
+
+    def applied_to(self, options: LinkOptions) -> LinkOptions:
+        return options.model_copy(update=self.model_dump(exclude_none=True))
+
+
 class CreateLinkRequest(Model):
     name: LinkName
     properties: dict[str, str] = Field(
@@ -116,11 +127,11 @@ class UpdateLinkRequest(Model):
     """Changes are merged: a property given as null is removed, one that is not named stays."""
 
     properties: dict[str, str | None] = {}
-    options: LinkOptions | None = None
+    options: LinkOptionsUpdate = LinkOptionsUpdate()
 
     @model_validator(mode="after")
     def _not_empty(self) -> UpdateLinkRequest:
-        if not self.properties and self.options is None:
+        if not self.properties and not self.options.model_dump(exclude_none=True):
             raise ValueError("nothing to change: give properties or options")
         return self
 

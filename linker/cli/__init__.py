@@ -1,0 +1,11 @@
+"""The command line: `linker`. Everything but `run` and `demo` is a client of the admin API.
+
+Commands import what they need when they run: `linker --help` must not load a web framework or the protocol.
+Exit codes: 0 done, 1 failed (one line why on stderr), 2 wrong use.
+"""
+
+from __future__ import annotations
+
+from linker.cli.entry import main
+
+__all__ = ["main"]

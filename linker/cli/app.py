@@ -1,0 +1,135 @@
+"""The command tree, and the commands that stand at its root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linker.cli import link, mirror, sidecar, tables
+from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
+from linker.cli.output import Format, emit
+
+app = typer.Typer(
+    name="linker",
+    help="Move Kafka topics and clients to another cluster without downtime and with every offset unchanged.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(link.app, name="link")
+app.add_typer(mirror.app, name="mirror")
+app.add_typer(sidecar.app, name="sidecar")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"linker {version('kafka-linker')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("run")
+def run(
+    config: Annotated[
+        Path,
+        typer.Option(
+            "--config", "-c", envvar="LINKER_CONFIG", help="The sidecar's YAML file.", show_default=True
+        ),
+    ] = Path("linker.yaml"),
+    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
+) -> None:
+    """Start the sidecar; it runs until SIGTERM or Ctrl-C."""
+    from linker.config import load_config
+
+    settings = load_config(config)
+    if check:
+        typer.echo(f"{config} is fine")
+        return
+    from linker import sidecar as process
+    from linker.logs import configure_logging
+
+    configure_logging(settings.log.level, settings.log.format)
+    process.run(settings)
+
+
+@app.command(
+    "demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def demo(context: typer.Context) -> None:
+    """Watch live clients move between two real clusters (starts both; needs Java and Maven)."""
+    from linker.demo import demo as scenario
+
+    raise typer.Exit(scenario.main(context.args))
+
+
+@app.command("status")
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep it on the screen until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between readings.")
+    ] = 1.0,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show links, mirrors, lag, forwarding and running promotes; the worst state wins."""
+    if watch and output is not Format.TABLE:
+        raise usage("--watch is for people: leave out -o, or ask again and again without --watch")
+    with connect(admin_url, token_file) as client:
+        if watch:
+            from linker.cli.watch import watch as redraw
+
+            try:
+                redraw(client, interval)
+            except KeyboardInterrupt:
+                raise typer.Exit(0) from None
+        found = client.status()
+    emit(found, output, lambda: tables.status(found))
+
+
+@app.command("lag")
+def lag(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these topics.", show_default=False)
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Only this link.")] = None,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show the lag of every partition: of its slowest target replica behind the source's end."""
+    if topics and link is None:
+        raise usage("topics belong to a link: give --link too")
+    with connect(admin_url, token_file) as client:
+        names = [one.name for one in client.list_links()] if link is None else [link]
+        found = [client.lag(name, topics or ()) for name in names]
+    emit(found, output, lambda: tables.lag(found))
+
+
+@app.command("doctor")
+def doctor(
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Only this link.")] = None,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Check versions, rights, sizes and ids on both clusters; exit code 1 if something would not work."""
+    with connect(admin_url, token_file) as client:
+        names = [one.name for one in client.list_links()] if link is None else [link]
+        found = [client.doctor(name) for name in names]
+    emit(found, output, lambda: tables.doctor(found))
+    if any(report.failed for report in found):
+        raise typer.Exit(1)

@@ -1,0 +1,42 @@
+"""Entry point of the console script: runs the app and turns every failure into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from linker.cli.app import app
+from linker.cli.output import one_line
+
+
+def main() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:
+        _fail("interrupted")
+    except BrokenPipeError:
+        # Whoever reads us (head, less) has seen enough. Python would complain at exit: replace stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("LINKER_DEBUG"):
+            raise
+        _fail(one_line(str(error)) if _is_ours(error) else _internal(error))
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Errors that are written for people. Looked up, not imported: what is not loaded raised nothing."""
+    for module, name in (("linker.admin.client", "AdminError"), ("wire.errors", "LinkerError")):
+        loaded = sys.modules.get(module)
+        if loaded is not None and isinstance(error, getattr(loaded, name)):
+            return True
+    return isinstance(error, BaseExceptionGroup) and all(_is_ours(one) for one in error.exceptions)
+
+
+def _internal(error: Exception) -> str:
+    return one_line(f"internal error: {type(error).__name__}: {error} (LINKER_DEBUG=1 shows where)")
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"linker: {message}\n")
+    sys.exit(1)

@@ -1,0 +1,164 @@
+"""`linker link ...`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from linker.cli import tables
+from linker.cli.options import (
+    DEFAULT_URL,
+    AdminUrl,
+    DryRun,
+    Output,
+    TokenFile,
+    connect,
+    key_values,
+    properties_file,
+    usage,
+)
+from linker.cli.output import Format, emit
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    ModelT = TypeVar("ModelT", bound=BaseModel)
+
+app = typer.Typer(help="Links to source clusters.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="LINK", help="Name of the link.", show_default=False)]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", "-c", metavar="KEY=VALUE", help="Kafka client property of the source; repeatable."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config-file", help="Properties file with the source's client properties.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Setting of the link itself; repeatable."),
+]
+
+
+def validated(model: type[ModelT], **fields: object) -> ModelT:
+    """A request model from what was typed; what is wrong with it is wrong use, before anything is sent."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise usage(f"{where}: {message}" if where else message) from error
+
+
+@app.command("create")
+def create(
+    name: Name,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option("--bootstrap-servers", "-b", help="host:port,... of the source cluster.")
+    ] = None,
+    config_file: ConfigFile = None,
+    config: Config = None,
+    option: Options = None,
+    source_cluster_id: Annotated[
+        str | None, typer.Option("--source-cluster-id", help="Refuse the link if the source has another id.")
+    ] = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Create a link to a source cluster.
+
+    Secrets are given by reference and resolved by the sidecar: ${env:NAME} or ${file:/path}.
+    """
+    from linker.admin.models import CreateLinkRequest
+
+    properties = {} if config_file is None else properties_file(config_file)
+    properties |= key_values(config or [], "--config")
+    if bootstrap_servers is not None:
+        properties["bootstrap.servers"] = bootstrap_servers
+    if "bootstrap.servers" not in properties:
+        raise usage("where is the source? Give --bootstrap-servers, or bootstrap.servers in --config-file")
+    request = validated(
+        CreateLinkRequest,
+        name=name,
+        properties=properties,
+        options=key_values(option or [], "--option"),
+        source_cluster_id=source_cluster_id,
+    )
+    with connect(admin_url, token_file) as client:
+        result = client.create_link(request, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
+@app.command("list")
+def list_(
+    output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
+) -> None:
+    """List links."""
+    with connect(admin_url, token_file) as client:
+        found = client.list_links()
+    emit(found, output, lambda: tables.links(found))
+
+
+@app.command("describe")
+def describe(
+    name: Name, output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
+) -> None:
+    """Show one link: state, source, properties, forwarding."""
+    with connect(admin_url, token_file) as client:
+        found = client.describe_link(name)
+    emit(found, output, lambda: tables.link(found))
+
+
+@app.command("update")
+def update(
+    name: Name,
+    config_file: ConfigFile = None,
+    config: Config = None,
+    remove_config: Annotated[
+        list[str] | None,
+        typer.Option("--remove-config", metavar="KEY", help="Property to remove; repeatable."),
+    ] = None,
+    option: Options = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Change properties or options of a link; what is not named stays."""
+    from linker.admin.models import UpdateLinkRequest
+
+    properties: dict[str, str | None] = dict(properties_file(config_file)) if config_file else {}
+    properties |= key_values(config or [], "--config")
+    for key in remove_config or []:
+        if key in properties:
+            raise usage(f"{key} is both set and removed")
+        properties[key] = None
+    request = validated(
+        UpdateLinkRequest, properties=properties, options=key_values(option or [], "--option")
+    )
+    with connect(admin_url, token_file) as client:
+        result = client.update_link(name, request, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
+@app.command("delete")
+def delete(
+    name: Name,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Delete a link whose mirrors are all promoted or deleted."""
+    with connect(admin_url, token_file) as client:
+        result = client.delete_link(name, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))

@@ -1,0 +1,215 @@
+"""`linker mirror ...`"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from linker.cli import tables
+from linker.cli.follow import follow
+from linker.cli.link import validated
+from linker.cli.options import (
+    DEFAULT_URL,
+    AdminUrl,
+    DryRun,
+    LinkOption,
+    Output,
+    TokenFile,
+    TopicArgument,
+    confirm,
+    connect,
+    usage,
+)
+from linker.cli.output import Format, emit, note
+
+app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
+
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics.", show_default=False)]
+
+
+def start_of(text: str) -> str:
+    """earliest, latest and epoch milliseconds as they are; a date and time with a zone as milliseconds."""
+    if text in ("earliest", "latest") or text.isdigit():
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise usage(
+            f"--start {text}: give earliest, latest, epoch milliseconds or 2026-01-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        raise usage(f"--start {text}: say the time zone, e.g. {text}Z")
+    if moment < datetime(1970, 1, 1, tzinfo=UTC):
+        raise usage(f"--start {text} is before 1970")
+    return str(round(moment.timestamp() * 1000))
+
+
+@app.command("create")
+def create(
+    topics: Topics,
+    link: LinkOption,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--start", help="earliest, latest, or a time: epoch milliseconds or ISO 8601 with zone."
+        ),
+    ] = "earliest",
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", help="Of the target topic; default: the source's."),
+    ] = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Mirror topics of the link's source: all of those named, or none."""
+    from linker.admin.models import CreateMirrorsRequest
+
+    request = validated(
+        CreateMirrorsRequest, topics=topics, start=start_of(start), replication_factor=replication_factor
+    )
+    with connect(admin_url, token_file) as client:
+        result = client.create_mirrors(link, request, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
+@app.command("list")
+def list_(
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Only of this link.")] = None,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List mirror topics with their state and lag."""
+    with connect(admin_url, token_file) as client:
+        names = [one.name for one in client.list_links()] if link is None else [link]
+        found = [mirror for name in names for mirror in client.list_mirrors(name)]
+    emit(found, output, lambda: tables.mirrors(found))
+
+
+@app.command("describe")
+def describe(
+    topic: TopicArgument,
+    link: LinkOption,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show one mirror topic, partition by partition."""
+    with connect(admin_url, token_file) as client:
+        found = client.describe_mirror(link, topic)
+    emit(found, output, lambda: tables.mirror(found))
+
+
+@app.command("pause")
+def pause(
+    topic: TopicArgument,
+    link: LinkOption,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Stop reading from the source until `resume`; produces are still forwarded."""
+    with connect(admin_url, token_file) as client:
+        result = client.pause_mirror(link, topic, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
+@app.command("resume")
+def resume(
+    topic: TopicArgument,
+    link: LinkOption,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Go on with a paused mirror where it stopped."""
+    with connect(admin_url, token_file) as client:
+        result = client.resume_mirror(link, topic, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
+@app.command("promote")
+def promote(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics to promote.", show_default=False)
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Name of the link.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
+    max_lag: Annotated[
+        int | None,
+        typer.Option("--max-lag", min=0, help="Hold writes when no partition lags by more offsets."),
+    ] = None,
+    catch_up_timeout_ms: Annotated[
+        int | None, typer.Option("--catch-up-timeout-ms", min=0, help="Longest time to catch up.")
+    ] = None,
+    fence_timeout_ms: Annotated[
+        int | None, typer.Option("--fence-timeout-ms", min=0, help="Longest time that writes are held.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    attach: Annotated[
+        str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
+    ] = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Make the target the owner of topics: nothing lost, no client restarted.
+
+    Follows the promote until it is done; Ctrl-C stops the watching, not the promote.
+    """
+    from linker.admin.models import PromoteRequest
+
+    if attach is not None:
+        if topics or link or all_ or dry_run or no_wait:
+            raise usage("--attach takes no topics, --link, --all, --dry-run or --no-wait")
+        with connect(admin_url, token_file) as client:
+            follow(client, attach, output)
+        return
+    if link is None:
+        raise usage("which link? Give --link")
+    limits = {
+        "max_lag": max_lag,
+        "catch_up_timeout_ms": catch_up_timeout_ms,
+        "fence_timeout_ms": fence_timeout_ms,
+    }
+    options = {key: value for key, value in limits.items() if value is not None}
+    if bool(topics) == all_:
+        raise usage("give either topics or --all")
+    request = validated(PromoteRequest, topics=topics or [], all=all_, options=options)
+    with connect(admin_url, token_file) as client:
+        if dry_run:
+            plan = client.plan_promote(link, request)
+            emit(plan, output, lambda: tables.plan(plan))
+            raise typer.Exit(1 if plan.blockers else 0)
+        job = client.promote(link, request)
+        if no_wait:
+            emit(job, output, lambda: tables.job(job))
+            return
+        note(f"promote {job.id} started")
+        follow(client, job.id, output)
+
+
+@app.command("delete")
+def delete(
+    topic: TopicArgument,
+    link: LinkOption,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the target topic.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Stop mirroring a topic and delete the target topic; a promoted topic's data is never deleted."""
+    if not dry_run and not keep_data:
+        confirm(f"Delete mirror {topic} of link {link} and, unless promoted, its target topic?", yes=yes)
+    with connect(admin_url, token_file) as client:
+        result = client.delete_mirror(link, topic, keep_data=keep_data, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))

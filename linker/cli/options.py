@@ -1,0 +1,112 @@
+"""Options that many commands share, and how they become a client and an output format."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linker.cli.output import Format
+
+if TYPE_CHECKING:
+    from linker.admin.client import AdminClient
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+AdminUrl = Annotated[
+    str,
+    typer.Option(
+        "--admin-url",
+        envvar="LINKER_ADMIN_URL",
+        help="Address of the sidecar's admin API.",
+        show_default=True,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="LINKER_ADMIN_TOKEN_FILE",
+        help="File with the API's token; or set LINKER_ADMIN_TOKEN.",
+    ),
+]
+Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, say what would be done, change nothing.")
+]
+LinkOption = Annotated[str, typer.Option("--link", "-l", help="Name of the link.")]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the mirrored topic.", show_default=False)
+]
+
+
+def usage(message: str) -> typer.BadParameter:
+    """Wrong use that the parser cannot see; exit code 2."""
+    return typer.BadParameter(message)
+
+
+def connect(url: str, token_file: Path | None) -> AdminClient:
+    from linker.admin.client import AdminClient, AdminError
+
+    token = os.environ.get("LINKER_ADMIN_TOKEN") or None
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise AdminError(f"cannot read the token file {token_file}: {error}") from error
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise AdminError("the token holds characters that cannot be sent")
+    return AdminClient(url, token=token)
+
+
+def key_values(items: Iterable[str], option: str) -> dict[str, str]:
+    result: dict[str, str] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            raise usage(f"{option} {item!r}: write KEY=VALUE")
+        if key.strip() in result:
+            raise usage(f"{option} {key.strip()} is given twice")
+        result[key.strip()] = value.strip()
+    return result
+
+
+def properties_file(path: Path) -> dict[str, str]:
+    """A properties file as Kafka's tools take it: comments, `key=value`, lines continued by a backslash."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        from linker.admin.client import AdminError
+
+        raise AdminError(f"cannot read {path}: {error}") from error
+    result: dict[str, str] = {}
+    pending = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = pending + raw.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise usage(f"{path}, line {number}: not key=value")
+        result[key.strip()] = value.strip()
+    if pending:
+        raise usage(f"{path} ends in the middle of a continued line")
+    return result
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before data is deleted; a script has to say --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage(f"{question} Give --yes when nobody can be asked.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

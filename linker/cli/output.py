@@ -1,0 +1,124 @@
+"""How answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr. Live views: watch.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_COLOURS = {
+    "FAILED": "31",
+    "FAIL": "31",
+    "ABANDONED": "31",
+    "SOURCE_UNAVAILABLE": "31",
+    "WARN": "33",
+    "LINKING": "33",
+    "PAUSED": "33",
+    "PROMOTING": "36",
+    "ACTIVE": "32",
+    "PROMOTED": "32",
+    "OK": "32",
+}
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def one_line(text: str) -> str:
+    """Text of a broker or a server as it may go to a terminal: one line, no control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def emit(answer: BaseModel | Sequence[BaseModel], form: Format, table: Callable[[], str]) -> None:
+    if form is Format.TABLE:
+        text = table()
+    else:
+        plain: Any = (
+            [item.model_dump(mode="json") for item in answer]
+            if isinstance(answer, Sequence)
+            else answer.model_dump(mode="json")
+        )
+        if form is Format.JSON:
+            text = json.dumps(plain, indent=2)
+        else:
+            import yaml
+
+            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip("\n")
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    sys.stderr.write(one_line(text) + "\n")
+    sys.stderr.flush()
+
+
+def columns(headers: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "none") -> str:
+    """Left-aligned text, numbers to the right; None is a dash, because it is not 0."""
+    table = [list(row) for row in rows]
+    if not table:
+        return empty
+    texts = [[cell(value) for value in row] for row in table]
+    widths = [max(len(header), *(len(row[place]) for row in texts)) for place, header in enumerate(headers)]
+    right = [
+        all(isinstance(row[place], (int, float)) or row[place] is None for row in table)
+        for place in range(len(headers))
+    ]
+    coloured = sys.stdout.isatty()
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(cells, widths, right, strict=True)
+        )
+        return "  ".join(
+            f"\x1b[{_COLOURS[text.strip()]}m{text}\x1b[0m" if coloured and text.strip() in _COLOURS else text
+            for text in padded
+        ).rstrip()
+
+    return "\n".join([line(list(headers)), *(line(row) for row in texts)])
+
+
+def pairs(items: Iterable[tuple[str, object]]) -> str:
+    """`name: value` lines, aligned."""
+    listed = [(name, cell(value)) for name, value in items]
+    width = max(len(name) for name, _ in listed) + 1
+    return "\n".join(f"{name + ':':<{width}}  {value}" for name, value in listed)
+
+
+def cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "-"
+    return one_line(str(value))
+
+
+def duration(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 120 else f"{minutes} min {rest} s"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

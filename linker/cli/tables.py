@@ -1,0 +1,258 @@
+"""The answers of the admin API as tables for people. Nothing here asks or decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from linker.cli.output import columns, duration, pairs, size
+
+if TYPE_CHECKING:
+    from linker.admin.models import (
+        ChangeResult,
+        DoctorReport,
+        Forwarding,
+        LagReport,
+        LinkDescription,
+        LinkSummary,
+        MirrorDescription,
+        MirrorSummary,
+        PromoteJob,
+        PromotePlan,
+        SidecarStatus,
+        Status,
+        Traffic,
+    )
+
+
+def change(result: ChangeResult) -> str:
+    would = "would " if result.dry_run else ""
+    lines = [
+        f"{would}{one.action} {one.resource}" + (f": {one.detail}" if one.detail else "")
+        for one in result.actions
+    ]
+    lines += [f"warning: {warning}" for warning in result.warnings]
+    if result.dry_run:
+        lines.append("nothing was changed (--dry-run)")
+    return "\n".join(lines) or "nothing to do"
+
+
+def links(found: Iterable[LinkSummary]) -> str:
+    return columns(
+        ("LINK", "STATE", "SOURCE", "BOOTSTRAP", "MIRRORS", "REASON"),
+        [
+            (one.name, one.state, one.source_cluster_id, one.bootstrap_servers, one.mirrors, one.reason)
+            for one in found
+        ],
+        empty="no links",
+    )
+
+
+def link(one: LinkDescription) -> str:
+    head = pairs(
+        [
+            ("link", one.name),
+            ("state", one.state),
+            ("reason", one.reason),
+            ("source cluster", one.source_cluster_id),
+            ("target cluster", one.target_cluster_id),
+            ("created", one.created_at.isoformat()),
+            (
+                "mirrors",
+                ", ".join(f"{count} {state}" for state, count in one.mirror_states.items()) or one.mirrors,
+            ),
+            ("forwarding", forwarding(one.forwarding)),
+            (
+                "source unavailable",
+                one.source_unavailable_since and f"since {one.source_unavailable_since.isoformat()}",
+            ),
+            ("traffic", traffic(one.traffic)),
+            *[(name.replace("_", " "), value) for name, value in one.options.model_dump().items()],
+        ]
+    )
+    properties = columns(("PROPERTY", "VALUE"), sorted(one.properties.items()))
+    return f"{head}\n\n{properties}"
+
+
+def forwarding(one: Forwarding) -> str:
+    return "on" if one.enabled else f"off: {one.reason or 'no reason given'}"
+
+
+def traffic(one: Traffic) -> str:
+    return (
+        f"fetched {size(one.fetched_bytes)}, served {size(one.served_bytes)}, "
+        f"forwarded {one.forwarded_produces} produces ({size(one.forwarded_bytes)}), "
+        f"{one.forward_errors} errors"
+    )
+
+
+def mirrors(found: Iterable[MirrorSummary]) -> str:
+    return columns(
+        ("LINK", "TOPIC", "STATE", "PARTITIONS", "LAG", "MAX LAG", "TIME LAG", "REASON"),
+        [
+            (m.link, m.topic, m.state, m.partitions, m.lag, m.max_lag, duration(m.lag_ms), m.reason)
+            for m in found
+        ],
+        empty="no mirrors",
+    )
+
+
+def mirror(one: MirrorDescription) -> str:
+    head = pairs(
+        [
+            ("topic", one.topic),
+            ("link", one.link),
+            ("state", one.state),
+            ("reason", one.reason),
+            ("topic id", one.topic_id),
+            ("source topic id", one.source_topic_id),
+            ("start", one.start),
+            ("replication factor", one.replication_factor),
+            ("created", one.created_at.isoformat()),
+            ("configs", ", ".join(f"{key}={value}" for key, value in sorted(one.configs.items()))),
+        ]
+    )
+    table = columns(
+        (
+            *("PARTITION", "STATE", "LEADER", "EPOCH", "ISR", "SOURCE LEADER", "SOURCE START", "SOURCE END"),
+            *("TARGET END", "LAG", "TIME LAG", "REPLICAS", "REASON"),
+        ),
+        [
+            (
+                *(
+                    p.partition,
+                    p.state,
+                    p.leader,
+                    p.leader_epoch,
+                    p.isr,
+                    p.source_leader,
+                    p.source_start_offset,
+                ),
+                *(p.source_end_offset, p.target_end_offset, p.lag, duration(p.lag_ms)),
+                " ".join(
+                    f"{replica.broker}@{'-' if replica.end_offset is None else replica.end_offset}"
+                    for replica in p.replicas
+                ),
+                p.reason,
+            )
+            for p in one.partition_status
+        ],
+        empty="no partitions",
+    )
+    return f"{head}\n\n{table}"
+
+
+def lag(reports: Iterable[LagReport]) -> str:
+    return columns(
+        (
+            "LINK",
+            "TOPIC",
+            "PARTITION",
+            "STATE",
+            "SOURCE START",
+            "SOURCE END",
+            "TARGET END",
+            "LAG",
+            "TIME LAG",
+            "REASON",
+        ),
+        [
+            (
+                *(report.link, p.topic, p.partition, p.state, p.source_start_offset, p.source_end_offset),
+                *(p.target_end_offset, p.lag, duration(p.lag_ms), p.reason),
+            )
+            for report in reports
+            for p in report.partitions
+        ],
+        empty="no mirrors",
+    )
+
+
+def plan(one: PromotePlan) -> str:
+    table = columns(
+        ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
+    )
+    lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
+    end = "a promote would be refused now" if one.blockers else "a promote could start now"
+    return "\n".join([table, *lines, f"{end}; nothing was changed (--dry-run)"])
+
+
+def job(one: PromoteJob) -> str:
+    head = pairs(
+        [
+            ("promote", one.id),
+            ("link", one.link),
+            ("phase", one.phase),
+            ("reason", one.reason),
+            ("started", one.started_at.isoformat()),
+            ("finished", one.finished_at and one.finished_at.isoformat()),
+            ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
+        ]
+    )
+    table = columns(
+        ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"),
+        [(t.topic, t.phase, t.partitions, t.lag, t.reason) for t in one.topics],
+    )
+    return f"{head}\n\n{table}"
+
+
+def sidecars(found: Iterable[SidecarStatus]) -> str:
+    return columns(
+        ("ID", "STATE", "VERSION", "RACK", "CONTROLLER", "LEADING", "HEARTBEAT", "LISTENERS"),
+        [
+            (
+                *(s.id, s.state, s.version, s.rack, s.controller, s.leading_partitions),
+                *(
+                    None if s.heartbeat_age_ms is None else f"{duration(s.heartbeat_age_ms)} ago",
+                    s.advertised_listeners,
+                ),
+            )
+            for s in found
+        ],
+        empty="no sidecars",
+    )
+
+
+def doctor(reports: Iterable[DoctorReport]) -> str:
+    return columns(
+        ("LINK", "RESULT", "CHECK", "DETAIL", "WHAT TO DO"),
+        [(r.link, c.result, c.name, c.detail, c.remedy) for r in reports for c in r.checks],
+        empty="no links",
+    )
+
+
+def status(one: Status) -> str:
+    head = pairs(
+        [
+            ("state", one.state),
+            ("sidecar", f"{one.sidecar.id} ({one.sidecar.state}, version {one.version})"),
+            ("target cluster", one.target_cluster_id),
+            ("leading", f"{one.sidecar.leading_partitions} partitions"),
+            ("windows", f"{size(one.window_bytes)} of {size(one.window_limit_bytes)}"),
+        ]
+    )
+    linked = columns(
+        ("LINK", "STATE", "MIRRORS", "PARTITIONS", "LAG", "TIME LAG", "FORWARDING", "FORWARDED", "REASON"),
+        [
+            (
+                *(
+                    s.name,
+                    s.state,
+                    s.mirrors,
+                    s.partitions,
+                    s.lag,
+                    duration(s.lag_ms),
+                    forwarding(s.forwarding),
+                ),
+                *(s.traffic.forwarded_produces, s.reason),
+            )
+            for s in one.links
+        ],
+        empty="no links",
+    )
+    parts = [head, linked]
+    found = [mirror for s in one.links for mirror in s.mirror_list]
+    if found:
+        parts.append(mirrors(found))
+    parts += [job(running) for running in one.promotes]
+    return "\n\n".join(parts)
