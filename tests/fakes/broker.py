@@ -1,0 +1,181 @@
+"""One node's socket: reads requests, lets the api's module answer, applies faults. One request at a time per
+connection, as Kafka does it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wire import codec
+from wire.codec import RequestHeader
+from wire.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.fakes.cluster import FakeCluster
+
+UNSUPPORTED_VERSION = 35
+_BEFORE_AUTHENTICATION = ("api_versions", "sasl_handshake", "sasl_authenticate")
+
+
+@dataclass
+class ClientState:
+    """What a node remembers of one connection."""
+
+    authenticated: str | None = None
+    mechanism: str | None = None
+    local: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Request:
+    """A decoded request; `forced_error` is what a fault wants in the answer."""
+
+    header: RequestHeader
+    api: str
+    entity: Any
+    client: ClientState
+    forced_error: int = 0
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version
+
+
+class NoAnswer(Exception):
+    """Raised by a handler whose request expects no answer."""
+
+
+class FakeBroker:
+    """A node of a FakeCluster; may be stopped and started again on the same port."""
+
+    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+        self.cluster = cluster
+        self.id = node_id
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.state: dict[str, Any] = {}
+        self.errors: list[BaseException] = []
+        self._server: asyncio.Server | None = None
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None
+
+    @property
+    def connections(self) -> int:
+        return len(self._clients)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(
+            self._serve, self.host, self.port, ssl=self.cluster.ssl_context, limit=2**20
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close the listener and every connection, as a crash does."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        await self.disconnect_all()
+        await server.wait_closed()
+        self.state.clear()
+
+    async def disconnect_all(self) -> None:
+        """Cut every connection; the listener stays."""
+        tasks = list(self._clients)
+        for task in tasks:
+            self._clients[task].transport.abort()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a connection outside a task")
+        self._clients[task] = writer
+        client = ClientState()
+        try:
+            while True:
+                size = struct.unpack(">i", await reader.readexactly(4))[0]
+                frame = await reader.readexactly(size)
+                if not await self._answer(frame, client, writer):
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            # a cancel is ours (stop, disconnect_all); asyncio.streams would report a cancelled handler as an error
+            pass
+        except Exception as error:
+            self.errors.append(error)
+            raise
+        finally:
+            self._clients.pop(task, None)
+            writer.transport.abort()
+
+    async def _answer(self, frame: bytes, client: ClientState, writer: asyncio.StreamWriter) -> bool:
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        api = codec.api_name(key)
+        offered = self.cluster.api_range(api)
+        if offered is None or not offered[0] <= version <= offered[1]:
+            if api != "api_versions":
+                return False  # Kafka closes the connection
+            low, high = offered or (0, 0)
+            keys = [{"api_key": key, "min_version": low, "max_version": high}]
+            body = codec.encode_response(api, 0, correlation_id, {"error_code": 35, "api_keys": keys})
+            return await self._send(writer, body, None)
+        try:
+            header, entity = codec.decode_request(frame)
+        except MalformedFrame as error:
+            self.errors.append(error)
+            return False
+        self._note(api, header, entity)
+        if self.cluster.sasl_users is not None and client.authenticated is None and api not in _BEFORE_AUTHENTICATION:
+            return False
+        fault = self.cluster.take_fault(api, self.id, entity)
+        request = Request(header, api, entity, client)
+        fields: Mapping[str, object] | None = None
+        if fault is not None:
+            if fault.delay:
+                await asyncio.sleep(fault.delay)
+            request.forced_error = fault.error
+        if fault is None or fault.process:
+            try:
+                if fault is not None and fault.error and fault.apply:
+                    request.forced_error = 0
+                    await self.cluster.handlers[api](self, request)
+                    request.forced_error = fault.error
+                fields = await self.cluster.handlers[api](self, request)
+            except NoAnswer:
+                return fault is None or fault.close_after is None
+        if fault is not None and fault.delay_answer:
+            await asyncio.sleep(fault.delay_answer)
+        if fault is not None and fault.drop:
+            return True
+        body = b"" if fields is None else codec.encode_response(api, version, correlation_id, fields)
+        return await self._send(writer, body, fault)
+
+    async def _send(self, writer: asyncio.StreamWriter, body: bytes, fault: Any) -> bool:
+        data = struct.pack(">i", len(body)) + body
+        if fault is not None and fault.raw is not None:
+            data = fault.raw
+        elif fault is not None and not fault.process and fault.close_after is None:
+            return True
+        if fault is not None and fault.close_after is not None:
+            if fault.close_after and body:
+                writer.write(data[: fault.close_after])
+                await writer.drain()
+                writer.close()
+            return False
+        writer.write(data)
+        await writer.drain()
+        return True
+
+    def _note(self, api: str, header: RequestHeader, entity: Any) -> None:
+        from tests.fakes.cluster import Received
+
+        self.cluster.counts[api] += 1
+        self.cluster.requests.append(Received(self.id, api, header.api_version, header.client_id, entity))
