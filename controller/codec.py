@@ -1,0 +1,241 @@
+"""Entities to JSON values and back. Strict: a value this version does not understand is CorruptState with its path.
+
+The path already holds the names; they are not repeated in the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from controller import paths
+from controller.errors import CorruptState, InvalidName
+from controller.phases import Phase
+from controller.state import (
+    Attempt,
+    Entity,
+    JobStatus,
+    JsonValue,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    ProducerIdFloor,
+    PromoteJob,
+    SidecarIdentity,
+)
+from wire.types import TopicPartition, parse_topic_id, topic_id_str
+
+T = TypeVar("T")
+
+
+def path_of(entity: Entity) -> str:
+    """Where an entity lives."""
+    match entity:
+        case Link():
+            return paths.link(entity.name)
+        case MirrorTopic():
+            return paths.mirror(entity.link, entity.topic)
+        case MirrorPartition():
+            return paths.partition_state(entity.link, entity.tp)
+        case ProducerIdFloor():
+            return paths.producer_ids(entity.link)
+        case PromoteJob():
+            return paths.promote_job(entity.link, entity.id)
+        case SidecarIdentity():
+            return paths.sidecar_identity(entity.broker_id)
+
+
+def encode(entity: Entity) -> dict[str, JsonValue]:
+    """The value stored at `path_of(entity)`."""
+    match entity:
+        case Link():
+            return {
+                "source_cluster_id": entity.source_cluster_id,
+                "properties": dict(entity.properties),
+                "options": dict(entity.options),
+                "created_at": entity.created_at,
+            }
+        case MirrorTopic():
+            return {
+                "topic_id": topic_id_str(entity.topic_id),
+                "source_topic_id": None
+                if entity.source_topic_id is None
+                else topic_id_str(entity.source_topic_id),
+                "partitions": entity.partitions,
+                "paused": entity.paused,
+                "start": entity.start,
+                "target_replicas": [list(replicas) for replicas in entity.target_replicas],
+                "copied_configs": dict(entity.copied_configs),
+                "restore_configs": dict(entity.restore_configs),
+                "created_at": entity.created_at,
+            }
+        case MirrorPartition():
+            return _encode_partition(entity)
+        case ProducerIdFloor():
+            return {
+                "floor": entity.floor,
+                "source_seen": entity.source_seen,
+                "sampled_at": entity.sampled_at,
+            }
+        case PromoteJob():
+            return {
+                "partitions": [[tp.topic, tp.partition] for tp in entity.partitions],
+                "status": entity.status.value,
+                "started_at": entity.started_at,
+                "ended_at": entity.ended_at,
+                "reason": entity.reason,
+                "phases_ms": dict(entity.phases_ms),
+            }
+        case SidecarIdentity():
+            return {
+                "incarnation_id": topic_id_str(entity.incarnation_id),
+                "log_dir_id": topic_id_str(entity.log_dir_id),
+                "broker_epoch": entity.broker_epoch,
+            }
+
+
+def _encode_partition(state: MirrorPartition) -> dict[str, JsonValue]:
+    attempt = state.attempt
+    return {
+        "phase": state.phase.value,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+        "controller_epoch": state.controller_epoch,
+        "session_epoch": state.session_epoch,
+        "start_offset": state.start_offset,
+        "source_epochs": [list(entry) for entry in state.source_epochs],
+        "reason": state.reason,
+        "failure": state.failure,
+        "aligned_end": state.aligned_end,
+        "attempt": None
+        if attempt is None
+        else {"leader_epoch": attempt.leader_epoch, "partition_epoch": attempt.partition_epoch},
+        "since": state.since,
+    }
+
+
+def decode(path: str, value: JsonValue) -> Entity | None:
+    """The entity stored at a path; None for a path that is not an entity of ours (as /controller_epoch)."""
+    try:
+        segments = paths.split(path)
+        match segments:
+            case ("links", link):
+                return _decode_link(link, _fields(value))
+            case ("links", link, "mirrors", topic):
+                return _decode_mirror(link, topic, _fields(value))
+            case ("links", link, "mirrors", topic, partition, "state"):
+                return _decode_partition(link, topic, int(partition), _fields(value))
+            case ("links", link, "producer_ids"):
+                fields = _fields(value)
+                return ProducerIdFloor(
+                    link=link,
+                    floor=_int(fields, "floor"),
+                    source_seen=_int(fields, "source_seen"),
+                    sampled_at=_int(fields, "sampled_at"),
+                )
+            case ("links", link, "promotes", job_id):
+                return _decode_job(link, int(job_id), _fields(value))
+            case ("sidecars", "identities", broker_id):
+                fields = _fields(value)
+                return SidecarIdentity(
+                    broker_id=int(broker_id),
+                    incarnation_id=parse_topic_id(_str(fields, "incarnation_id")),
+                    log_dir_id=parse_topic_id(_str(fields, "log_dir_id")),
+                    broker_epoch=_int(fields, "broker_epoch"),
+                )
+            case _:
+                return None
+    except (KeyError, ValueError, TypeError, AttributeError, InvalidName) as error:
+        raise CorruptState(f"the state store's {path} cannot be read: {error!r}") from error
+
+
+def _decode_link(name: str, fields: Mapping[str, Any]) -> Link:
+    return Link(
+        name=name,
+        source_cluster_id=_str(fields, "source_cluster_id"),
+        properties={str(k): str(v) for k, v in fields["properties"].items()},
+        options=dict(fields["options"]),
+        created_at=_int(fields, "created_at"),
+    )
+
+
+def _decode_mirror(link: str, topic: str, fields: Mapping[str, Any]) -> MirrorTopic:
+    source_topic_id = fields["source_topic_id"]
+    return MirrorTopic(
+        link=link,
+        topic=topic,
+        topic_id=parse_topic_id(_str(fields, "topic_id")),
+        source_topic_id=None if source_topic_id is None else parse_topic_id(source_topic_id),
+        partitions=_int(fields, "partitions"),
+        paused=_typed(fields, "paused", bool),
+        start=_str(fields, "start"),
+        target_replicas=tuple(tuple(int(r) for r in replicas) for replicas in fields["target_replicas"]),
+        copied_configs={str(k): str(v) for k, v in fields["copied_configs"].items()},
+        restore_configs={str(k): None if v is None else str(v) for k, v in fields["restore_configs"].items()},
+        created_at=_int(fields, "created_at"),
+    )
+
+
+def _decode_partition(link: str, topic: str, partition: int, fields: Mapping[str, Any]) -> MirrorPartition:
+    attempt = fields["attempt"]
+    return MirrorPartition(
+        link=link,
+        topic=topic,
+        partition=partition,
+        phase=Phase(fields["phase"]),
+        leader=_int(fields, "leader"),
+        leader_epoch=_int(fields, "leader_epoch"),
+        isr=tuple(int(broker) for broker in fields["isr"]),
+        controller_epoch=_int(fields, "controller_epoch"),
+        session_epoch=_int(fields, "session_epoch"),
+        start_offset=_optional(fields, "start_offset", int),
+        source_epochs=tuple((int(epoch), int(offset)) for epoch, offset in fields["source_epochs"]),
+        reason=_optional(fields, "reason", str),
+        failure=_optional(fields, "failure", str),
+        aligned_end=_optional(fields, "aligned_end", int),
+        attempt=None
+        if attempt is None
+        else Attempt(
+            leader_epoch=_int(attempt, "leader_epoch"), partition_epoch=_int(attempt, "partition_epoch")
+        ),
+        since=_int(fields, "since"),
+    )
+
+
+def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob:
+    return PromoteJob(
+        id=job_id,
+        link=link,
+        partitions=tuple(TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]),
+        status=JobStatus(fields["status"]),
+        started_at=_int(fields, "started_at"),
+        ended_at=_optional(fields, "ended_at", int),
+        reason=_optional(fields, "reason", str),
+        phases_ms={str(k): float(v) for k, v in fields["phases_ms"].items()},
+    )
+
+
+def _fields(value: JsonValue) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"an object was expected, not {type(value).__name__}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _typed(fields: Mapping[str, Any], name: str, kind: Callable[..., T]) -> T:
+    value = fields[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is {type(value).__name__}")
+    return cast("T", value)
+
+
+def _int(fields: Mapping[str, Any], name: str) -> int:
+    return _typed(fields, name, int)
+
+
+def _str(fields: Mapping[str, Any], name: str) -> str:
+    return _typed(fields, name, str)
+
+
+def _optional(fields: Mapping[str, Any], name: str, kind: Callable[..., T]) -> T | None:
+    return None if fields[name] is None else _typed(fields, name, kind)

@@ -1,0 +1,348 @@
+"""Decisions: pure functions of the image that answer with records and change nothing. A refusal is an exception.
+
+Who commits and replays the records is `manager`. Time and ids are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from controller import paths
+from controller.errors import AlreadyExists, NotFound, Refused
+from controller.image import ControllerImage
+from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
+from controller.state import (
+    Attempt,
+    JobStatus,
+    JsonValue,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    PromoteJob,
+    Record,
+    RemoveLink,
+    RemoveMirror,
+)
+from wire.types import TopicPartition
+
+
+class Leadership(NamedTuple):
+    """What KRaft says about a mirror partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+def link_of(image: ControllerImage, name: str) -> Link:
+    link = image.links.get(name)
+    if link is None:
+        known = ", ".join(sorted(image.links)) or "none"
+        raise NotFound(f"link {name!r} does not exist (links: {known})")
+    return link
+
+
+def mirror_of(image: ControllerImage, link: str, topic: str) -> MirrorTopic:
+    link_of(image, link)
+    mirror = image.mirrors.get((link, topic))
+    if mirror is None:
+        raise NotFound(f"link {link!r} has no mirror of topic {topic!r}")
+    return mirror
+
+
+def partition_of(image: ControllerImage, link: str, tp: TopicPartition) -> MirrorPartition:
+    state = image.partitions.get((link, tp))
+    if state is None:
+        raise NotFound(f"link {link!r} has no mirror of partition {tp}")
+    return state
+
+
+def create_link(image: ControllerImage, link: Link) -> list[Record]:
+    paths.check_link_name(link.name)
+    if link.name in image.links:
+        raise AlreadyExists(f"link {link.name!r} exists already")
+    return [link]
+
+
+def update_link(
+    image: ControllerImage,
+    name: str,
+    properties: Mapping[str, str] | None,
+    options: Mapping[str, JsonValue] | None,
+) -> list[Record]:
+    link = link_of(image, name)
+    return [
+        replace(
+            link,
+            properties=link.properties if properties is None else dict(properties),
+            options=link.options if options is None else dict(options),
+        )
+    ]
+
+
+def delete_link(image: ControllerImage, name: str) -> list[Record]:
+    link_of(image, name)
+    alive = sorted({s.topic for s in image.link_partitions(name) if s.phase not in ENDED})
+    if alive:
+        raise Refused(f"link {name!r} still mirrors {_list(alive)}: promote, fail over or delete them first")
+    return [RemoveLink(name)]
+
+
+def create_mirror(
+    image: ControllerImage, mirror: MirrorTopic, states: Sequence[MirrorPartition]
+) -> list[Record]:
+    link_of(image, mirror.link)
+    paths.check_topic_name(mirror.topic)
+    existing = image.mirror_of_topic(mirror.topic)
+    if existing is not None:
+        raise AlreadyExists(f"topic {mirror.topic!r} is a mirror of link {existing.link!r} already")
+    if mirror.partitions < 1:
+        raise Refused(f"topic {mirror.topic!r} has no partitions")
+    if mirror.target_replicas and len(mirror.target_replicas) != mirror.partitions:
+        raise Refused(f"topic {mirror.topic!r}: {len(mirror.target_replicas)} replica lists do not fit")
+    if [s.tp for s in states] != list(mirror.topic_partitions()) or any(
+        s.link != mirror.link for s in states
+    ):
+        raise Refused(f"topic {mirror.topic!r}: the partition states do not match its {mirror.partitions}")
+    return [mirror, *states]
+
+
+def delete_mirror(image: ControllerImage, link: str, topic: str) -> list[Record]:
+    mirror_of(image, link, topic)
+    promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
+    if promoting:
+        raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
+    return [RemoveMirror(link, topic)]
+
+
+def change(
+    image: ControllerImage,
+    link: str,
+    tps: Iterable[TopicPartition],
+    phase: Phase,
+    now: int,
+    **fields: Any,
+) -> list[Record]:
+    """Move partitions to a phase, all or none. Entering ACTIVE drops what only a promote needs."""
+    records: list[Record] = []
+    for tp in tps:
+        state = partition_of(image, link, tp)
+        if state.phase in PROMOTING and state.phase not in BEFORE_HAND_OVER and phase is Phase.FAILED:
+            raise Refused(f"{tp} is {state.phase}: it cannot fail any more")
+        check_transition(f"partition {tp} of link {link!r}", state.phase, phase)
+        changed = replace(state, phase=phase, since=now, **fields)
+        if phase is Phase.ACTIVE:
+            changed = replace(changed, aligned_end=None, attempt=None)
+            if changed.failure is not None:
+                changed = replace(changed, phase=Phase.FAILED, reason=changed.failure, failure=None)
+        elif phase is Phase.VALIDATED and (changed.attempt is None or changed.aligned_end is None):
+            raise Refused(f"{tp}: {phase} needs the hand-over that may be sent and the end it is aligned at")
+        elif phase is Phase.HANDED_OVER:
+            # It broke before, but everything is on the target's replicas: nothing is left to fail.
+            changed = replace(changed, failure=None, reason=None)
+        records.append(changed)
+    return records
+
+
+def establish(
+    image: ControllerImage,
+    link: str,
+    tp: TopicPartition,
+    leadership: Leadership,
+    session_epoch: int,
+    start_offset: int,
+    now: int,
+) -> list[Record]:
+    """The link broker leads the partition and the start offset is known: copying may begin."""
+    return change(
+        image,
+        link,
+        [tp],
+        Phase.ACTIVE,
+        now,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        isr=leadership.isr,
+        session_epoch=session_epoch,
+        start_offset=start_offset,
+        reason=None,
+    )
+
+
+def adopt_leadership(
+    image: ControllerImage, link: str, changes: Mapping[TopicPartition, Leadership], controller_epoch: int
+) -> list[Record]:
+    """KRaft's choice becomes ours. Older epochs than the known one are late news and change nothing."""
+    records: list[Record] = []
+    for tp, leadership in changes.items():
+        state = partition_of(image, link, tp)
+        known = Leadership(state.leader, state.leader_epoch, state.isr)
+        if leadership.leader_epoch < state.leader_epoch or leadership == known:
+            continue
+        records.append(
+            replace(
+                state,
+                leader=leadership.leader,
+                leader_epoch=leadership.leader_epoch,
+                isr=leadership.isr,
+                controller_epoch=controller_epoch,
+            )
+        )
+    return records
+
+
+def set_source_epochs(
+    image: ControllerImage, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
+) -> list[Record]:
+    """The source's leader epochs as the copied batches show them: both columns strictly ascend."""
+    state = partition_of(image, link, tp)
+    for earlier, later in zip(epochs, list(epochs)[1:], strict=False):
+        if not (earlier[0] < later[0] and earlier[1] < later[1]):
+            raise Refused(f"{tp}: source leader epochs {earlier} and {later} do not ascend")
+    history = tuple((int(epoch), int(offset)) for epoch, offset in epochs)
+    return [] if history == state.source_epochs else [replace(state, source_epochs=history)]
+
+
+def add_source_epoch(
+    image: ControllerImage, link: str, tp: TopicPartition, epoch: int, start_offset: int
+) -> list[Record]:
+    """Append one entry; the same again is no change."""
+    history = partition_of(image, link, tp).source_epochs
+    if history and history[-1][0] == epoch:
+        return []
+    return set_source_epochs(image, link, tp, [*history, (epoch, start_offset)])
+
+
+def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now: int) -> list[Record]:
+    mirror = mirror_of(image, link, topic)
+    records: list[Record] = []
+    if mirror.paused != paused:
+        records.append(replace(mirror, paused=paused))
+    for state in image.topic_partitions(link, topic):
+        if state.phase in PROMOTING:
+            raise Refused(f"topic {topic!r} is being promoted ({state.tp} is {state.phase})")
+        if paused and state.phase in (Phase.LINKING, Phase.ACTIVE):
+            records += change(image, link, [state.tp], Phase.PAUSED, now)
+        elif not paused and state.phase is Phase.PAUSED:
+            phase = Phase.ACTIVE if state.session_epoch >= 0 else Phase.LINKING
+            records += change(image, link, [state.tp], phase, now)
+    return records
+
+
+def fail_partition(
+    image: ControllerImage, link: str, tp: TopicPartition, reason: str, now: int
+) -> list[Record]:
+    """A mirror broke. While a promote owns the partition only the failure is noted: the driver sees it and lets go."""
+    state = partition_of(image, link, tp)
+    if state.phase in ENDED or state.phase is Phase.HANDED_OVER or state.phase is Phase.FAILED:
+        return []
+    if state.phase in PROMOTING:
+        return [] if state.failure is not None else [replace(state, failure=reason)]
+    return change(image, link, [tp], Phase.FAILED, now, reason=reason)
+
+
+def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now: int) -> list[Record]:
+    """The operator's override of FAILED: link it again from the beginning, with a new session epoch."""
+    return change(
+        image,
+        link,
+        [tp],
+        Phase.LINKING,
+        now,
+        reason=None,
+        failure=None,
+        session_epoch=-1,
+        start_offset=None,
+        source_epochs=(),
+    )
+
+
+def begin_promote(
+    image: ControllerImage, link: str, topics: Sequence[str] | None, now: int
+) -> tuple[list[Record], PromoteJob]:
+    """A job over whole topics (None: all of the link that are not promoted yet)."""
+    link_of(image, link)
+    names = [m.topic for m in image.link_mirrors(link)] if topics is None else list(dict.fromkeys(topics))
+    tps: list[TopicPartition] = []
+    wrong: list[str] = []
+    for topic in names:
+        mirror_of(image, link, topic)
+        for state in image.topic_partitions(link, topic):
+            if state.phase is Phase.ACTIVE:
+                tps.append(state.tp)
+            elif state.phase is not Phase.PROMOTED:
+                wrong.append(f"{state.tp} is {state.phase}" + (f" ({state.reason})" if state.reason else ""))
+    if wrong:
+        raise Refused(f"only ACTIVE mirrors can be promoted: {_list(wrong)}")
+    if not tps:
+        what = f"link {link!r}" if topics is None else _list(names)
+        raise Refused(f"nothing to promote: {what} has no mirror that is ACTIVE")
+    busy = {tp for job in image.running_jobs(link) for tp in job.partitions}
+    if busy.intersection(tps):
+        raise Refused(f"a promote of {min(busy.intersection(tps))} is running already")
+    number = max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
+    job = PromoteJob(id=number, link=link, partitions=tuple(tps), started_at=now)
+    return [job], job
+
+
+def end_promote(
+    image: ControllerImage,
+    link: str,
+    job_id: int,
+    status: JobStatus,
+    reason: str | None,
+    phases_ms: Mapping[str, float],
+    now: int,
+) -> list[Record]:
+    job = image.jobs.get((link, job_id))
+    if job is None:
+        raise NotFound(f"link {link!r} has no promote {job_id}")
+    if job.status is not JobStatus.RUNNING:
+        raise Refused(f"promote {job_id} of link {link!r} is {job.status} already")
+    held = [tp for tp in job.partitions if partition_of(image, link, tp).phase in PROMOTING]
+    if held:
+        raise Refused(f"promote {job_id} of link {link!r} still holds {_list([str(tp) for tp in held])}")
+    return [replace(job, status=status, reason=reason, phases_ms=dict(phases_ms), ended_at=now)]
+
+
+def advance(
+    image: ControllerImage,
+    link: str,
+    tps: Iterable[TopicPartition],
+    phase: Phase,
+    now: int,
+    *,
+    reasons: Mapping[TopicPartition, str] | None = None,
+    aligned_ends: Mapping[TopicPartition, int] | None = None,
+    attempts: Mapping[TopicPartition, Attempt] | None = None,
+) -> list[Record]:
+    """One step of the promote driver for a batch, in one commit."""
+    records: list[Record] = []
+    for tp in tps:
+        fields: dict[str, Any] = {"reason": None if reasons is None else reasons.get(tp)}
+        if aligned_ends is not None:
+            fields["aligned_end"] = aligned_ends[tp]
+        if attempts is not None:
+            fields["attempt"] = attempts[tp]
+        records += change(image, link, [tp], phase, now, **fields)
+    return records
+
+
+def note_attempts(
+    image: ControllerImage, link: str, attempts: Mapping[TopicPartition, Attempt]
+) -> list[Record]:
+    """Another AlterPartition is about to be sent, with newer epochs than the one noted before."""
+    records: list[Record] = []
+    for tp, attempt in attempts.items():
+        state = partition_of(image, link, tp)
+        if state.phase is not Phase.VALIDATED:
+            raise Refused(f"{tp} is {state.phase}: a hand-over is sent in {Phase.VALIDATED} only")
+        records.append(replace(state, attempt=attempt))
+    return records
+
+
+def _list(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

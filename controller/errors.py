@@ -1,0 +1,55 @@
+"""Errors of the controller. Each is one line a person can act on; none of them is a wire exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+
+class ControllerError(LinkerError):
+    """Base of this package's errors."""
+
+
+class InvalidName(ControllerError):
+    """A link or topic name that could not be a key of the state store."""
+
+
+class AlreadyExists(ControllerError):
+    """The thing to create is there already."""
+
+
+class NotFound(ControllerError):
+    """The thing to change does not exist."""
+
+
+class Refused(ControllerError):
+    """A decision that must not be taken in the present state; nothing was changed."""
+
+
+class IllegalTransition(Refused):
+    """A phase change that the table does not have; the state stayed as it was."""
+
+    def __init__(self, subject: str, current: str, wanted: str) -> None:
+        super().__init__(f"{subject} is {current} and cannot become {wanted}")
+        self.subject = subject
+        self.current = current
+        self.wanted = wanted
+
+
+class CorruptState(ControllerError):
+    """A value in the store that this version cannot read; names the path."""
+
+
+class PromoteAbandoned(ControllerError):
+    """The batch goes back to ACTIVE; the reason names partitions and brokers."""
+
+    def __init__(self, reason: str, partitions: Mapping[TopicPartition, str] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.partitions: Mapping[TopicPartition, str] = partitions or {}
+
+
+class PromoteStuck(ControllerError):
+    """A step that may neither be undone nor skipped did not succeed in its time. The phase stays; resume() goes on."""

@@ -1,0 +1,206 @@
+"""The hand-over, judged: what to put into the AlterPartition, what its answer means, what the metadata log proves.
+
+Pure. Facts of the target's controller these rest on:
+- AlterPartition is accepted only with the partition's current leader epoch and partition epoch, and every record for a
+  partition raises its partition epoch. So once the log shows a higher partition epoch than an AlterPartition carried,
+  that AlterPartition either is what raised it (the ISR then holds real brokers) or can never be carried out.
+- With *all* target replicas in the new ISR the same record completes the reassignment: the link broker leaves the
+  replicas and the first live replica leads. The leader is then told NEW_LEADER_ELECTED, an error code for a success.
+- A code per partition is an answer after the log's commit: definite, for that request. NOT_CONTROLLER and timeouts are
+  not: a controller that lost its leadership may have appended records that still become committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from controller.cluster_view import ImageView, PartitionView
+from controller.state import Attempt
+from wire.errors import error_name
+from wire.types import TopicId, TopicPartition
+
+
+class IsrMember(NamedTuple):
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverItem:
+    """One partition of the AlterPartition request."""
+
+    tp: TopicPartition
+    topic_id: TopicId
+    leader_epoch: int
+    partition_epoch: int
+    new_isr: tuple[IsrMember, ...]  # the link brokers in the ISR, then every target replica
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(leader_epoch=self.leader_epoch, partition_epoch=self.partition_epoch)
+
+
+class Obstacle(NamedTuple):
+    reason: str
+    may_pass: bool  # by itself, soon: a broker that returns. Else waiting inside the fence is pointless
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverPlan:
+    """What could be sent now, and why the rest could not."""
+
+    items: Mapping[TopicPartition, HandOverItem]
+    obstacles: Mapping[TopicPartition, Obstacle]
+    # Target replicas with the broker epoch they have now: a position counts only if it is of that incarnation.
+    replicas: Mapping[TopicPartition, Mapping[int, int]]
+
+
+def find(image: ImageView, tp: TopicPartition) -> PartitionView | None:
+    topic = image.topics_by_name.get(tp.topic)
+    return None if topic is None else topic.partitions.get(tp.partition)
+
+
+def plan_hand_over(
+    image: ImageView,
+    topic_ids: Mapping[TopicPartition, TopicId],
+    link_brokers: Collection[int],
+    own_broker: int,
+) -> HandOverPlan:
+    """Items for what may be handed over as the image stands; every other partition gets a reason."""
+    items: dict[TopicPartition, HandOverItem] = {}
+    obstacles: dict[TopicPartition, Obstacle] = {}
+    replicas: dict[TopicPartition, Mapping[int, int]] = {}
+    for tp, topic_id in topic_ids.items():
+        partition = find(image, tp)
+        if partition is None or bytes(image.topics_by_name[tp.topic].id) != topic_id:
+            obstacles[tp] = Obstacle("the mirror topic was deleted or re-created at the target", False)
+            continue
+        targets = [b for b in partition.replicas if b not in partition.removing and b not in link_brokers]
+        replicas[tp] = {b: image.brokers[b].epoch for b in targets if b in image.brokers}
+        obstacle = _obstacle(image, partition, targets, own_broker)
+        if obstacle is not None:
+            obstacles[tp] = obstacle
+            continue
+        # The requester must be in the new ISR; other link brokers stay in it if they are now.
+        members = [own_broker, *(b for b in partition.isr if b != own_broker and b in link_brokers), *targets]
+        items[tp] = HandOverItem(
+            tp=tp,
+            topic_id=topic_id,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr=tuple(IsrMember(b, image.brokers[b].epoch) for b in members),
+        )
+    return HandOverPlan(items, obstacles, replicas)
+
+
+def _obstacle(
+    image: ImageView, partition: PartitionView, targets: list[int], own_broker: int
+) -> Obstacle | None:
+    if partition.leader != own_broker:
+        return Obstacle(
+            f"its leader at the target is {partition.leader}, not the link broker {own_broker}", True
+        )
+    if not targets or not set(targets) <= set(partition.adding) or own_broker not in partition.removing:
+        return Obstacle(
+            f"its reassignment to the real brokers is not open (replicas {list(partition.replicas)}, "
+            f"adding {list(partition.adding)}, removing {list(partition.removing)}): was it cancelled?",
+            False,
+        )
+    for broker_id in (*targets, own_broker):
+        trouble = broker_trouble(image, broker_id)
+        if trouble is not None:
+            return Obstacle(trouble, True)
+    return None
+
+
+def broker_trouble(image: ImageView, broker_id: int) -> str | None:
+    """Why a broker cannot be in an ISR now; None if it can."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return f"broker {broker_id} is not registered at the target"
+    if broker.fenced:
+        return f"broker {broker_id} is down (fenced by the target's controller)"
+    if broker.in_controlled_shutdown:
+        return f"broker {broker_id} is shutting down"
+    return None
+
+
+class Settlement(Enum):
+    """What the metadata log says about a partition for which hand-overs may be under way."""
+
+    HANDED_OVER = auto()  # a real broker leads, or will as soon as one is alive
+    IMPOSSIBLE = auto()  # no hand-over happened, and none of those sent can still happen
+    PARTIAL = auto()  # a real broker is in the ISR but the link broker leads yet: only forward is safe
+    OPEN = auto()  # nothing is proven: keep the fence
+
+
+def settle(
+    image: ImageView,
+    tp: TopicPartition,
+    topic_id: TopicId,
+    link_brokers: Collection[int],
+    unknown: Attempt | None,
+) -> Settlement:
+    """`unknown` is the newest hand-over whose outcome is unknown; None when every one sent was refused for certain."""
+    partition = find(image, tp)
+    if partition is None or bytes(image.topics_by_name[tp.topic].id) != topic_id:
+        # Deleted by somebody: an AlterPartition names the topic id, so nothing can be handed over any more.
+        return Settlement.IMPOSSIBLE
+    if not set(partition.replicas).intersection(link_brokers):
+        return Settlement.HANDED_OVER
+    if any(broker not in link_brokers for broker in partition.isr):
+        # In the ISR, but not complete: the controller may elect a real broker at any moment.
+        if partition.leader >= 0 and partition.leader not in link_brokers:
+            return Settlement.HANDED_OVER
+        return Settlement.PARTIAL
+    if unknown is None or partition.partition_epoch > unknown.partition_epoch:
+        return Settlement.IMPOSSIBLE
+    return Settlement.OPEN
+
+
+class Answer(Enum):
+    """What a partition's code in the AlterPartition answer means."""
+
+    ACCEPTED = auto()  # in the log: wait until it is seen there
+    REREAD = auto()  # certainly refused; newer epochs or a returned broker may make the next one pass
+    FATAL = auto()  # certainly refused, and the next one would be too
+    UNKNOWN = auto()  # may be carried out yet
+
+
+_ANSWERS: Mapping[int, Answer] = {
+    0: Answer.ACCEPTED,
+    108: Answer.ACCEPTED,  # NEW_LEADER_ELECTED
+    107: Answer.REREAD,  # INELIGIBLE_REPLICA
+    95: Answer.REREAD,  # INVALID_UPDATE_VERSION: stale partition epoch
+    74: Answer.REREAD,  # FENCED_LEADER_EPOCH
+    77: Answer.REREAD,  # STALE_BROKER_EPOCH: our own registration changed
+    3: Answer.REREAD,  # UNKNOWN_TOPIC_OR_PARTITION
+    100: Answer.REREAD,  # UNKNOWN_TOPIC_ID
+    42: Answer.REREAD,  # INVALID_REQUEST: not the leader any more, or the reassignment was cancelled
+    31: Answer.FATAL,  # CLUSTER_AUTHORIZATION_FAILED
+    35: Answer.FATAL,  # UNSUPPORTED_VERSION
+}
+
+
+def judge_answer(code: int) -> Answer:
+    """A code nobody expected proves nothing, so it is UNKNOWN."""
+    return _ANSWERS.get(int(code), Answer.UNKNOWN)
+
+
+def refusal_text(code: int) -> str:
+    if int(code) == 31:
+        return "the target refused AlterPartition: the sidecar's principal needs CLUSTER_ACTION on Cluster"
+    return f"the target's controller answered {error_name(code)}"
+
+
+def revoke_assignments(own_broker: int, targets: Collection[int]) -> tuple[list[int], list[int]]:
+    """Two reassignments, one after the other, that change nothing but the partition epoch.
+
+    The first lists the link broker in front of the open reassignment's targets: same replicas, same adding and
+    removing, another order, so a record is written and every AlterPartition sent before is stale. The second puts
+    the order back. Followers keep their copies, and it works with one target replica too.
+    """
+    return [own_broker, *targets], list(targets)

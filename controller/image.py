@@ -1,0 +1,153 @@
+"""The controller's state in memory: records go in by `replay`, which alone changes it. Reading is free.
+
+Each entity's store version stands beside it, for the conditional write that the next change of it will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controller import codec, paths
+from controller.state import (
+    Entity,
+    JobStatus,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    ProducerIdFloor,
+    PromoteJob,
+    Record,
+    RemoveLink,
+    RemoveMirror,
+    RemovePromoteJob,
+    SidecarIdentity,
+)
+from controller.store.base import Delete, Operation, Put, Versioned
+from wire.types import TopicPartition
+
+
+class ControllerImage:
+    """Everything durable, as of the last commit."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, Link] = {}
+        self.mirrors: dict[tuple[str, str], MirrorTopic] = {}
+        self.partitions: dict[tuple[str, TopicPartition], MirrorPartition] = {}
+        self.floors: dict[str, ProducerIdFloor] = {}
+        self.jobs: dict[tuple[str, int], PromoteJob] = {}
+        self.identities: dict[int, SidecarIdentity] = {}
+        self.versions: dict[str, int] = {}  # path -> version in the store
+
+    @classmethod
+    def load(cls, nodes: Mapping[str, Versioned]) -> ControllerImage:
+        """The image of a store's nodes; CorruptState names a node that cannot be read."""
+        image = cls()
+        for path in sorted(nodes):
+            node = nodes[path]
+            entity = codec.decode(path, node.value)
+            if entity is not None:
+                image._place(entity)
+                image.versions[path] = node.version
+        return image
+
+    # Reading.
+
+    def topic_partitions(self, link: str, topic: str) -> list[MirrorPartition]:
+        mirror = self.mirrors.get((link, topic))
+        if mirror is None:
+            return []
+        found = (self.partitions.get((link, tp)) for tp in mirror.topic_partitions())
+        return [state for state in found if state is not None]
+
+    def link_partitions(self, link: str) -> list[MirrorPartition]:
+        return [state for (name, _), state in sorted(self.partitions.items()) if name == link]
+
+    def link_mirrors(self, link: str) -> list[MirrorTopic]:
+        return [mirror for (name, _), mirror in sorted(self.mirrors.items()) if name == link]
+
+    def running_jobs(self, link: str) -> list[PromoteJob]:
+        return [
+            job
+            for (name, _), job in sorted(self.jobs.items())
+            if name == link and job.status is JobStatus.RUNNING
+        ]
+
+    def mirror_of_topic(self, topic: str) -> MirrorTopic | None:
+        """The mirror of a target topic, of whatever link: a target topic belongs to one link at most."""
+        return next((mirror for (_, name), mirror in self.mirrors.items() if name == topic), None)
+
+    # Changing.
+
+    def operations(self, records: Iterable[Record]) -> list[Operation]:
+        """What has to be committed so that `replay` of the records afterwards matches the store."""
+        operations: list[Operation] = []
+        # Several records for one path become one write: the last one.
+        latest: dict[str, Entity] = {}
+        for record in records:
+            if isinstance(record, RemoveLink | RemoveMirror | RemovePromoteJob):
+                operations += [Delete(path, self.versions[path]) for path in self._removed(record)]
+            else:
+                latest[codec.path_of(record)] = record
+        operations += [
+            Put(path, codec.encode(entity), self.versions.get(path)) for path, entity in latest.items()
+        ]
+        return operations
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """Apply the records of one commit."""
+        touched: dict[str, None] = {}
+        for record in records:
+            if isinstance(record, RemoveLink | RemoveMirror | RemovePromoteJob):
+                self._remove(record)
+            else:
+                self._place(record)
+                touched[codec.path_of(record)] = None
+        for path in touched:
+            self.versions[path] = self.versions.get(path, -1) + 1
+
+    def _place(self, entity: Entity) -> None:
+        match entity:
+            case Link():
+                self.links[entity.name] = entity
+            case MirrorTopic():
+                self.mirrors[entity.link, entity.topic] = entity
+            case MirrorPartition():
+                self.partitions[entity.link, entity.tp] = entity
+            case ProducerIdFloor():
+                self.floors[entity.link] = entity
+            case PromoteJob():
+                self.jobs[entity.link, entity.id] = entity
+            case SidecarIdentity():
+                self.identities[entity.broker_id] = entity
+
+    def _removed(self, record: RemoveLink | RemoveMirror | RemovePromoteJob) -> list[str]:
+        """The paths that go, deepest first."""
+        match record:
+            case RemovePromoteJob():
+                return [paths.promote_job(record.link, record.id)]
+            case RemoveMirror():
+                top = paths.mirror(record.link, record.topic)
+            case RemoveLink():
+                top = paths.link(record.link)
+        gone = [path for path in self.versions if path == top or path.startswith(f"{top}/")]
+        return sorted(gone, key=lambda path: (-path.count("/"), path))
+
+    def _remove(self, record: RemoveLink | RemoveMirror | RemovePromoteJob) -> None:
+        for path in self._removed(record):
+            del self.versions[path]
+        match record:
+            case RemovePromoteJob():
+                self.jobs.pop((record.link, record.id), None)
+            case RemoveMirror():
+                self.mirrors.pop((record.link, record.topic), None)
+                for key in [k for k in self.partitions if k[0] == record.link and k[1].topic == record.topic]:
+                    del self.partitions[key]
+            case RemoveLink():
+                self.links.pop(record.link, None)
+                self.floors.pop(record.link, None)
+                for mirror_key in [k for k in self.mirrors if k[0] == record.link]:
+                    del self.mirrors[mirror_key]
+                for key in [k for k in self.partitions if k[0] == record.link]:
+                    del self.partitions[key]
+                for job_key in [k for k in self.jobs if k[0] == record.link]:
+                    del self.jobs[job_key]

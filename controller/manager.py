@@ -1,0 +1,279 @@
+"""LinkController: serialises decisions. Each one is decide -> commit -> replay, so memory never runs ahead of the store.
+
+What a decision is stands in `decisions`; reading is `controller.image`, free at any time between awaits.
+A commit whose outcome is unknown (cancelled, I/O error) makes the image stale: it is read from the store again before
+the next decision, never guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from controller import decisions
+from controller.decisions import Leadership
+from controller.image import ControllerImage
+from controller.phases import FENCED_AT_START, Phase
+from controller.state import (
+    Attempt,
+    JobStatus,
+    JsonValue,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    ProducerIdFloor,
+    PromoteJob,
+    Record,
+    SidecarIdentity,
+)
+from controller.store.base import Store
+from wire.types import TopicPartition
+
+T = TypeVar("T")
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LinkController:
+    """The one writer of link state."""
+
+    def __init__(self, store: Store, image: ControllerImage, epoch: int, now: Callable[[], int]) -> None:
+        self._store = store
+        self._image = image
+        self._epoch = epoch
+        self._now = now
+        self._turn = asyncio.Lock()
+        self._stale = False
+        self.listeners: set[Callable[[Sequence[Record]], None]] = set()
+
+    @classmethod
+    async def open(cls, store: Store, *, now: Callable[[], int] = wall_clock_ms) -> LinkController:
+        """Claim the controller epoch, then load: nothing older can write between the two."""
+        epoch = await store.claim()
+        image = ControllerImage.load(await store.tree("/"))
+        return cls(store, image, epoch, now)
+
+    @property
+    def image(self) -> ControllerImage:
+        return self._image
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._epoch
+
+    def fenced_at_start(self, link: str) -> frozenset[TopicPartition]:
+        """Partitions for which a sidecar that starts must not forward anything, until the promote driver says so."""
+        return frozenset(s.tp for s in self._image.link_partitions(link) if s.phase in FENCED_AT_START)
+
+    # Links.
+
+    async def create_link(
+        self,
+        name: str,
+        source_cluster_id: str,
+        properties: Mapping[str, str],
+        options: Mapping[str, JsonValue] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Link:
+        link = Link(
+            name=name,
+            source_cluster_id=source_cluster_id,
+            properties=dict(properties),
+            options=dict(options or {}),
+            created_at=self._now(),
+        )
+        await self._decide(lambda image: (decisions.create_link(image, link), None), dry_run)
+        return link
+
+    async def update_link(
+        self,
+        name: str,
+        properties: Mapping[str, str] | None = None,
+        options: Mapping[str, JsonValue] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        await self._decide(
+            lambda image: (decisions.update_link(image, name, properties, options), None), dry_run
+        )
+
+    async def delete_link(self, name: str, *, dry_run: bool = False) -> None:
+        await self._decide(lambda image: (decisions.delete_link(image, name), None), dry_run)
+
+    # Mirrors.
+
+    async def create_mirror(
+        self, mirror: MirrorTopic, states: Sequence[MirrorPartition] | None = None, *, dry_run: bool = False
+    ) -> None:
+        """Without states every partition starts LINKING."""
+        if states is None:
+            now = self._now()
+            states = [
+                MirrorPartition(
+                    link=mirror.link,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    since=now,
+                    controller_epoch=self._epoch,
+                )
+                for tp in mirror.topic_partitions()
+            ]
+        chosen = states
+        await self._decide(lambda image: (decisions.create_mirror(image, mirror, chosen), None), dry_run)
+
+    async def delete_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> None:
+        await self._decide(lambda image: (decisions.delete_mirror(image, link, topic), None), dry_run)
+
+    async def establish(
+        self,
+        link: str,
+        tp: TopicPartition,
+        *,
+        leadership: Leadership,
+        session_epoch: int,
+        start_offset: int,
+    ) -> None:
+        """LINKING -> ACTIVE: leadership, E0 and start offset are known and kept."""
+        now = self._now()
+        await self._decide(
+            lambda image: (
+                decisions.establish(image, link, tp, leadership, session_epoch, start_offset, now),
+                None,
+            )
+        )
+
+    async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, Leadership]) -> None:
+        await self._decide(
+            lambda image: (decisions.adopt_leadership(image, link, changes, self._epoch), None)
+        )
+
+    async def add_source_epoch(self, link: str, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+        await self._decide(
+            lambda image: (decisions.add_source_epoch(image, link, tp, epoch, start_offset), None)
+        )
+
+    async def set_source_epochs(
+        self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
+    ) -> None:
+        await self._decide(lambda image: (decisions.set_source_epochs(image, link, tp, epochs), None))
+
+    async def pause(self, link: str, topic: str) -> None:
+        now = self._now()
+        await self._decide(lambda image: (decisions.set_paused(image, link, topic, True, now), None))
+
+    async def resume(self, link: str, topic: str) -> None:
+        now = self._now()
+        await self._decide(lambda image: (decisions.set_paused(image, link, topic, False, now), None))
+
+    async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
+        now = self._now()
+        await self._decide(lambda image: (decisions.fail_partition(image, link, tp, reason, now), None))
+
+    async def restart_partition(self, link: str, tp: TopicPartition) -> None:
+        now = self._now()
+        await self._decide(lambda image: (decisions.restart_partition(image, link, tp, now), None))
+
+    async def fail_over(
+        self, link: str, tps: Iterable[TopicPartition], reason: str, *, dry_run: bool = False
+    ) -> None:
+        """The source is given up for these partitions; the reason says what was not copied."""
+        now = self._now()
+        chosen = list(tps)
+        await self._decide(
+            lambda image: (
+                decisions.change(image, link, chosen, Phase.FAILED_OVER, now, reason=reason),
+                None,
+            ),
+            dry_run,
+        )
+
+    # Promote. Only the promote driver calls the last three.
+
+    async def begin_promote(
+        self, link: str, topics: Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> PromoteJob:
+        now = self._now()
+        return await self._decide(lambda image: decisions.begin_promote(image, link, topics, now), dry_run)
+
+    async def end_promote(
+        self, job: PromoteJob, status: JobStatus, reason: str | None, phases_ms: Mapping[str, float]
+    ) -> None:
+        now = self._now()
+        await self._decide(
+            lambda image: (
+                decisions.end_promote(image, job.link, job.id, status, reason, phases_ms, now),
+                None,
+            )
+        )
+
+    async def advance(
+        self,
+        link: str,
+        tps: Iterable[TopicPartition],
+        phase: Phase,
+        *,
+        reasons: Mapping[TopicPartition, str] | None = None,
+        aligned_ends: Mapping[TopicPartition, int] | None = None,
+        attempts: Mapping[TopicPartition, Attempt] | None = None,
+    ) -> None:
+        now = self._now()
+        chosen = sorted(tps)
+        await self._decide(
+            lambda image: (
+                decisions.advance(
+                    image,
+                    link,
+                    chosen,
+                    phase,
+                    now,
+                    reasons=reasons,
+                    aligned_ends=aligned_ends,
+                    attempts=attempts,
+                ),
+                None,
+            )
+        )
+
+    async def note_attempts(self, link: str, attempts: Mapping[TopicPartition, Attempt]) -> None:
+        await self._decide(lambda image: (decisions.note_attempts(image, link, attempts), None))
+
+    # The rest.
+
+    async def save_identity(self, identity: SidecarIdentity) -> None:
+        await self._decide(
+            lambda image: (
+                [] if image.identities.get(identity.broker_id) == identity else [identity],
+                None,
+            )
+        )
+
+    async def set_producer_id_floor(self, floor: ProducerIdFloor) -> None:
+        def decide(image: ControllerImage) -> tuple[list[Record], None]:
+            decisions.link_of(image, floor.link)
+            return [floor], None
+
+        await self._decide(decide)
+
+    async def _decide(
+        self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
+    ) -> T:
+        async with self._turn:
+            if self._stale:
+                self._image = ControllerImage.load(await self._store.tree("/"))
+                self._stale = False
+            records, reply = decide(self._image)
+            if dry_run or not records:
+                return reply
+            operations = self._image.operations(records)
+            self._stale = True
+            await self._store.commit(operations, controller_epoch=self._epoch)
+            self._image.replay(records)
+            self._stale = False
+        for listener in tuple(self.listeners):
+            listener(records)
+        return reply

@@ -1,0 +1,104 @@
+"""The life of a mirror partition as a table. Who may take a step, and what has to be true for it, is elsewhere.
+
+    LINKING -> ACTIVE -> CATCHING_UP -> FENCED -> ALIGNED -> VALIDATED -> HANDED_OVER -> PROMOTED
+                 ^------------+-----------+----------+-----------+   (back edges: the promote is abandoned)
+
+VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over certainly was
+not sent, and a restart may simply return to ACTIVE. The edge VALIDATED -> ACTIVE exists, but is taken only on proof
+from the target's metadata log that no AlterPartition was, or can still be, carried out (`handover.settle`).
+From HANDED_OVER on there is no way back: the target's replicas are the log.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from controller.errors import IllegalTransition
+
+
+class Phase(StrEnum):
+    LINKING = "LINKING"
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    CATCHING_UP = "CATCHING_UP"
+    FENCED = "FENCED"
+    ALIGNED = "ALIGNED"
+    VALIDATED = "VALIDATED"
+    HANDED_OVER = "HANDED_OVER"
+    PROMOTED = "PROMOTED"
+    FAILED_OVER = "FAILED_OVER"
+    FAILED = "FAILED"
+
+
+_P = Phase
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    _P.LINKING: frozenset({_P.ACTIVE, _P.PAUSED, _P.FAILED}),
+    _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FAILED_OVER}),
+    _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FAILED_OVER}),
+    _P.CATCHING_UP: frozenset({_P.FENCED, _P.ACTIVE}),
+    _P.FENCED: frozenset({_P.ALIGNED, _P.ACTIVE}),
+    _P.ALIGNED: frozenset({_P.VALIDATED, _P.ACTIVE}),
+    _P.VALIDATED: frozenset({_P.HANDED_OVER, _P.ACTIVE}),
+    _P.HANDED_OVER: frozenset({_P.PROMOTED}),
+    _P.PROMOTED: frozenset(),
+    _P.FAILED: frozenset({_P.LINKING, _P.FAILED_OVER}),
+    _P.FAILED_OVER: frozenset(),
+}
+
+# A promote owns the partition: nobody but the promote driver changes its phase.
+PROMOTING = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED, _P.VALIDATED, _P.HANDED_OVER})
+# The hand-over was certainly not sent.
+BEFORE_HAND_OVER = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED})
+# A sidecar that starts and finds these must not forward a single produce for the partition.
+FENCED_AT_START = frozenset({_P.VALIDATED, _P.HANDED_OVER, _P.PROMOTED, _P.FAILED_OVER})
+# The link has nothing to do with the partition any more.
+ENDED = frozenset({_P.PROMOTED, _P.FAILED_OVER})
+
+
+def check_transition(subject: str, current: Phase, wanted: Phase) -> None:
+    """Raise IllegalTransition unless the table has the step."""
+    if wanted not in TRANSITIONS[current]:
+        raise IllegalTransition(subject, current, wanted)
+
+
+class MirrorState(StrEnum):
+    """What a person is shown for a topic or partition."""
+
+    LINKING = "LINKING"
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    PROMOTING = "PROMOTING"
+    PROMOTED = "PROMOTED"
+    FAILED_OVER = "FAILED_OVER"
+    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
+    FAILED = "FAILED"
+
+
+# Worst first: the first one that any partition has is the topic's.
+_WORST_FIRST = (
+    MirrorState.FAILED,
+    MirrorState.SOURCE_UNAVAILABLE,
+    MirrorState.PROMOTING,
+    MirrorState.LINKING,
+    MirrorState.PAUSED,
+    MirrorState.ACTIVE,
+    MirrorState.FAILED_OVER,
+    MirrorState.PROMOTED,
+)
+
+
+def shown_state(phase: Phase, *, source_available: bool = True) -> MirrorState:
+    """A partition's state as shown. Whether the source answers is known at run time only, never stored."""
+    if phase in PROMOTING:
+        return MirrorState.PROMOTING
+    if not source_available and phase in (Phase.LINKING, Phase.ACTIVE):
+        return MirrorState.SOURCE_UNAVAILABLE
+    return MirrorState(phase.value)
+
+
+def worst(states: list[MirrorState]) -> MirrorState:
+    """The topic's state out of its partitions'."""
+    for state in _WORST_FIRST:
+        if state in states:
+            return state
+    return MirrorState.LINKING

@@ -1,0 +1,151 @@
+"""What the promote driver needs done outside: Protocols that `linker` implements over router, fetcher and target.
+
+Every call takes its deadline in seconds. A port may raise any LinkerError or TimeoutError; what that means is the
+driver's business. Calls are idempotent: after a restart the driver makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.alignment import ReplicaPosition, SourceEnd
+from controller.cluster_view import ImageView
+from controller.handover import HandOverItem
+from controller.phases import Phase
+from wire.types import TopicPartition
+
+Tps = Collection[TopicPartition]
+
+
+class Fencer(Protocol):
+    """The routers (one now, several later: then `fence` returns when every one of them has acknowledged)."""
+
+    async def fence(self, tps: Tps, *, timeout: float) -> None:
+        """Hold new produces; return when none is in flight to the source. Raises if that takes longer: what is
+        fenced then stays fenced until unfence."""
+        ...
+
+    async def unfence(self, tps: Tps, *, timeout: float) -> None:
+        """Forward what is held, in order. Not fenced: no change."""
+        ...
+
+    async def handed_over(self, tps: Tps, *, timeout: float) -> None:
+        """Answer what is held with NOT_LEADER_OR_FOLLOWER and the new leader."""
+        ...
+
+
+class Progress(Protocol):
+    """The fetcher's view of the target replicas."""
+
+    def lag(self, tps: Tps) -> Mapping[TopicPartition, int | None]:
+        """Offsets between the source's end as last seen and the slowest target replica; None: not known yet."""
+        ...
+
+    def positions(self, tps: Tps) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
+        """Per real broker the fetch offset it sent last."""
+        ...
+
+    async def wait_until(self, tps: Tps, predicate: Callable[[], bool], *, timeout: float) -> bool:
+        """Evaluate the predicate now and whenever lag, position or state of one of the partitions moved;
+        False when the time is over."""
+        ...
+
+
+class SourceEnds(Protocol):
+    async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
+        """Asked at the source's leaders now. Log end by ListOffsets with replica id -2 (debugging consumer),
+        high watermark with replica id -1, last stable offset with isolation level 1; all partitions, or raise."""
+        ...
+
+
+class TailCheck(Protocol):
+    async def check(
+        self, ends: Mapping[TopicPartition, int], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        """Compare the last batches of each replica with the source's; a reason per partition that differs."""
+        ...
+
+
+class HandOver(Protocol):
+    """The target's controller and its metadata log."""
+
+    own_broker: int
+
+    def link_brokers(self) -> Collection[int]:
+        """Broker ids of all sidecars, the own one included."""
+        ...
+
+    def image(self) -> ImageView:
+        """The metadata image as replayed so far."""
+        ...
+
+    async def caught_up(self, *, timeout: float) -> None:
+        """Return when the image holds everything that was committed when this was called."""
+        ...
+
+    async def wait_until(self, predicate: Callable[[ImageView], bool], *, timeout: float) -> bool:
+        """Evaluate the predicate now and after each replayed record batch; False when the time is over."""
+        ...
+
+    async def alter_partition(
+        self, items: Sequence[HandOverItem], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        """One request, never silently resent; the code per partition. A top-level code raises BrokerError.
+        ConnectionLost(sent=False) only if not one byte of it can have reached the controller."""
+        ...
+
+    async def revoke(self, tps: Tps, *, timeout: float) -> None:
+        """Raise the partition epochs without changing the replicas (`handover.revoke_assignments`), so that no
+        AlterPartition sent before can succeed any more. Whether it worked is read from the image."""
+        ...
+
+
+class Configs(Protocol):
+    async def restore(self, topic: str, configs: Mapping[str, str | None], *, timeout: float) -> None:
+        """Put topic configs back: a value sets, None deletes the override."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotePorts:
+    fencer: Fencer
+    progress: Progress
+    source_ends: SourceEnds
+    tail_check: TailCheck
+    hand_over: HandOver
+    configs: Configs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteSettings:
+    """Deadlines in seconds. The fenced part is bounded by fence_deadline as long as nothing may have been sent."""
+
+    max_lag: int = 1000  # offsets per partition below which the fence may be taken
+    catch_up_timeout: float = 600.0
+    fence_drain_timeout: float = 5.0
+    fence_deadline: float = 10.0
+    call_timeout: float = 5.0  # one exchange
+    settle_timeout: float = 5.0  # waiting for the metadata log after one AlterPartition
+    insist_timeout: float = 60.0  # steps that may not be skipped are tried that long, then again by resume()
+    poll: float = 0.005  # between readings of what gives no event, inside the fence
+    idle_poll: float = 0.25  # the same before the fence
+    backoff: float = 0.05  # after an error, doubling
+    max_backoff: float = 1.0
+    batch_partitions: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteProgress:
+    """Reported at every step, and while waiting."""
+
+    job_id: int
+    phase: Phase
+    partitions: Mapping[TopicPartition, Phase]
+    lag: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+    waiting_for: str | None = None
+
+
+Report = Callable[[PromoteProgress], None]

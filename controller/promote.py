@@ -1,0 +1,220 @@
+"""PromoteDriver: runs a promote job batch by batch through the phases of `phases`, and takes up what a crash left.
+
+A batch is undone as a whole while nothing was sent; afterwards each partition is settled by the metadata log alone.
+A cancelled driver (the sidecar stops) undoes nothing: what is fenced stays fenced until the process ends, and resume()
+decides at the next start. Steps before the hand-over are in `promote_checks`, the hand-over in `promote_handover`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from controller.errors import PromoteAbandoned, PromoteStuck
+from controller.manager import LinkController
+from controller.phases import BEFORE_HAND_OVER, PROMOTING, Phase
+from controller.ports import PromotePorts, PromoteSettings, Report
+from controller.promote_checks import Checks, Verified
+from controller.promote_context import BatchContext, describe, full_reason
+from controller.promote_handover import HandOverRun
+from controller.state import Attempt, JobStatus, PromoteJob
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteOutcome:
+    """How a job ended. `abandoned` partitions are ACTIVE again, each with its reason."""
+
+    job_id: int
+    promoted: tuple[TopicPartition, ...]
+    abandoned: Mapping[TopicPartition, str]
+    phases_ms: Mapping[str, float]  # summed over batches; fenced_total is the longest of any batch
+
+    @property
+    def reason(self) -> str | None:
+        reasons = list(dict.fromkeys(self.abandoned.values()))
+        return "; ".join(reasons[:3]) or None
+
+
+class PromoteDriver:
+    """One per link. Jobs of a link run one after the other."""
+
+    def __init__(
+        self,
+        controller: LinkController,
+        link: str,
+        ports: PromotePorts,
+        settings: PromoteSettings | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self._controller = controller
+        self._link = link
+        self._ports = ports
+        self._settings = settings or PromoteSettings()
+        self._report = report
+        self._turn = asyncio.Lock()
+
+    async def run(self, job: PromoteJob) -> PromoteOutcome:
+        """A job of LinkController.begin_promote, to its end. After the first abandoned batch no other is begun.
+
+        PromoteStuck, a store error or a cancel leave the job RUNNING: call resume().
+        """
+        async with self._turn:
+            contexts: list[BatchContext] = []
+            for tps in batches(job.partitions, self._settings.batch_partitions):
+                context = self._context(job.id, tps)
+                contexts.append(context)
+                await self._run_batch(context)
+                if context.abandoned:
+                    break
+            return await self._end(job, contexts)
+
+    async def resume(self) -> list[PromoteOutcome]:
+        """Call once before anything is forwarded for `LinkController.fenced_at_start`, and again after PromoteStuck.
+
+        Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence, everything
+        earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
+        """
+        async with self._turn:
+            outcomes: list[PromoteOutcome] = []
+            image = self._controller.image
+            for job in image.running_jobs(self._link):
+                states = [image.partitions.get((self._link, tp)) for tp in job.partitions]
+                held = [s.tp for s in states if s is not None and s.phase in PROMOTING]
+                context = self._context(job.id, held)
+                if held:
+                    await self._resume_batch(context)
+                rest = {
+                    tp: "not begun before the sidecar restarted"
+                    for tp in job.partitions
+                    if tp not in held and self._phase(tp) is Phase.ACTIVE
+                }
+                context.abandoned = {**rest, **context.abandoned}
+                outcomes.append(await self._end(job, [context]))
+            return outcomes
+
+    def _phase(self, tp: TopicPartition) -> Phase | None:
+        state = self._controller.image.partitions.get((self._link, tp))
+        return None if state is None else state.phase
+
+    def _context(self, job_id: int, tps: Collection[TopicPartition]) -> BatchContext:
+        return BatchContext(
+            self._controller, self._link, job_id, tps, self._ports, self._settings, self._report
+        )
+
+    async def _run_batch(self, context: BatchContext) -> None:
+        checks = Checks(context)
+        try:
+            await checks.catch_up()
+            await checks.take_fence()
+            verified = await self._validated(context, checks)
+        except Exception as error:
+            # Nothing was sent. Whatever happened, a bug included, must not leave producers held.
+            if not isinstance(error, LinkerError | TimeoutError):
+                logger.exception("promote %d of link %s", context.job_id, context.link)
+            await context.go_back(dict.fromkeys(context.tps, full_reason(error)))
+            return
+        await HandOverRun(context, checks, verified, {}).run(context.tps)
+        await context.finish()
+
+    async def _validated(self, context: BatchContext, checks: Checks) -> Verified:
+        """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
+        while True:
+            verified = await checks.verify(context.tps)
+            plan = context.plan(context.tps)
+            if plan.obstacles or plan.replicas != verified.replicas:
+                context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
+                context.fence_left()
+                continue
+            attempts = {tp: plan.items[tp].attempt for tp in context.tps}
+            await context.controller.advance(context.link, context.tps, Phase.VALIDATED, attempts=attempts)
+            context.tell()
+            return verified
+
+    async def _resume_batch(self, context: BatchContext) -> None:
+        by_phase = {phase: [tp for tp in context.tps if context.phase_of(tp) is phase] for phase in PROMOTING}
+        early = {
+            tp: f"the sidecar restarted while it was {phase}"
+            for phase in BEFORE_HAND_OVER
+            for tp in by_phase[phase]
+        }
+        if early:
+            await context.go_back(early)
+        handed_over = by_phase[Phase.HANDED_OVER]
+        if handed_over:
+            await context.release(handed_over)
+        validated = by_phase[Phase.VALIDATED]
+        if validated:
+            await self._resume_validated(context, validated)
+        await context.finish()
+
+    async def _resume_validated(self, context: BatchContext, tps: list[TopicPartition]) -> None:
+        ends: dict[TopicPartition, int] = {}
+        unknown: dict[TopicPartition, Attempt] = {}
+        for tp in tps:
+            state = context.controller.image.partitions[context.link, tp]
+            if state.aligned_end is None or state.attempt is None:
+                raise PromoteStuck(f"{tp} is {state.phase} without the end and the epochs it was sent with")
+            ends[tp] = state.aligned_end
+            unknown[tp] = state.attempt
+        fencer, hand_over = self._ports.fencer, self._ports.hand_over
+        await context.insist(lambda timeout: fencer.fence(tps, timeout=timeout), "taking the fence again")
+        await context.insist(
+            lambda timeout: hand_over.caught_up(timeout=timeout), "reading the target's metadata log"
+        )
+        context.start_fence()
+        checks = Checks(context)
+        checks.expect_ends(ends)
+        await HandOverRun(context, checks, None, unknown).run(tps)
+
+    async def _end(self, job: PromoteJob, contexts: list[BatchContext]) -> PromoteOutcome:
+        phases_ms: dict[str, float] = {}
+        for context in contexts:
+            for name, value in context.phases_ms.items():
+                before = phases_ms.get(name, 0.0)
+                phases_ms[name] = max(before, value) if name == "fenced_total" else before + value
+        abandoned: dict[TopicPartition, str] = {}
+        for context in contexts:
+            abandoned |= context.abandoned
+        outcome = PromoteOutcome(
+            job_id=job.id,
+            promoted=tuple(tp for tp in job.partitions if self._phase(tp) is Phase.PROMOTED),
+            abandoned=abandoned,
+            phases_ms=phases_ms,
+        )
+        done = len(outcome.promoted) == len(job.partitions)
+        await self._controller.end_promote(
+            job,
+            JobStatus.DONE if done else JobStatus.ABANDONED,
+            None if done else outcome.reason or describe(abandoned),
+            phases_ms,
+        )
+        return outcome
+
+
+def batches(tps: Collection[TopicPartition], most: int) -> list[list[TopicPartition]]:
+    """Whole topics together as long as they fit; a topic with more partitions is cut."""
+    result: list[list[TopicPartition]] = []
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append(tp)
+    current: list[TopicPartition] = []
+    for partitions in topics.values():
+        if current and len(current) + len(partitions) > most:
+            result.append(current)
+            current = []
+        current = current + partitions
+        while len(current) > most:
+            result.append(current[:most])
+            current = current[most:]
+    if current:
+        result.append(current)
+    return result
+
+
+__all__ = ["PromoteAbandoned", "PromoteDriver", "PromoteOutcome", "PromoteStuck", "batches"]

@@ -1,0 +1,249 @@
+"""The steps before the hand-over may be sent: catch up, fence, align, compare the tails. All of it can be undone.
+
+Leaves in the batch's context only timings and reports; what was verified is `Verified`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from controller.alignment import (
+    PositionsVerdict,
+    SourceEnd,
+    describe_behind,
+    judge_ends,
+    judge_positions,
+)
+from controller.errors import PromoteAbandoned
+from controller.handover import broker_trouble
+from controller.phases import Phase
+from controller.promote_context import BatchContext
+from wire.types import TopicPartition
+
+# The longest single wait for an event, after which failures and brokers are looked at again.
+_SLICE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Source and replicas were equal up to `ends`, for exactly these incarnations of the replicas' brokers."""
+
+    ends: Mapping[TopicPartition, int]
+    replicas: Mapping[TopicPartition, Mapping[int, int]]
+
+
+class Checks:
+    """The checks of one batch. The baseline of the source's ends lives from the fence on."""
+
+    def __init__(self, context: BatchContext) -> None:
+        self._context = context
+        self._ports = context.ports
+        self._settings = context.settings
+        self._baseline: Mapping[TopicPartition, SourceEnd] = {}
+
+    def expect_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """After a restart: where the source ended when the batch was validated."""
+        self._baseline = {tp: SourceEnd(end, end, end) for tp, end in ends.items()}
+
+    async def catch_up(self) -> None:
+        """ACTIVE -> CATCHING_UP; returns when nothing but the last few records should keep the fence from closing."""
+        context = self._context
+        await context.controller.advance(context.link, context.tps, Phase.CATCHING_UP)
+        deadline = context.now() + self._settings.catch_up_timeout
+        with context.timed("catch_up"):
+            while not await self._nearly_there(deadline):
+                if context.now() >= deadline:
+                    raise PromoteAbandoned(
+                        f"not caught up within {self._settings.catch_up_timeout:g} s", dict(context.waiting)
+                    )
+        context.waiting = {}
+        context.tell()
+
+    async def _nearly_there(self, deadline: float) -> bool:
+        context, tps = self._context, self._context.tps
+        context.check_failures(tps)
+        left = max(deadline - context.now(), 0.001)
+        behind = self._behind(tps)
+        if behind:
+            context.waiting = behind
+            context.tell()
+            await self._wait_progress(tps, lambda: not self._behind(tps), min(left, 1.0))
+            return False
+        obstacles = {tp: found.reason for tp, found in context.plan(tps).obstacles.items()}
+        if obstacles:
+            context.waiting = obstacles
+            context.tell()
+            await self._wait_image(lambda: not context.plan(tps).obstacles, min(left, 1.0))
+            return False
+        ends = await self._read_ends(tps, min(left, self._settings.call_timeout))
+        transactions = {
+            tp: "a transaction is open at the source" for tp, e in ends.items() if e.in_transaction
+        }
+        if transactions:
+            context.waiting = transactions
+            context.tell()
+            await asyncio.sleep(min(left, self._settings.idle_poll))
+            return False
+        return True
+
+    def _behind(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        late: dict[TopicPartition, str] = {}
+        for tp, lag in self._ports.progress.lag(tps).items():
+            if lag is None:
+                late[tp] = "a target replica has not fetched yet"
+            elif lag > self._settings.max_lag:
+                late[tp] = f"{lag} offsets behind"
+        return late
+
+    async def take_fence(self) -> None:
+        """CATCHING_UP -> FENCED, written before the first produce is held."""
+        context = self._context
+        await context.controller.advance(context.link, context.tps, Phase.FENCED)
+        context.start_fence()
+        context.tell()
+        with context.timed("fence"):
+            timeout = min(self._settings.fence_drain_timeout, context.fence_left())
+            await context.within(
+                self._ports.fencer.fence(context.tps, timeout=timeout), timeout, "draining forwarded produces"
+            )
+
+    async def verify(self, tps: Collection[TopicPartition]) -> Verified:
+        """Align and compare, again and again until it holds or the fence's time is over.
+
+        Called again when a broker's incarnation changed or after a restart: by then the phase may be VALIDATED, and
+        only the checks are repeated.
+        """
+        while True:
+            verified = await self._verify_once(tps)
+            if verified is not None:
+                self._context.waiting = {}
+                return verified
+
+    async def _verify_once(self, tps: Collection[TopicPartition]) -> Verified | None:
+        context = self._context
+        with context.timed("align"):
+            aligned = await self._align_once(tps)
+        if aligned is None:
+            return None
+        with context.timed("validate"):
+            steps: list[Awaitable[object]] = [self._compare_tails(aligned.ends), self._source_rests(tps)]
+            if all(context.phase_of(tp) is Phase.FENCED for tp in tps):
+                # Written while the tails are compared: both have to be done before VALIDATED.
+                steps.append(
+                    context.controller.advance(context.link, tps, Phase.ALIGNED, aligned_ends=aligned.ends)
+                )
+            results = await _all(steps)
+            context.tell()
+        if not results[1]:
+            return None
+        # A broker that restarted meanwhile has to show its position again.
+        return aligned if context.plan(tps).replicas == aligned.replicas else None
+
+    async def _align_once(self, tps: Collection[TopicPartition]) -> Verified | None:
+        context = self._context
+        context.check_failures(tps)
+        plan = context.plan(tps)
+        hopeless = {tp: found.reason for tp, found in plan.obstacles.items() if not found.may_pass}
+        if hopeless:
+            raise PromoteAbandoned("the hand-over is not possible", hopeless)
+        if plan.obstacles:
+            context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
+            context.tell()
+            await self._wait_image(lambda: not context.plan(tps).obstacles, min(context.fence_left(), _SLICE))
+            return None
+        if not await self._source_rests(tps):
+            await asyncio.sleep(min(context.fence_left(), self._settings.poll))
+            return None
+        ends = {tp: self._baseline[tp].log_end_offset for tp in tps}
+
+        def judge() -> PositionsVerdict:
+            return judge_positions(ends, plan.replicas, self._ports.progress.positions(tps))
+
+        def decided() -> bool:
+            verdict = judge()
+            return verdict.all_there or bool(verdict.ahead)
+
+        await self._wait_progress(tps, decided, min(context.fence_left(), _SLICE))
+        verdict = judge()
+        if verdict.ahead:
+            raise PromoteAbandoned("a target replica is ahead of the source", verdict.ahead)
+        if verdict.behind:
+            context.waiting = describe_behind(verdict.behind, ends)
+            self._name_dead_brokers(verdict)
+            context.tell()
+            return None
+        # All are there: has the source's end stayed where it was?
+        return Verified(ends, plan.replicas) if await self._source_rests(tps) else None
+
+    def _name_dead_brokers(self, verdict: PositionsVerdict) -> None:
+        image = self._ports.hand_over.image()
+        for tp, late in verdict.behind.items():
+            for broker_id in late:
+                trouble = broker_trouble(image, broker_id)
+                if trouble is not None:
+                    self._context.waiting[tp] += f" ({trouble})"
+
+    async def _source_rests(self, tps: Collection[TopicPartition]) -> bool:
+        """Read the ends: True if all is settled there. Raises if somebody wrote past the fence."""
+        context = self._context
+        timeout = min(context.fence_left(), self._settings.call_timeout)
+        verdict = judge_ends(self._baseline, await self._read_ends(tps, timeout))
+        if verdict.moved:
+            raise PromoteAbandoned(
+                "somebody writes to the source past the fence (a producer that was not moved?)", verdict.moved
+            )
+        self._baseline = verdict.baseline
+        if verdict.unsettled:
+            context.waiting = dict(verdict.unsettled)
+            context.tell()
+        return not verdict.unsettled
+
+    async def _read_ends(
+        self, tps: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, SourceEnd]:
+        ends = await self._context.within(
+            self._ports.source_ends.ends(tps, timeout=timeout), timeout, "reading the source's ends"
+        )
+        missing = {tp: "no end offset from the source" for tp in tps if tp not in ends}
+        if missing:
+            raise PromoteAbandoned("the source did not answer for every partition", missing)
+        return ends
+
+    async def _compare_tails(self, ends: Mapping[TopicPartition, int]) -> None:
+        timeout = min(self._context.fence_left(), self._settings.call_timeout)
+        differing = await self._context.within(
+            self._ports.tail_check.check(ends, timeout=timeout), timeout, "comparing the tails"
+        )
+        if differing:
+            raise PromoteAbandoned("a replica's tail differs from the source's", differing)
+
+    async def _wait_progress(
+        self, tps: Collection[TopicPartition], predicate: Callable[[], bool], timeout: float
+    ) -> None:
+        await self._context.within(
+            self._ports.progress.wait_until(tps, predicate, timeout=timeout), timeout, "waiting for replicas"
+        )
+
+    async def _wait_image(self, predicate: Callable[[], bool], timeout: float) -> None:
+        await self._context.within(
+            self._ports.hand_over.wait_until(lambda _: predicate(), timeout=timeout),
+            timeout,
+            "waiting for the target's metadata",
+        )
+
+
+async def _all(steps: list[Awaitable[object]]) -> list[object]:
+    """Run the steps together. One error of several is raised as itself: the first is as good a reason as any."""
+
+    async def run(step: Awaitable[object]) -> object:
+        return await step
+
+    tasks: list[asyncio.Task[object]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(step)) for step in steps]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in tasks]

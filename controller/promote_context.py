@@ -1,0 +1,223 @@
+"""What the steps of a promote share: deadlines, insisting, timings, reports. No step lives here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import TypeVar
+
+from controller.errors import PromoteAbandoned, PromoteStuck
+from controller.handover import HandOverPlan, plan_hand_over
+from controller.manager import LinkController
+from controller.phases import PROMOTING, Phase
+from controller.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
+from wire.errors import LinkerError
+from wire.types import TopicId, TopicPartition
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# A port gets its deadline and normally says itself, in better words, that it was missed.
+_SLACK = 0.25
+
+
+class BatchContext:
+    """One batch of partitions of one job."""
+
+    def __init__(
+        self,
+        controller: LinkController,
+        link: str,
+        job_id: int,
+        tps: Collection[TopicPartition],
+        ports: PromotePorts,
+        settings: PromoteSettings,
+        report: Report | None,
+    ) -> None:
+        self.controller = controller
+        self.link = link
+        self.job_id = job_id
+        self.tps = tuple(sorted(tps))
+        self.ports = ports
+        self.settings = settings
+        self._report = report
+        self.phases_ms: dict[str, float] = {}
+        self.promoted: list[TopicPartition] = []
+        self.abandoned: dict[TopicPartition, str] = {}
+        self.fence_end = 0.0  # loop time; set when the fence is taken
+        self._fenced_since: float | None = None
+        # Why each partition waits, for reports and for the reason if the deadline passes.
+        self.waiting: dict[TopicPartition, str] = {}
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def phase_of(self, tp: TopicPartition) -> Phase:
+        return self.controller.image.partitions[self.link, tp].phase
+
+    def topic_id(self, tp: TopicPartition) -> TopicId:
+        return self.controller.image.mirrors[self.link, tp.topic].topic_id
+
+    def plan(self, tps: Collection[TopicPartition]) -> HandOverPlan:
+        """What could be handed over as the metadata image stands."""
+        port = self.ports.hand_over
+        return plan_hand_over(
+            port.image(), {tp: self.topic_id(tp) for tp in tps}, port.link_brokers(), port.own_broker
+        )
+
+    def check_failures(self, tps: Collection[TopicPartition]) -> None:
+        """A mirror that broke meanwhile (source re-created, retention outran it) must not be promoted."""
+        states = (self.controller.image.partitions[self.link, tp] for tp in tps)
+        failed = {state.tp: state.failure for state in states if state.failure is not None}
+        if failed:
+            raise PromoteAbandoned("the mirror failed", failed)
+
+    # Deadlines.
+
+    def start_fence(self) -> None:
+        self._fenced_since = self.now()
+        self.fence_end = self._fenced_since + self.settings.fence_deadline
+
+    def fence_left(self) -> float:
+        """Seconds until the fence has to be given up; raises with what was waited for when they are over."""
+        left = self.fence_end - self.now()
+        if left <= 0:
+            raise PromoteAbandoned(
+                f"not ready for the hand-over within {self.settings.fence_deadline:g} s of the fence",
+                dict(self.waiting),
+            )
+        return left
+
+    async def within(self, call: Awaitable[T], timeout: float, what: str) -> T:
+        """Hold a port to its deadline even if it does not itself."""
+        try:
+            async with asyncio.timeout(timeout + _SLACK):
+                return await call
+        except TimeoutError as error:
+            raise PromoteAbandoned(f"{what} took longer than {timeout:.3g} s") from error
+
+    async def insist(self, call: Callable[[float], Awaitable[object]], what: str) -> None:
+        """Repeat a step that may not be skipped; PromoteStuck leaves the phase for resume()."""
+        deadline = self.now() + self.settings.insist_timeout
+        pause = self.settings.backoff
+        while True:
+            try:
+                await self.within(call(self.settings.call_timeout), self.settings.call_timeout, what)
+                return
+            except LinkerError as error:
+                if self.now() >= deadline:
+                    raise PromoteStuck(f"{what}: {error}") from error
+                logger.warning("promote %d of link %s: %s: %s (again)", self.job_id, self.link, what, error)
+                self.tell(f"{what}: {error}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self.settings.max_backoff)
+
+    # Reports.
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        started = self.now()
+        try:
+            yield
+        finally:
+            self.phases_ms[name] = self.phases_ms.get(name, 0.0) + (self.now() - started) * 1000
+
+    def tell(self, waiting_for: str | None = None) -> None:
+        """Report where the batch stands. A report that fails is logged: it must not decide over a promote."""
+        if self._report is None:
+            return
+        phases = {tp: self.phase_of(tp) for tp in self.tps}
+        order = list(Phase)
+        progress = PromoteProgress(
+            job_id=self.job_id,
+            phase=min(phases.values(), key=order.index),
+            partitions=phases,
+            lag=self.ports.progress.lag(self.tps),
+            phases_ms=dict(self.phases_ms),
+            waiting_for=waiting_for or describe(self.waiting),
+        )
+        try:
+            self._report(progress)
+        except Exception:
+            logger.exception("promote %d of link %s: the report callback failed", self.job_id, self.link)
+
+    # Ways out.
+
+    async def go_back(self, reasons: Mapping[TopicPartition, str]) -> None:
+        """Unfence and return to ACTIVE. Only for partitions that certainly were not and cannot be handed over.
+
+        Unfence first: the hold ends sooner, and it ends even if the store is broken. A crash in between leaves a
+        phase from which resume() comes to the same end.
+        """
+        tps = sorted(reasons)
+        await self.insist(
+            lambda timeout: self.ports.fencer.unfence(tps, timeout=timeout), "releasing the fence"
+        )
+        self._stop_fence_clock()
+        held = [tp for tp in tps if self.phase_of(tp) in PROMOTING]
+        if held:
+            await self.controller.advance(self.link, held, Phase.ACTIVE, reasons=reasons)
+        self.abandoned.update(reasons)
+        self.waiting = {tp: why for tp, why in self.waiting.items() if tp not in reasons}
+        self.tell()
+
+    async def release(self, tps: Collection[TopicPartition]) -> None:
+        """The metadata log has the hand-over: clients first, then the store. A crash in between is settled again."""
+        chosen = sorted(tps)
+        await self.insist(
+            lambda timeout: self.ports.fencer.handed_over(chosen, timeout=timeout), "answering held produces"
+        )
+        self._stop_fence_clock()
+        fresh = [tp for tp in chosen if self.phase_of(tp) is Phase.VALIDATED]
+        if fresh:
+            await self.controller.advance(self.link, fresh, Phase.HANDED_OVER)
+        self.waiting = {tp: why for tp, why in self.waiting.items() if tp not in chosen}
+        self.tell()
+
+    async def finish(self) -> None:
+        """HANDED_OVER -> PROMOTED: what mirroring forced on a topic is put back once all of the topic is over."""
+        over = [tp for tp in self.tps if self.phase_of(tp) is Phase.HANDED_OVER]
+        if not over:
+            return
+        with self.timed("finish"):
+            for topic in dict.fromkeys(tp.topic for tp in over):
+                states = self.controller.image.topic_partitions(self.link, topic)
+                mirror = self.controller.image.mirrors[self.link, topic]
+                if mirror.restore_configs and all(
+                    state.phase in (Phase.HANDED_OVER, Phase.PROMOTED) for state in states
+                ):
+                    await self._restore(topic, mirror.restore_configs)
+            await self.controller.advance(self.link, over, Phase.PROMOTED)
+        self.promoted += over
+        self.tell()
+
+    async def _restore(self, topic: str, configs: Mapping[str, str | None]) -> None:
+        await self.insist(
+            lambda timeout: self.ports.configs.restore(topic, configs, timeout=timeout),
+            f"putting the configs of topic {topic} back",
+        )
+
+    def _stop_fence_clock(self) -> None:
+        """The longest hold of any partition of the batch is what is shown."""
+        if self._fenced_since is not None:
+            self.phases_ms["fenced_total"] = (self.now() - self._fenced_since) * 1000
+
+
+def describe(reasons: Mapping[TopicPartition, str], most: int = 5) -> str | None:
+    """`t-0: why; t-1: why and 10 more`."""
+    if not reasons:
+        return None
+    shown = [f"{tp}: {why}" for tp, why in sorted(reasons.items())[:most]]
+    more = len(reasons) - len(shown)
+    return "; ".join(shown) + (f" and {more} more partitions" if more else "")
+
+
+def full_reason(error: BaseException) -> str:
+    """One line out of whatever ended a batch."""
+    if isinstance(error, PromoteAbandoned):
+        details = describe(error.partitions)
+        return error.reason if details is None else f"{error.reason}: {details}"
+    return str(error) or repr(error)

@@ -1,0 +1,150 @@
+"""The durable entities. Frozen: a change is a new value, written as a record and replayed (`image`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controller.phases import Phase
+from wire.types import TopicId, TopicPartition
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A source cluster whose topics are mirrored here."""
+
+    name: str
+    source_cluster_id: str
+    properties: Mapping[
+        str, str
+    ]  # source client properties; secrets only as ${env:..} / ${file:..} references
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    created_at: int = 0  # wall clock, ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorTopic:
+    """One topic of a link, as it was set up."""
+
+    link: str
+    topic: str
+    topic_id: TopicId  # the target's
+    source_topic_id: TopicId | None  # None: the source is too old to have ids
+    partitions: int
+    paused: bool = False  # the operator's intent
+    start: str = "earliest"  # earliest | latest | a timestamp in ms
+    target_replicas: tuple[tuple[int, ...], ...] = ()  # per partition, preferred leader first
+    copied_configs: Mapping[str, str] = field(default_factory=dict)
+    # What promote has to put back: name -> value, None meaning "no override".
+    restore_configs: Mapping[str, str | None] = field(default_factory=dict)
+    created_at: int = 0
+
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
+        return tuple(TopicPartition(self.topic, index) for index in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The epochs an AlterPartition carried. It can succeed only while the partition has exactly these."""
+
+    leader_epoch: int
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPartition:
+    """One partition's durable state. The store's own version of the node is kept beside it, in the image."""
+
+    link: str
+    topic: str
+    partition: int
+    phase: Phase = Phase.LINKING
+    leader: int = -1
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    controller_epoch: int = 0
+    session_epoch: int = -1  # E0: constant for the mirror's life, the epoch all copied batches carry
+    start_offset: int | None = None  # None until resolved at the source
+    source_epochs: tuple[tuple[int, int], ...] = ()  # (source leader epoch, start offset), ascending
+    reason: str | None = None  # why it is where it is (failed, promote abandoned)
+    failure: str | None = None  # broke while a promote owned it; becomes FAILED if the promote is abandoned
+    aligned_end: int | None = None  # from ALIGNED on: where source and every replica ended
+    attempt: Attempt | None = None  # from VALIDATED on: the newest hand-over that may have been sent
+    since: int = 0  # wall clock ms of the last phase change
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdFloor:
+    """The target's allocator is known to hand out only ids >= floor; the source's was last seen at source_seen."""
+
+    link: str
+    floor: int
+    source_seen: int
+    sampled_at: int
+
+
+class JobStatus(StrEnum):
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    ABANDONED = "ABANDONED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteJob:
+    """One promote as the operator asked for it. Where it stands is in its partitions' phases."""
+
+    id: int
+    link: str
+    partitions: tuple[TopicPartition, ...]
+    status: JobStatus = JobStatus.RUNNING
+    started_at: int = 0
+    ended_at: int | None = None
+    reason: str | None = None
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(tp.topic for tp in self.partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarIdentity:
+    """What a link broker must reuse after a restart, or its mirrors become leaderless for good."""
+
+    broker_id: int
+    incarnation_id: bytes
+    log_dir_id: bytes
+    broker_epoch: int = -1
+
+
+# Records: what a decision emits and replay applies. An entity as a record means "this is its value now".
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLink:
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMirror:
+    """The topic with all its partitions."""
+
+    link: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePromoteJob:
+    link: str
+    id: int
+
+
+Entity = Link | MirrorTopic | MirrorPartition | ProducerIdFloor | PromoteJob | SidecarIdentity
+Record = Entity | RemoveLink | RemoveMirror | RemovePromoteJob

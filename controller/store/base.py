@@ -1,0 +1,123 @@
+"""The contract every state store keeps; one test suite holds all of them to it.
+
+A store is a tree of nodes. A node's value is JSON; its version is 0 when it is created and grows by one with each put
+(ZooKeeper's rule). Parents need not exist. A commit is atomic and durable when it returns; if it raises anything but
+the refusals below, or is cancelled, its outcome is *unknown* and the caller reads the store again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from controller.errors import ControllerError
+from controller.state import JsonValue
+
+
+class StoreError(ControllerError):
+    """The store cannot do what was asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the store open."""
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        holder = f"process {pid}" if pid is not None else "another process"
+        super().__init__(
+            f"the state store {path} is in use by {holder}: stop it, or give this sidecar a store.path of its own"
+        )
+        self.path = path
+        self.pid = pid
+
+
+class StoreTooNew(StoreError):
+    """Written by a newer version of this program."""
+
+    def __init__(self, path: str, found: int, supported: int) -> None:
+        super().__init__(
+            f"the state store {path} has schema version {found}, this program knows only up to {supported}: "
+            "use the newer version of the linker that wrote it"
+        )
+        self.found = found
+        self.supported = supported
+
+
+class VersionConflict(StoreError):
+    """A node was not as expected. Nothing of the commit was written."""
+
+    def __init__(self, path: str, expected: int | None, found: int | None) -> None:
+        super().__init__(f"{path}: expected {_version(expected)}, found {_version(found)}")
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+
+class ControllerFenced(StoreError):
+    """A controller with a higher epoch has taken over. Nothing of the commit was written."""
+
+    def __init__(self, epoch: int, current: int) -> None:
+        super().__init__(f"controller epoch {epoch} is fenced by epoch {current}")
+        self.epoch = epoch
+        self.current = current
+
+
+class NodeNotEmpty(StoreError):
+    """A node that still has children was to be deleted. Nothing of the commit was written."""
+
+
+def _version(version: int | None) -> str:
+    return "no node" if version is None else f"version {version}"
+
+
+class Versioned(NamedTuple):
+    value: JsonValue
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a node; `expect` is the version it must have now, None meaning that it must not exist."""
+
+    path: str
+    value: JsonValue
+    expect: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a node; `expect` is the version it must have now."""
+
+    path: str
+    expect: int
+
+
+Operation = Put | Delete
+
+
+class Store(Protocol):
+    """What the controller needs of a state store."""
+
+    async def get(self, path: str) -> Versioned | None:
+        """One node."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """The names below a path that are nodes or have nodes below them, sorted."""
+        ...
+
+    async def tree(self, path: str) -> Mapping[str, Versioned]:
+        """All nodes strictly below a path, from one consistent moment."""
+        ...
+
+    async def claim(self) -> int:
+        """Become the controller: a controller epoch above every earlier one, which fences the earlier ones."""
+        ...
+
+    async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        """All of the operations in their order, or none."""
+        ...
+
+    async def close(self) -> None:
+        """Give the store free for others; waits for what is being written."""
+        ...
