@@ -1,7 +1,7 @@
 """Client side of one socket: pipelined requests out, replies back in the order the requests left.
 
-The channel knows frames and correlation ids, nothing of what they mean. Deadlines belong to the callers: an answer
-that is given up on leaves the order intact only if it is still read, or the channel is closed.
+The channel knows frames and correlation ids, nothing of what they mean. Deadlines belong to the callers: an
+answer that is given up on leaves the order intact only if it is still read, or the channel is closed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _CORRELATION = struct.Struct(">i")
 class Channel(asyncio.BufferedProtocol):
     """Pipelined FIFO request/response on one connection.
 
-    Every on_reply is called exactly once: with its reply, or with ConnectionLost(sent=True) when the connection
-    ends first. When a broken stream is the reason, that is the error's __cause__ and `closed_reason`.
+    Every on_reply is called exactly once: with its reply, or with ConnectionLost(sent=True) when the
+    connection ends first. When a broken stream is the reason, that is the error's __cause__ and
+    `closed_reason`.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Channel(asyncio.BufferedProtocol):
         self.closed_reason: BaseException | None = None
         self.bytes_received = 0
 
-    # --- what users call -----------------------------------------------------------------------------------------
+    # --- what users call ------------------------------------------------------------------------------------
 
     def send(self, correlation_id: int, buffers: Sequence[Buffer], on_reply: OnReply | None) -> None:
-        """Write one framed request (size prefix included). Raises ConnectionLost(sent=False) on a closed channel.
+        """Write one framed request (size prefix included). Raises ConnectionLost(sent=False) on a closed
+        channel.
 
         `on_reply` None means that the peer will not answer (acks=0).
         """
@@ -121,7 +123,7 @@ class Channel(asyncio.BufferedProtocol):
         name = self._transport.get_extra_info("sockname")
         return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
-    # --- what the event loop calls -------------------------------------------------------------------------------
+    # --- what the event loop calls --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -149,7 +151,9 @@ class Channel(asyncio.BufferedProtocol):
     def _deliver(self, frame: memoryview) -> bool:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         if not self._pending:
-            self.close(MalformedFrame(f"a reply nobody waits for, correlation id {correlation_id}", peer=self.peer))
+            self.close(
+                MalformedFrame(f"a reply nobody waits for, correlation id {correlation_id}", peer=self.peer)
+            )
             return False
         expected, on_reply = self._pending[0]
         if correlation_id != expected:
@@ -180,7 +184,7 @@ class Channel(asyncio.BufferedProtocol):
         self.write_paused = False
         self._wake_drain()
 
-    # --- ending --------------------------------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------------------------
 
     def _fail(self, reason: BaseException | None) -> None:
         if self.closed:
@@ -189,7 +193,9 @@ class Channel(asyncio.BufferedProtocol):
         self.closed_reason = reason
         self._wake_drain()
         pending, self._pending = self._pending, deque()
-        text = "the connection was closed" if reason is None else f"the connection was lost: {describe(reason)}"
+        text = (
+            "the connection was closed" if reason is None else f"the connection was lost: {describe(reason)}"
+        )
         for _, on_reply in pending:
             lost = ConnectionLost(text, sent=True, peer=self.peer)
             lost.__cause__ = reason

@@ -1,7 +1,8 @@
 """Requests and responses as plain dicts in, schema entities out, through kio. Off the hot path only.
 
-Callers give the fields they care about; what a version lacks is dropped and what they leave out gets the schema's
-default or a neutral value. So one dict serves every version. A name that *no* version knows is a bug of ours.
+Callers give the fields they care about; what a version lacks is dropped and what they leave out gets the
+schema's default or a neutral value. So one dict serves every version. A name that *no* version knows is a bug
+of ours.
 """
 
 from __future__ import annotations
@@ -143,7 +144,9 @@ def _write(out: io.BytesIO, entity_type: Any, values: Mapping[str, object], api:
 def _read(entity_type: Any, data: bytes, offset: int, api: str, version: int) -> tuple[Any, int]:
     try:
         entity, size = entity_reader(entity_type)(data, offset)
-    except Exception as error:  # kio raises its own errors, ValueError, UnicodeDecodeError, OverflowError, ...
+    except (
+        Exception
+    ) as error:  # kio raises its own errors, ValueError, UnicodeDecodeError, OverflowError, ...
         raise MalformedFrame(f"cannot decode: {error}", api=api, version=version) from error
     return entity, offset + size
 
@@ -155,7 +158,7 @@ def _read_all(entity_type: Any, data: bytes, offset: int, api: str, version: int
     return entity
 
 
-# --- dicts to entities -------------------------------------------------------------------------------------------
+# --- dicts to entities --------------------------------------------------------------------------------------
 
 
 class _Field(NamedTuple):
@@ -187,7 +190,9 @@ def _build(entity_type: Any, values: Mapping[str, object], api: str) -> Any:
         known = _known_names(api, entity_type.__name__)
         for name in values:
             if name not in known and name.removesuffix("_ms") not in known:
-                raise LocalProtocolError(f"{entity_type.__name__} has no field {name!r} in any version", api=api)
+                raise LocalProtocolError(
+                    f"{entity_type.__name__} has no field {name!r} in any version", api=api
+                )
     try:
         return entity_type(**arguments)
     except Exception as error:
@@ -289,7 +294,14 @@ _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "bytes": _convert_bytes,
     "records": _convert_bytes,
 }
-_NEUTRAL: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None, "float64": 0.0}
+_NEUTRAL: dict[str, Any] = {
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "bool": False,
+    "uuid": None,
+    "float64": 0.0,
+}
 
 
 def _api_of(entity_type: Any) -> str:
@@ -298,7 +310,9 @@ def _api_of(entity_type: Any) -> str:
 
 @functools.cache
 def _known_names(api: str, class_name: str) -> frozenset[str]:
-    """The field names a struct has in any version; nested structs are looked up on both sides of the exchange."""
+    """The field names a struct has in any version; nested structs are looked up on both sides of the
+    exchange.
+    """
     names: set[str] = set()
     if api not in _API_KEYS:
         return frozenset(names)

@@ -1,4 +1,5 @@
-"""One authenticated client connection: TCP or TLS, ApiVersions, SASL, then typed calls by the highest common version.
+"""One authenticated client connection: TCP or TLS, ApiVersions, SASL, then typed calls by the highest common
+version.
 
 The hot path takes `.channel` and frames its own requests; both share the correlation ids of this connection.
 Which node to connect to, and what to do when it dies, is decided elsewhere (cluster.py).
@@ -63,8 +64,8 @@ class Connection:
     ) -> Connection:
         """Connect and authenticate within `timeout` seconds.
 
-        ConnectionLost(sent=False) if the peer cannot be reached or hangs up, RequestTimedOut when it takes too long,
-        AuthenticationFailed when TLS or SASL refuses.
+        ConnectionLost(sent=False) if the peer cannot be reached or hangs up, RequestTimedOut when it takes
+        too long, AuthenticationFailed when TLS or SASL refuses.
         """
         address = format_address(host, port)
         channel = Channel(max_frame=max_frame, alloc=alloc)
@@ -113,7 +114,8 @@ class Connection:
             raise BrokerError(int(answer.error_code), api="api_versions", peer=self.peer)
         self._ranges = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
         self.supported_features = {
-            item.name: (item.min_version, item.max_version) for item in getattr(answer, "supported_features", ())
+            item.name: (item.min_version, item.max_version)
+            for item in getattr(answer, "supported_features", ())
         }
         self.finalized_features = {
             item.name: (item.min_version_level, item.max_version_level)
@@ -121,7 +123,7 @@ class Connection:
         }
         self.finalized_features_epoch = getattr(answer, "finalized_features_epoch", -1)
 
-    # --- calls ---------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------
 
     async def api_versions(self, version: int = 4, *, timeout: float = 30.0) -> Any:
         """Ask again (finalized features change); the answer is kept too."""
@@ -162,7 +164,7 @@ class Connection:
         version: int | None = None,
         max_version: int | None = None,
     ) -> Any:
-        """One request and its decoded answer; the connection is closed if that takes longer than `timeout`."""
+        """One request and its decoded answer; the connection is closed if it takes longer than `timeout`."""
         chosen = self.pick_version(api, version=version, max_version=max_version)
         try:
             async with asyncio.timeout(timeout):
@@ -208,7 +210,7 @@ class Connection:
     def _software() -> dict[str, object]:
         return {"client_software_name": SOFTWARE_NAME, "client_software_version": SOFTWARE_VERSION}
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -237,7 +239,9 @@ async def _connect(channel: Channel, host: str, port: int, security: ClientSecur
             server_hostname=host if context is not None else None,
         )
     except ssl.SSLError as error:
-        raise AuthenticationFailed(f"TLS failed: {describe(error)}", peer=format_address(host, port)) from error
+        raise AuthenticationFailed(
+            f"TLS failed: {describe(error)}", peer=format_address(host, port)
+        ) from error
     except OSError as error:
         raise ConnectionLost(describe(error), sent=False, peer=format_address(host, port)) from error
     sock = transport.get_extra_info("socket")

@@ -1,9 +1,9 @@
 """Cutting a byte stream into Kafka frames without copying. Sans-I/O: no socket and no event loop here.
 
 Received bytes land in a scratch buffer; a frame that fits is handed out as a view of it. A scratch is never
-written again where a view may point: when its rest is too small a *new* one is taken and only the partial tail
-is copied. A frame too large for a scratch gets a buffer of its own and is received straight into it. So a view
-stays valid for as long as somebody holds it, and the memory goes when the views go.
+written again where a view may point: when its rest is too small a *new* one is taken and only the partial
+tail is copied. A frame too large for a scratch gets a buffer of its own and is received straight into it. So
+a view stays valid for as long as somebody holds it, and the memory goes when the views go.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SIZE = struct.Struct(">i")
 class FrameReader:
     """Collects received bytes into frames.
 
-    `commit_max` bounds what is allocated on the mere announcement of a size: beyond it the buffer of a large frame
-    grows as its bytes arrive. A listener uses it, so a peer that only announces costs nothing.
+    `commit_max` bounds what is allocated on the mere announcement of a size: beyond it the buffer of a large
+    frame grows as its bytes arrive. A listener uses it, so a peer that only announces costs nothing.
     """
 
     __slots__ = (

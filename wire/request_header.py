@@ -1,4 +1,6 @@
-"""Request headers by hand: the listener reads one per request, and the hot path cannot afford the schema codec."""
+"""Request headers by hand: the listener reads one per request, and the hot path cannot afford the schema
+codec.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 
 def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header and where the body starts; MalformedFrame for anything that is none, an unknown api key included."""
+    """The header and where the body starts; MalformedFrame for anything that is none, an unknown api key
+    included.
+    """
     try:
         api_key, api_version, correlation_id, length = _FIXED.unpack_from(frame)
     except struct.error:

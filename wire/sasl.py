@@ -23,7 +23,9 @@ _MAX_ITERATIONS = 2_000_000
 
 
 async def authenticate(call: Call, credentials: SaslCredentials, *, peer: str) -> int:
-    """Authenticate over `call(api, fields, max_version)`; returns the session's lifetime in ms, 0 for no limit."""
+    """Authenticate over `call(api, fields, max_version)`; returns the session's lifetime in ms, 0 for no
+    limit.
+    """
     answer = await call("sasl_handshake", {"mechanism": credentials.mechanism}, 1)
     code = int(answer.error_code)
     if code == _UNSUPPORTED_MECHANISM:
@@ -95,7 +97,9 @@ class ScramClient:
         except (KeyError, ValueError, binascii.Error):
             raise ScramError("SCRAM: the server's first message lacks salt or iterations") from None
         if not _MIN_ITERATIONS <= iterations <= _MAX_ITERATIONS:
-            raise ScramError(f"SCRAM: {iterations} iterations is outside {_MIN_ITERATIONS}..{_MAX_ITERATIONS}")
+            raise ScramError(
+                f"SCRAM: {iterations} iterations is outside {_MIN_ITERATIONS}..{_MAX_ITERATIONS}"
+            )
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._digest, client_key).digest()

@@ -1,6 +1,7 @@
 """How a connection or a listener is protected, from Kafka's own property names. PEM only.
 
-The one place where TLS contexts are built and credentials are kept; the SASL exchange itself lives in sasl.py.
+The one place where TLS contexts are built and credentials are kept; the SASL exchange itself lives in
+sasl.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from wire.errors import InvalidSecurityConfig
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-_JAAS_OPTION = re.compile(r"""([A-Za-z][\w.]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_JAAS_OPTION = re.compile(
+    r"""([A-Za-z][\w.]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
+)
 _JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 
@@ -111,7 +114,9 @@ class ClientSecurity:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How clients and brokers connect to us. With `sasl`, who they are is asked of a real broker (see the router)."""
+    """How clients and brokers connect to us. With `sasl`, who they are is asked of a real broker (see the
+    router).
+    """
 
     protocol: str = "PLAINTEXT"
     tls: TlsMaterial | None = None
@@ -130,17 +135,21 @@ class ListenerSecurity:
         tls = TlsMaterial.from_properties(props, prefix)
         if tls.chain is None:
             raise InvalidSecurityConfig(
-                f"a {protocol} listener needs {prefix}ssl.keystore.location, or {prefix}ssl.keystore.key with "
-                f"{prefix}ssl.keystore.certificate.chain"
+                f"a {protocol} listener needs {prefix}ssl.keystore.location, or "
+                f"{prefix}ssl.keystore.key with {prefix}ssl.keystore.certificate.chain"
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         tls.load_into(context)
         auth = props.get(f"{prefix}ssl.client.auth", "none").strip().lower()
         if auth not in ("none", "requested", "required"):
-            raise InvalidSecurityConfig(f"{prefix}ssl.client.auth={auth}: none, requested or required is known")
+            raise InvalidSecurityConfig(
+                f"{prefix}ssl.client.auth={auth}: none, requested or required is known"
+            )
         if auth != "none" and tls.trust is None:
-            raise InvalidSecurityConfig(f"{prefix}ssl.client.auth={auth} needs {prefix}ssl.truststore.location")
+            raise InvalidSecurityConfig(
+                f"{prefix}ssl.client.auth={auth} needs {prefix}ssl.truststore.location"
+            )
         context.verify_mode = {
             "none": ssl.CERT_NONE,
             "requested": ssl.CERT_OPTIONAL,
@@ -159,7 +168,9 @@ class ListenerSecurity:
 def _protocol(value: str, prefix: str) -> str:
     protocol = value.strip().upper()
     if protocol not in PROTOCOLS:
-        raise InvalidSecurityConfig(f"{prefix}security.protocol={value}: one of {', '.join(PROTOCOLS)} is known")
+        raise InvalidSecurityConfig(
+            f"{prefix}security.protocol={value}: one of {', '.join(PROTOCOLS)} is known"
+        )
     return protocol
 
 
@@ -185,7 +196,9 @@ def _sasl(props: Mapping[str, str], prefix: str) -> SaslCredentials:
 
 
 def parse_jaas(text: str) -> dict[str, str]:
-    """The options of a one-module JAAS line, such as `...PlainLoginModule required username="u" password="p";`."""
+    """The options of a one-module JAAS line, such as `...PlainLoginModule required username="u"
+    password="p";`.
+    """
     options = {}
     for name, double, single, bare in _JAAS_OPTION.findall(text):
         options[name] = re.sub(r"\\(.)", r"\1", double or single) if double or single else bare
@@ -213,8 +226,9 @@ def _pem(props: Mapping[str, str], prefix: str, inline: str | None, store: str) 
 def _not_pem(name: str, location: str, kind: str, raw: bytes) -> str:
     if kind == "JKS" or (not kind and raw.startswith(_JKS_MAGIC)):
         return (
-            f"{name} is a JKS store and only PEM is read; convert it: keytool -importkeystore -srckeystore {location} "
-            "-destkeystore store.p12 -deststoretype PKCS12 && openssl pkcs12 -in store.p12 -nodes -out store.pem"
+            f"{name} is a JKS store and only PEM is read; convert it: "
+            f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype PKCS12 && "
+            "openssl pkcs12 -in store.p12 -nodes -out store.pem"
         )
     if kind == "PKCS12" or raw[:1] == b"\x30":
         return (

@@ -40,7 +40,8 @@ class ListenerLimits:
     max_frame: int = 110 * 1024 * 1024
     max_pipelined: int = 32
     write_high_water: int = 4 * 1024 * 1024
-    #: Without a whole request for that long a connection with nothing open is closed; half a request does not count.
+    #: Without a whole request for that long a connection with nothing open is closed; half a request does not
+    #: count.
     idle_timeout: float = 600.0
     tls_handshake_timeout: float = 15.0
 
@@ -94,8 +95,9 @@ class Exchange:
 class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection.
 
-    Invariants: `_open` holds the dispatched exchanges in request order, at most max_pipelined; frames that came with
-    them wait in `_backlog` (bounded by one scratch buffer) and nothing is read while that or a pause stands.
+    Invariants: `_open` holds the dispatched exchanges in request order, at most max_pipelined; frames that
+    came with them wait in `_backlog` (bounded by one scratch buffer) and nothing is read while that or a
+    pause stands.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -119,7 +121,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         #: Whatever handlers want to remember about this connection.
         self.local: dict[str, Any] = {}
 
-    # --- for handlers --------------------------------------------------------------------------------------------
+    # --- for handlers ---------------------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
         """Take no further requests until resume_reading was called as often."""
@@ -156,7 +158,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         name = self._transport.get_extra_info("sockname")
         return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
-    # --- what the event loop calls -------------------------------------------------------------------------------
+    # --- what the event loop calls --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -195,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._dispatch()
 
-    # --- requests ------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     @property
     def _may_dispatch(self) -> bool:
@@ -207,7 +209,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _dispatch(self) -> None:
-        # A handler that answers at once comes back here through _flush: the loop below goes on, it does not recurse.
+        # A handler that answers at once comes back here through _flush: the loop below goes on, it does not
+        # recurse.
         if self._dispatching:
             return
         self._dispatching = True
@@ -253,6 +256,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
         if ready and not self.closed and self._transport is not None:
             self._transport.writelines(ready)
+        if self._owner.closing:
+            self._owner.note_progress()
         self._dispatch()
 
     def _protocol_error(self, error: MalformedFrame) -> None:
@@ -271,7 +276,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             else:
                 transport.resume_reading()
 
-    # --- ending --------------------------------------------------------------------------------------------------
+    # --- ending ---------------------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
         self._idle_timer = None
@@ -282,7 +287,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if loop.time() >= due and not self._open and not self._backlog:
             self.abort(WireError(f"idle for {self._limits.idle_timeout:g} s", peer=self.peer))
             return
-        self._idle_timer = loop.call_at(max(due, loop.time() + self._limits.idle_timeout / 4), self._check_idle)
+        self._idle_timer = loop.call_at(
+            max(due, loop.time() + self._limits.idle_timeout / 4), self._check_idle
+        )
 
     def _end(self, reason: BaseException | None) -> None:
         if self.closed:
@@ -294,7 +301,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._idle_timer = None
         self._owner.forget(self)
         for exchange in self._open:
-            exchange._done = True  # noqa: SLF001 - a late answer to a dead connection is dropped, not an error
+            exchange._done = True  # noqa: SLF001 - a late answer is dropped, not an error
         self._open.clear()
         self._backlog.clear()
         callbacks, self._on_close = self._on_close, []
@@ -321,6 +328,8 @@ class Listener:
         #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
         self.protocol_errors = 0
         self._server: asyncio.Server | None = None
+        # Set once the listener is closing and no exchange is open any more.
+        self._quiet = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -330,15 +339,27 @@ class Listener:
 
     def forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
+        self.note_progress()
+
+    def note_progress(self) -> None:
+        """An exchange or a connection ended; what close() waits for."""
+        if self.closing and not any(connection.open_exchanges for connection in self.connections):
+            self._quiet.set()
 
     async def close(self, grace: float = 0.0) -> None:
-        """Accept nothing more, give open exchanges `grace` seconds to be answered, then close every connection."""
+        """Accept nothing more, give open exchanges `grace` seconds to be answered, then close every
+        connection.
+        """
         self.closing = True
         if self._server is not None:
             self._server.close()
         deadline = asyncio.get_running_loop().time() + grace
-        while any(c.open_exchanges for c in self.connections) and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(min(0.02, grace))
+        self.note_progress()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._quiet.wait()
+        except TimeoutError:
+            pass  # who is not answered by now sees the connection close
         for connection in list(self.connections):
             connection.abort()
         if self._server is not None:
@@ -354,7 +375,7 @@ async def start_listener(
     handler: Callable[[Exchange], None],
     limits: ListenerLimits | None = None,
 ) -> Listener:
-    """Listen on host:port (port 0: an ephemeral one); every request goes to `handler`, which must not block."""
+    """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block."""
     listener = Listener(info, handler, limits or ListenerLimits())
     context: ssl.SSLContext | None = security.ssl_context()
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001 - its only maker

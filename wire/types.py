@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
-# A topic id is its 16 raw bytes everywhere in this code base; uuid.UUID appears only at the schema codec's edge.
+# A topic id is its 16 raw bytes everywhere in this code base; uuid.UUID appears only at the schema codec's
+# edge.
 TopicId = bytes
 
 ZERO_TOPIC_ID: TopicId = bytes(16)

@@ -1,8 +1,8 @@
 """A Kafka cluster in memory on real loopback sockets, for tests only.
 
-`FakeCluster` holds topics and nodes; `FakeBroker` is one node's socket. One module per api answers requests the way
-Kafka's broker does; `Fault` makes an answer go wrong. What is not modelled: replication between the nodes (all
-replicas of a partition share one log), groups, ACLs, compaction.
+`FakeCluster` holds topics and nodes; `FakeBroker` is one node's socket. One module per api answers requests
+the way Kafka's broker does; `Fault` makes an answer go wrong. What is not modelled: replication between the
+nodes (all replicas of a partition share one log), groups, ACLs, compaction.
 """
 
 from tests.fakes.batches import BatchInfo, build_batch, control_batch, parse_batches, values_of

@@ -110,7 +110,9 @@ def build_batch(
     return bytes(batch)
 
 
-def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, base_offset: int = 0, leader_epoch: int = 0) -> bytes:
+def control_batch(
+    producer_id: int, producer_epoch: int, *, commit: bool, base_offset: int = 0, leader_epoch: int = 0
+) -> bytes:
     """A transaction marker."""
     key = struct.pack(">hh", 0, 1 if commit else 0)
     value = struct.pack(">hi", 0, 0)
@@ -137,7 +139,21 @@ def parse_batches(data: bytes | bytearray | memoryview, *, allow_partial: bool =
             break
         base, _, epoch, _, crc, attributes, delta, first, last, pid, pepoch, sequence, count = fields
         batches.append(
-            BatchInfo(position, size, base, base + delta, epoch, crc, attributes, first, last, pid, pepoch, sequence, count)
+            BatchInfo(
+                position,
+                size,
+                base,
+                base + delta,
+                epoch,
+                crc,
+                attributes,
+                first,
+                last,
+                pid,
+                pepoch,
+                sequence,
+                count,
+            )
         )
         position += size
     if position != len(data) and not allow_partial:
@@ -163,7 +179,9 @@ def values_of(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes | N
             key_length, at = _read_varint(raw, at)
             at += max(key_length, 0)
             value_length, at = _read_varint(raw, at)
-            found.append((batch.base_offset + delta, None if value_length < 0 else raw[at : at + value_length]))
+            found.append(
+                (batch.base_offset + delta, None if value_length < 0 else raw[at : at + value_length])
+            )
             position = end
     return found
 

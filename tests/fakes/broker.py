@@ -107,7 +107,8 @@ class FakeBroker:
                 if not await self._answer(frame, client, writer):
                     break
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            # a cancel is ours (stop, disconnect_all); asyncio.streams would report a cancelled handler as an error
+            # a cancel is ours (stop, disconnect_all); asyncio.streams would report a cancelled handler as an
+            # error
             pass
         except Exception as error:
             self.errors.append(error)
@@ -133,7 +134,11 @@ class FakeBroker:
             self.errors.append(error)
             return False
         self._note(api, header, entity)
-        if self.cluster.sasl_users is not None and client.authenticated is None and api not in _BEFORE_AUTHENTICATION:
+        if (
+            self.cluster.sasl_users is not None
+            and client.authenticated is None
+            and api not in _BEFORE_AUTHENTICATION
+        ):
             return False
         fault = self.cluster.take_fault(api, self.id, entity)
         request = Request(header, api, entity, client)

@@ -103,7 +103,7 @@ class FakeCluster:
         self.brokers: dict[int, FakeBroker] = {i: FakeBroker(self, i) for i in ids}
         self._changed = asyncio.Event()
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> FakeCluster:
         for broker in self.brokers.values():
@@ -122,7 +122,7 @@ class FakeCluster:
     def bootstrap_servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
 
-    # --- topics --------------------------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------
 
     def add_topic(
         self,
@@ -198,7 +198,7 @@ class FakeCluster:
         lost.leader_epoch += 1
         self.notify()
 
-    # --- faults and observation ----------------------------------------------------------------------------------
+    # --- faults and observation -----------------------------------------------------------------------------
 
     def inject(self, api: str, **fault: Any) -> Fault:
         """Make the next requests of `api` go wrong; see Fault."""

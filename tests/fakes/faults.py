@@ -11,8 +11,9 @@ from typing import Any
 class Fault:
     """Applies to the next `times` requests of `api` (None: until removed) that `node` and `match` select.
 
-    `process=False` skips the handler: the request is lost before it took effect. With `process=True` and `drop` or
-    `close_after` it takes effect and only the answer is lost, which is what makes an outcome unknown.
+    `process=False` skips the handler: the request is lost before it took effect. With `process=True` and
+    `drop` or `close_after` it takes effect and only the answer is lost, which is what makes an outcome
+    unknown.
     """
 
     api: str

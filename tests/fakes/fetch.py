@@ -36,7 +36,11 @@ class Session:
 
 
 async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
-    if request.forced_error in (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR):
+    if request.forced_error in (
+        FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR,
+    ):
         return {"error_code": request.forced_error, "session_id": 0, "responses": ()}
     if request.version < 7:
         return await _fetch(broker, request, _wanted(request), None)
@@ -108,7 +112,8 @@ async def _fetch(
         "session_id": session.id if session is not None else 0,
         "responses": [{name: topic, "partitions": parts} for topic, parts in responses.items()],
         "node_endpoints": [
-            {"node_id": node.id, "host": node.host, "port": node.port} for node in broker.cluster.brokers.values()
+            {"node_id": node.id, "host": node.host, "port": node.port}
+            for node in broker.cluster.brokers.values()
         ]
         if moved
         else (),
@@ -148,7 +153,11 @@ def _read_all(
         size = len(answer["records"])
         total += size
         left -= size
-        if answer["error_code"] or "diverging_epoch" in answer or answer.get("preferred_read_replica", -1) >= 0:
+        if (
+            answer["error_code"]
+            or "diverging_epoch" in answer
+            or answer.get("preferred_read_replica", -1) >= 0
+        ):
             urgent = True
     return answers, total, urgent
 

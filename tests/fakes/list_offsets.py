@@ -22,7 +22,10 @@ EARLIEST_LOCAL = -4
 async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
     return {
         "topics": [
-            {"name": topic.name, "partitions": [_answer(broker, request, topic.name, ask) for ask in topic.partitions]}
+            {
+                "name": topic.name,
+                "partitions": [_answer(broker, request, topic.name, ask) for ask in topic.partitions],
+            }
             for topic in request.entity.topics
         ]
     }

@@ -1,4 +1,4 @@
-"""One partition's log in memory: raw batches, epochs, watermarks and the producer states Kafka keeps with it."""
+"""One partition's log in memory: raw batches, epochs, watermarks, and the producers' states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class ProducerState:
     """The last five batches of one producer, as Kafka remembers them."""
 
     epoch: int
-    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))  # first, last, offset
+    batches: deque[tuple[int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=5)
+    )  # first, last, offset
 
 
 class FakeLog:
@@ -48,7 +50,7 @@ class FakeLog:
         self.open_transactions: dict[int, int] = {}  # producer id -> first offset
         self.aborted: list[tuple[int, int, int]] = []  # producer id, first offset, last offset
 
-    # --- watermarks ----------------------------------------------------------------------------------------------
+    # --- watermarks -----------------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
@@ -63,7 +65,7 @@ class FakeLog:
     def last_stable_offset(self) -> int:
         return min([self.high_watermark, *self.open_transactions.values()])
 
-    # --- writing -------------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def append(self, data: bytes, leader_epoch: int) -> AppendResult:
         """What a leader does with the records of one produce request."""
@@ -83,13 +85,19 @@ class FakeLog:
             self._store(data[info.position : info.position + info.size], self.log_end_offset, leader_epoch)
         return AppendResult(0, base_offset)
 
-    def add(self, records: object = 1, *, leader_epoch: int = 0, at: int | None = None, **batch: object) -> int:
-        """Put a batch at the end, or further on at offset `at` (a gap, as compaction leaves them); its base offset."""
+    def add(
+        self, records: object = 1, *, leader_epoch: int = 0, at: int | None = None, **batch: object
+    ) -> int:
+        """Put a batch at the end, or further on at offset `at` (a gap, as compaction leaves them); its base
+        offset.
+        """
         base_offset = self.log_end_offset if at is None else at
         self._store(build_batch(records, **batch), base_offset, leader_epoch)  # type: ignore[arg-type]
         return base_offset
 
-    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, leader_epoch: int = 0) -> int:
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, *, commit: bool, leader_epoch: int = 0
+    ) -> int:
         base_offset = self.log_end_offset
         self._store(control_batch(producer_id, producer_epoch, commit=commit), base_offset, leader_epoch)
         first = self.open_transactions.pop(producer_id, None)
@@ -152,10 +160,10 @@ class FakeLog:
         if info.is_transactional:
             self.open_transactions.setdefault(info.producer_id, info.base_offset)
 
-    # --- reading -------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, until: int, whole_first: bool = True) -> bytes:
-        """Bytes from the batch that holds `offset` up to offset `until`; the last batch is cut at max_bytes."""
+        """From the batch that holds `offset` up to offset `until`; the last batch is cut at max_bytes."""
         found = bytearray()
         for stored in self.batches:
             if stored.info.last_offset < offset:
@@ -172,11 +180,13 @@ class FakeLog:
         return b"".join(stored.data for stored in self.batches)
 
     def epoch_end(self, epoch: int, current_epoch: int) -> tuple[int, int]:
-        """LeaderEpochFileCache.endOffsetFor: the largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
+        """LeaderEpochFileCache.endOffsetFor: the largest epoch <= `epoch` and where it ended; (-1, -1) if
+        unknown.
+        """
         if epoch == -1:
             return -1, -1
         latest = self.epochs[-1][0] if self.epochs else -1
-        if epoch == latest or epoch == current_epoch:
+        if epoch in (latest, current_epoch):
             return epoch, self.log_end_offset
         higher = next(((e, start) for e, start in self.epochs if e > epoch), None)
         if higher is None:

@@ -1,4 +1,5 @@
-"""Metadata-log records and batches as a controller writes them: the encoding side that product code does not need.
+"""Metadata-log records and batches as a controller writes them: the encoding side that product code does not
+need.
 
 Driven by the same generated tables as the decoder; values are the newest version's unless asked otherwise.
 """

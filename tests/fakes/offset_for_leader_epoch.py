@@ -19,14 +19,22 @@ if TYPE_CHECKING:
 async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_answer(broker, request, topic.topic, a) for a in topic.partitions]}
+            {
+                "topic": topic.topic,
+                "partitions": [_answer(broker, request, topic.topic, a) for a in topic.partitions],
+            }
             for topic in request.entity.topics
         ]
     }
 
 
 def _answer(broker: FakeBroker, request: Request, name: str, ask: Any) -> Mapping[str, object]:
-    base = {"partition": ask.partition, "error_code": request.forced_error, "leader_epoch": -1, "end_offset": -1}
+    base = {
+        "partition": ask.partition,
+        "error_code": request.forced_error,
+        "leader_epoch": -1,
+        "end_offset": -1,
+    }
     partition = broker.cluster.find(broker.cluster.topics.get(name), ask.partition)
     if request.forced_error:
         return base

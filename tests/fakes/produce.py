@@ -46,7 +46,12 @@ async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
 def _append(
     broker: FakeBroker, request: Request, topic: FakeTopic | None, partition: FakePartition | None, item: Any
 ) -> dict[str, object]:
-    answer: dict[str, object] = {"index": item.index, "base_offset": -1, "log_append_time": -1, "log_start_offset": -1}
+    answer: dict[str, object] = {
+        "index": item.index,
+        "base_offset": -1,
+        "log_append_time": -1,
+        "log_start_offset": -1,
+    }
     if request.forced_error:
         return {**answer, "error_code": request.forced_error}
     if topic is None or partition is None:

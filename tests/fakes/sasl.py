@@ -47,7 +47,9 @@ async def authenticate(broker: FakeBroker, request: Request) -> Mapping[str, obj
     return _scram_final(broker, client, digest, token)
 
 
-def _scram_first(broker: FakeBroker, client: Any, users: Mapping[str, str], token: bytes) -> Mapping[str, object]:
+def _scram_first(
+    broker: FakeBroker, client: Any, users: Mapping[str, str], token: bytes
+) -> Mapping[str, object]:
     bare = token.decode().removeprefix("n,,")
     fields = dict(part.split("=", 1) for part in bare.split(","))
     name = fields["n"].replace("=2C", ",").replace("=3D", "=")

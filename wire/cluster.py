@@ -1,0 +1,370 @@
+"""A Kafka cluster as a client sees it: who is there, who leads what, and connections to all of them.
+
+Connections are cached per node and purpose and opened again when they died. Metadata requests of concurrent
+callers are merged. ListOffsets lives in list_offsets.py; whatever is a decision about mirrors lives in other
+packages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from wire import list_offsets
+from wire.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from wire.connection import Connection
+from wire.errors import (
+    AuthenticationFailed,
+    ClusterUnreachable,
+    ConnectionLost,
+    LocalProtocolError,
+    RequestTimedOut,
+    WireError,
+)
+from wire.list_offsets import OffsetResult
+from wire.security import ClientSecurity
+from wire.types import Node, TopicPartition, format_address
+
+__all__ = ["Cluster", "OffsetResult", "PartitionMetadata", "TopicMetadata"]
+
+REFRESH_INTERVAL = 0.05
+_METADATA_MAX_VERSION = 12
+# A node that swallows packets must not cost a caller its whole deadline while other nodes are alive.
+CONNECT_TIMEOUT = 10.0
+# Repeating one of these after its outcome is unknown changes nothing.
+_IDEMPOTENT = frozenset(
+    {
+        "api_versions",
+        "fetch_snapshot",
+        "find_coordinator",
+        "list_offsets",
+        "metadata",
+        "offset_fetch",
+        "offset_for_leader_epoch",
+    }
+)
+
+
+class Cluster:
+    """A cluster under a name people know it by; `connect` first, `close` last."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[tuple[str, int]],
+        security: ClientSecurity,
+        client_id: str,
+        rack: str | None = None,
+        *,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        connection_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.bootstrap = list(bootstrap)
+        self.security = security
+        self.client_id = client_id
+        self.rack = rack
+        self.metadata = ClusterMetadata()
+        self._connect_timeout = connect_timeout
+        self._connection_options = dict(connection_options or {})
+        # Key: (node id or bootstrap address, purpose). A task may be shared by callers, so none of them owns
+        # it.
+        self._connections: dict[tuple[int | str, str], Connection] = {}
+        self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
+        self._round: _RefreshRound | None = None
+        self._rounds: set[asyncio.Task[None]] = set()
+        self._last_refresh = 0.0
+        self._closed = False
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self.metadata.cluster_id
+
+    @property
+    def controller_id(self) -> int:
+        return self.metadata.controller_id
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        return self.metadata.nodes
+
+    @property
+    def topics(self) -> dict[str, TopicMetadata]:
+        return self.metadata.topics
+
+    def leader(self, tp: TopicPartition) -> Node | None:
+        """The partition's leader as far as known; None asks for a refresh."""
+        return self.metadata.leader(tp)
+
+    def learn_leader(
+        self, tp: TopicPartition, leader: int, leader_epoch: int, node: Node | None = None
+    ) -> bool:
+        """Take a newer leader from an answer's CurrentLeader (and NodeEndpoints); whether it was news."""
+        return self.metadata.learn_leader(tp, leader, leader_epoch, node)
+
+    # --- metadata -------------------------------------------------------------------------------------------
+
+    async def connect(self, *, timeout: float = 30.0) -> None:
+        """Learn cluster id, nodes and controller; ClusterUnreachable names every address tried."""
+        answer = await self._with_deadline(self._ask_metadata(()), timeout)
+        self.metadata.apply(answer, all_topics=False)
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, timeout: float = 30.0) -> None:
+        """Ask for the given topics (None: all of the cluster), together with everybody else who is asking
+        now.
+        """
+        if self._closed:
+            raise self._closing()
+        if self._round is None:
+            self._round = _RefreshRound()
+            self._round.task = asyncio.get_running_loop().create_task(self._run_round(self._round))
+            self._rounds.add(self._round.task)
+            self._round.task.add_done_callback(self._rounds.discard)
+        current = self._round
+        current.want(topics)
+        await self._with_deadline(asyncio.shield(current.done), timeout)
+
+    async def _run_round(self, current: _RefreshRound) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._last_refresh + REFRESH_INTERVAL - time.monotonic()))
+            self._round = None  # from here on others start the next round
+            self._last_refresh = time.monotonic()
+            names = current.names
+            answer = await self._ask_metadata(None if names is None else sorted(names))
+            self.metadata.apply(answer, all_topics=names is None)
+        except asyncio.CancelledError:
+            current.fail(self._closing())
+            raise
+        except WireError as error:
+            current.fail(error)
+        except Exception as error:
+            current.fail(LocalProtocolError(f"metadata of cluster {self.name}: {error!r}"))
+        else:
+            if not current.done.done():
+                current.done.set_result(None)
+        finally:
+            if self._round is current:
+                self._round = None
+
+    async def _ask_metadata(self, topics: Sequence[str] | None) -> Any:
+        fields = {
+            "topics": None if topics is None else [{"name": name} for name in topics],
+            "allow_auto_topic_creation": False,
+        }
+        tried: list[tuple[str, WireError]] = []
+        for _ in range(3):  # a cached connection may turn out to be dead
+            connection = await self.connection(None, purpose="metadata")
+            try:
+                return await connection.call(
+                    "metadata", fields, timeout=self._connect_timeout, max_version=_METADATA_MAX_VERSION
+                )
+            except ConnectionLost as error:
+                tried.append((connection.peer, error))
+        raise self._unreachable(tried)
+
+    async def _with_deadline(self, work: Any, timeout: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                return await work
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"cluster {self.name} gave no metadata within {timeout:g} s", sent=True, api="metadata"
+            ) from None
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    async def connection(self, node_id: int | None, *, purpose: str = "default") -> Connection:
+        """A cached connection to the node (None: to any that lives). Shared: whoever closes it closes it for
+        all.
+        """
+        if node_id is None:
+            return await self._any_connection(purpose)
+        node = await self._node(node_id)
+        return await self._cached(node_id, node.host, node.port, purpose)
+
+    async def open_connection(self, node: Node | int) -> Connection:
+        """A connection of its own for the caller, who closes it."""
+        if isinstance(node, int):
+            node = await self._node(node)
+        return await self._open(node.host, node.port)
+
+    async def _node(self, node_id: int) -> Node:
+        if node_id not in self.nodes:
+            await self.refresh(())
+        try:
+            return self.nodes[node_id]
+        except KeyError:
+            raise ClusterUnreachable(f"cluster {self.name} has no live node {node_id}") from None
+
+    async def _any_connection(self, purpose: str) -> Connection:
+        for (_, kept), connection in self._connections.items():
+            if kept == purpose and self._usable(connection):
+                return connection
+        places: list[tuple[int | str, str, int]] = [(n.id, n.host, n.port) for n in self.nodes.values()]
+        random.shuffle(places)
+        known = {(host, port) for _, host, port in places}
+        places += [(format_address(h, p), h, p) for h, p in self.bootstrap if (h, p) not in known]
+        tried: list[tuple[str, WireError]] = []
+        for key, host, port in places:
+            try:
+                return await self._cached(key, host, port, purpose)
+            except AuthenticationFailed as error:
+                raise AuthenticationFailed(
+                    f"cluster {self.name}: {error.message}", peer=error.peer
+                ) from error
+            except WireError as error:
+                tried.append((format_address(host, port), error))
+        raise self._unreachable(tried)
+
+    def _unreachable(self, tried: Sequence[tuple[str, WireError]]) -> ClusterUnreachable:
+        reasons = "; ".join(f"{address}: {error.message}" for address, error in tried)
+        return ClusterUnreachable(
+            f"cluster {self.name} cannot be reached: {reasons or 'no address is known'}"
+        )
+
+    async def _cached(self, key: int | str, host: str, port: int, purpose: str) -> Connection:
+        if self._closed:
+            raise self._closing()
+        place = (key, purpose)
+        kept = self._connections.get(place)
+        if kept is not None:
+            if kept.peer == format_address(host, port) and self._usable(kept):
+                return kept
+            del self._connections[place]
+            if not kept.channel.in_flight:
+                kept.close()
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open_cached(place, host, port))
+            self._opening[place] = opening
+            # an error nobody waits for any more (all callers cancelled) is not a bug to report
+            opening.add_done_callback(_retrieve)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():  # by close(), not by our caller's wish
+                raise self._closing() from None
+            raise
+
+    def _closing(self) -> ConnectionLost:
+        return ConnectionLost(f"cluster {self.name} is closed", sent=False)
+
+    async def _open_cached(self, place: tuple[int | str, str], host: str, port: int) -> Connection:
+        try:
+            connection = await self._open(host, port)
+            self._connections[place] = connection
+            return connection
+        finally:
+            self._opening.pop(place, None)
+
+    async def _open(self, host: str, port: int) -> Connection:
+        return await Connection.open(
+            host,
+            port,
+            self.security,
+            client_id=self.client_id,
+            timeout=self._connect_timeout,
+            **self._connection_options,
+        )
+
+    @staticmethod
+    def _usable(connection: Connection) -> bool:
+        # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
+        expires = connection.expires_at
+        return not connection.closed and (expires is None or time.monotonic() < expires - 5.0)
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        api: str,
+        fields: Mapping[str, object],
+        *,
+        node_id: int | None = None,
+        timeout: float,
+        version: int | None = None,
+        purpose: str = "default",
+    ) -> Any:
+        """One answer from a node. What was certainly not carried out, or may be repeated, is tried until
+        `timeout`.
+        """
+        deadline = time.monotonic() + timeout
+        repeatable = api in _IDEMPOTENT or api.startswith(("describe_", "list_"))
+        pause = 0.05
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    connection = await self.connection(node_id, purpose=purpose)
+                left = deadline - time.monotonic()
+                return await connection.call(api, fields, timeout=max(left, 0.001), version=version)
+            except TimeoutError:
+                raise RequestTimedOut(
+                    f"cluster {self.name}: no connection within {timeout:g} s",
+                    sent=False,
+                    api=api,
+                    version=version,
+                ) from None
+            except (ConnectionLost, ClusterUnreachable) as error:
+                sent = isinstance(error, ConnectionLost) and error.sent
+                if (sent and not repeatable) or time.monotonic() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def list_offsets(
+        self,
+        tps: Mapping[TopicPartition, int],
+        *,
+        replica_id: int = -1,
+        isolation_level: int = 0,
+        timeout: float = 30.0,
+    ) -> dict[TopicPartition, OffsetResult]:
+        """Offsets by timestamp (-1 latest, -2 earliest, ...), each from its leader; see list_offsets.py."""
+        return await list_offsets.list_offsets(
+            self, tps, replica_id=replica_id, isolation_level=isolation_level, timeout=timeout
+        )
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close every cached connection and end what is under way."""
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._rounds, *self._opening.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.closed_event.wait()
+
+
+class _RefreshRound:
+    """One metadata request in the making, and everybody who waits for it."""
+
+    def __init__(self) -> None:
+        self.names: set[str] | None = set()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(_retrieve)
+        self.task: asyncio.Task[None] | None = None
+
+    def want(self, topics: Iterable[str] | None) -> None:
+        if topics is None:
+            self.names = None
+        elif self.names is not None:
+            self.names.update(topics)
+
+    def fail(self, error: WireError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,167 @@
+"""ListOffsets over a cluster: split by leader, asked at once, repeated while leadership moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
+from wire.types import TopicPartition
+
+if TYPE_CHECKING:
+    from wire.cluster import Cluster
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+
+LEADER_NOT_AVAILABLE: Final = 5
+NETWORK_EXCEPTION: Final = 13
+# UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE,
+# NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
+_REPEAT: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
+_PAUSE = 0.1
+
+
+class OffsetResult(NamedTuple):
+    """One partition's answer; offset -1 with error 0 means that no record is that young."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    error: int
+
+
+async def list_offsets(
+    cluster: Cluster,
+    tps: Mapping[TopicPartition, int],
+    *,
+    replica_id: int,
+    isolation_level: int,
+    timeout: float,
+) -> dict[TopicPartition, OffsetResult]:
+    """Every partition gets a result; one whose leader could not be asked in time carries its last retriable
+    error.
+    """
+    deadline = time.monotonic() + timeout
+    results: dict[TopicPartition, OffsetResult] = {}
+    left = dict(tps)
+    stale = any(cluster.leader(tp) is None for tp in left)
+    while left:
+        if stale:
+            await _refresh(cluster, left, deadline)
+        answers = await _round(cluster, left, replica_id, isolation_level, deadline)
+        results.update(answers)
+        left = {tp: ts for tp, ts in left.items() if results[tp].error in _REPEAT}
+        if not left or time.monotonic() + _PAUSE >= deadline:
+            break
+        stale = True
+        await asyncio.sleep(_PAUSE)
+    return results
+
+
+async def _refresh(cluster: Cluster, left: Mapping[TopicPartition, int], deadline: float) -> None:
+    remaining = max(deadline - time.monotonic(), 0.01)
+    try:
+        await cluster.refresh({tp.topic for tp in left}, timeout=remaining)
+    except (ConnectionLost, ClusterUnreachable):
+        # the answers below say it per partition; when time is up, it is said to the caller as it is
+        if deadline - time.monotonic() <= _PAUSE:
+            raise
+
+
+async def _round(
+    cluster: Cluster,
+    left: Mapping[TopicPartition, int],
+    replica_id: int,
+    isolation_level: int,
+    deadline: float,
+) -> dict[TopicPartition, OffsetResult]:
+    by_leader: dict[int, dict[str, dict[int, int]]] = {}
+    results: dict[TopicPartition, OffsetResult] = {}
+    for tp, timestamp in left.items():
+        leader = cluster.leader(tp)
+        if leader is None:
+            topic = cluster.topics.get(tp.topic)
+            error = topic.error if topic is not None and topic.error else LEADER_NOT_AVAILABLE
+            results[tp] = OffsetResult(-1, -1, -1, error)
+        else:
+            by_leader.setdefault(leader.id, {}).setdefault(tp.topic, {})[tp.partition] = timestamp
+    fatal: list[WireError] = []
+
+    async def ask(node_id: int, wanted: dict[str, dict[int, int]]) -> None:
+        try:
+            answer = await _ask(cluster, node_id, wanted, replica_id, isolation_level, deadline)
+        except (ConnectionLost, ClusterUnreachable):
+            for topic, partitions in wanted.items():
+                for index in partitions:
+                    results[TopicPartition(topic, index)] = OffsetResult(-1, -1, -1, NETWORK_EXCEPTION)
+            return
+        except WireError as error:
+            fatal.append(error)
+            return
+        _collect(answer, wanted, results, fatal)
+
+    async with asyncio.TaskGroup() as group:
+        for node_id, wanted in by_leader.items():
+            group.create_task(ask(node_id, wanted))
+    if fatal:
+        # an error that cannot be a partition's: no rights, no common version, a peer that talks nonsense
+        raise min(fatal, key=lambda error: not isinstance(error, AuthenticationFailed))
+    return results
+
+
+async def _ask(
+    cluster: Cluster,
+    node_id: int,
+    wanted: Mapping[str, Mapping[int, int]],
+    replica_id: int,
+    isolation_level: int,
+    deadline: float,
+) -> Any:
+    remaining = max(deadline - time.monotonic(), 0.01)
+    try:
+        async with asyncio.timeout(remaining):
+            connection = await cluster.connection(node_id)
+    except TimeoutError:
+        raise ConnectionLost("no connection in time", sent=False, api="list_offsets") from None
+    return await connection.call(
+        "list_offsets",
+        {
+            "replica_id": replica_id,
+            "isolation_level": isolation_level,
+            "timeout_ms": int(remaining * 1000),
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                        for index, timestamp in partitions.items()
+                    ],
+                }
+                for topic, partitions in wanted.items()
+            ],
+        },
+        timeout=remaining,
+    )
+
+
+def _collect(
+    answer: Any,
+    wanted: Mapping[str, Mapping[int, int]],
+    results: dict[TopicPartition, OffsetResult],
+    fatal: list[WireError],
+) -> None:
+    for topic in answer.topics:
+        for item in topic.partitions:
+            results[TopicPartition(topic.name, item.partition_index)] = OffsetResult(
+                item.offset, item.timestamp, getattr(item, "leader_epoch", -1), int(item.error_code)
+            )
+    for name, partitions in wanted.items():
+        for index in partitions:
+            tp = TopicPartition(name, index)
+            if tp not in results:
+                fatal.append(MalformedFrame("a partition is missing", api="list_offsets", topic_partition=tp))
