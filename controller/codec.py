@@ -91,6 +91,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "incarnation_id": topic_id_str(entity.incarnation_id),
                 "log_dir_id": topic_id_str(entity.log_dir_id),
                 "broker_epoch": entity.broker_epoch,
+                "cluster_id": entity.cluster_id,
             }
 
 
@@ -105,6 +106,7 @@ def _encode_partition(state: MirrorPartition) -> dict[str, JsonValue]:
         "session_epoch": state.session_epoch,
         "start_offset": state.start_offset,
         "source_epochs": [list(entry) for entry in state.source_epochs],
+        "untruncated": [list(entry) for entry in state.untruncated],
         "reason": state.reason,
         "failure": state.failure,
         "aligned_end": state.aligned_end,
@@ -143,6 +145,7 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                     incarnation_id=parse_topic_id(_str(fields, "incarnation_id")),
                     log_dir_id=parse_topic_id(_str(fields, "log_dir_id")),
                     broker_epoch=_int(fields, "broker_epoch"),
+                    cluster_id=_str(fields, "cluster_id"),
                 )
             case _:
                 return None
@@ -191,6 +194,7 @@ def _decode_partition(link: str, topic: str, partition: int, fields: Mapping[str
         session_epoch=_int(fields, "session_epoch"),
         start_offset=_optional(fields, "start_offset", int),
         source_epochs=tuple((int(epoch), int(offset)) for epoch, offset in fields["source_epochs"]),
+        untruncated=tuple((int(replica), int(offset)) for replica, offset in fields["untruncated"]),
         reason=_optional(fields, "reason", str),
         failure=_optional(fields, "failure", str),
         aligned_end=_optional(fields, "aligned_end", int),

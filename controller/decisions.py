@@ -14,6 +14,7 @@ from controller.errors import AlreadyExists, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
 from controller.state import (
+    UNBOUND,
     Attempt,
     JobStatus,
     JsonValue,
@@ -25,7 +26,7 @@ from controller.state import (
     RemoveLink,
     RemoveMirror,
 )
-from wire.types import TopicPartition
+from wire.types import TopicId, TopicPartition
 
 
 class Leadership(NamedTuple):
@@ -115,6 +116,25 @@ def delete_mirror(image: ControllerImage, link: str, topic: str) -> list[Record]
     if promoting:
         raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
     return [RemoveMirror(link, topic)]
+
+
+def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId) -> list[Record]:
+    """The mirror's topic exists at the target now. The intent to create it was durable before."""
+    mirror = mirror_of(image, link, topic)
+    if mirror.topic_id == topic_id:
+        return []
+    if mirror.topic_id != UNBOUND:
+        raise Refused(f"mirror {topic!r} of link {link!r} is bound to another topic id already")
+    return [replace(mirror, topic_id=topic_id)]
+
+
+def set_untruncated(
+    image: ControllerImage, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
+) -> list[Record]:
+    """Which replicas still have to truncate after the source lost data."""
+    state = partition_of(image, link, tp)
+    wanted = tuple(sorted(replicas))
+    return [] if wanted == state.untruncated else [replace(state, untruncated=wanted)]
 
 
 def change(

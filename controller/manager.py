@@ -29,7 +29,7 @@ from controller.state import (
     SidecarIdentity,
 )
 from controller.store.base import Store
-from wire.types import TopicPartition
+from wire.types import TopicId, TopicPartition
 
 T = TypeVar("T")
 
@@ -126,6 +126,9 @@ class LinkController:
         chosen = states
         await self._decide(lambda image: (decisions.create_mirror(image, mirror, chosen), None), dry_run)
 
+    async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
+        await self._decide(lambda image: (decisions.bind_mirror(image, link, topic, topic_id), None))
+
     async def delete_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         await self._decide(lambda image: (decisions.delete_mirror(image, link, topic), None), dry_run)
 
@@ -161,6 +164,12 @@ class LinkController:
         self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
     ) -> None:
         await self._decide(lambda image: (decisions.set_source_epochs(image, link, tp, epochs), None))
+
+    async def set_untruncated(
+        self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
+    ) -> None:
+        chosen = tuple(replicas)
+        await self._decide(lambda image: (decisions.set_untruncated(image, link, tp, chosen), None))
 
     async def pause(self, link: str, topic: str) -> None:
         now = self._now()

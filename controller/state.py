@@ -31,7 +31,7 @@ class MirrorTopic:
 
     link: str
     topic: str
-    topic_id: TopicId  # the target's
+    topic_id: TopicId  # the target's; all zeros until the topic was created there
     source_topic_id: TopicId | None  # None: the source is too old to have ids
     partitions: int
     paused: bool = False  # the operator's intent
@@ -69,6 +69,8 @@ class MirrorPartition:
     session_epoch: int = -1  # E0: constant for the mirror's life, the epoch all copied batches carry
     start_offset: int | None = None  # None until resolved at the source
     source_epochs: tuple[tuple[int, int], ...] = ()  # (source leader epoch, start offset), ascending
+    # (replica, offset): after the source lost data, replicas that must be seen at or below the offset first
+    untruncated: tuple[tuple[int, int], ...] = ()
     reason: str | None = None  # why it is where it is (failed, promote abandoned)
     failure: str | None = None  # broke while a promote owned it; becomes FAILED if the promote is abandoned
     aligned_end: int | None = None  # from ALIGNED on: where source and every replica ended
@@ -88,6 +90,9 @@ class ProducerIdFloor:
     floor: int
     source_seen: int
     sampled_at: int
+
+
+UNBOUND: TopicId = bytes(16)
 
 
 class JobStatus(StrEnum):
@@ -122,6 +127,7 @@ class SidecarIdentity:
     incarnation_id: bytes
     log_dir_id: bytes
     broker_epoch: int = -1
+    cluster_id: str = ""  # of the target this identity belongs to
 
 
 # Records: what a decision emits and replay applies. An entity as a record means "this is its value now".
