@@ -4,6 +4,7 @@ Lives here: the pool of frames the fetcher receives into. Not here: the reader t
 the memory budget (fetcher).
 """
 
+import sys
 from typing import Final
 
 MIN_CLASS: Final = 1 << 16
@@ -12,13 +13,15 @@ _STEPS: Final = 4
 
 
 class FramePool:
-    """Hands out bytearrays nobody has a view of.
+    """Hands out bytearrays nobody else holds.
 
-    The pool keeps a reference to every buffer it made and finds out by itself whether one is free: a
-    bytearray refuses to change its size while a memoryview of it lives. So windows, responses and write
-    queues just drop their views; there is no reference count to get wrong. Buffers that are free beyond
-    max_idle_bytes are let go, and buffers still in use are merely watched: they belong to whoever holds the
-    views and count in that owner's budget.
+    The pool keeps every buffer it made and finds out by itself which are free: a memoryview, and every slice
+    of one, holds a reference to its bytearray, so a buffer is free when the pool's reference is the only one.
+    Windows, responses and write queues just drop their views; there is no count of ours to get wrong.
+
+    Free buffers beyond max_idle_bytes are let go by trim(), which take() calls before it allocates; whoever
+    owns the pool calls it now and then as well, for the time when nobody takes. Buffers in use are only
+    watched: they count in the budget of whoever holds the views.
     """
 
     def __init__(self, max_idle_bytes: int) -> None:
@@ -31,33 +34,28 @@ class FramePool:
         """A buffer of at least `size` bytes (often more), with whatever was in it before."""
         capacity = size_class(size)
         buffers = self._buffers.setdefault(capacity, [])
-        for position, buffer in enumerate(buffers):
-            if _is_free(buffer):
-                # To the end of the list: the first one in it is the one used longest ago.
-                buffers.append(buffers.pop(position))
+        for position in range(len(buffers)):
+            if _references(buffers, position) == _FREE:
                 self.reused += 1
-                return buffer
+                # To the end: the scan begins with the buffers that were handed out longest ago.
+                buffers.append(buffers.pop(position))
+                return buffers[-1]
         self.trim()
-        buffer = bytearray(capacity)
-        self._buffers.setdefault(capacity, []).append(buffer)
+        self._buffers.setdefault(capacity, []).append(bytearray(capacity))
         self.allocated += 1
-        return buffer
+        return self._buffers[capacity][-1]
 
     def trim(self) -> int:
         """Let go of free buffers beyond max_idle_bytes; how many free bytes are kept."""
         idle = 0
         for capacity, buffers in list(self._buffers.items()):
-            kept = []
-            for buffer in reversed(buffers):
-                if _is_free(buffer):
+            for position in reversed(range(len(buffers))):
+                if _references(buffers, position) == _FREE:
                     if idle + capacity > self._max_idle_bytes:
-                        continue
-                    idle += capacity
-                kept.append(buffer)
-            kept.reverse()
-            if kept:
-                self._buffers[capacity] = kept
-            else:
+                        del buffers[position]
+                    else:
+                        idle += capacity
+            if not buffers:
                 del self._buffers[capacity]
         return idle
 
@@ -72,11 +70,9 @@ def size_class(size: int) -> int:
     return -(-size // step) * step
 
 
-def _is_free(buffer: bytearray) -> bool:
-    """Whether no memoryview of the buffer lives."""
-    try:
-        last = buffer.pop()
-    except BufferError:
-        return False
-    buffer.append(last)
-    return True
+def _references(buffers: list[bytearray], position: int) -> int:
+    return sys.getrefcount(buffers[position])
+
+
+# Measured, not written down: what the interpreter itself adds differs between its versions.
+_FREE: Final = _references([bytearray(1)], 0)

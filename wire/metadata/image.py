@@ -314,7 +314,7 @@ class ClusterImage:
         self.next_producer_id = fields["next_producer_id"]
         return _NOTHING
 
-    # Record types without an entry (ACLs, quotas, SCRAM, delegation tokens, controllers, no-op, ZooKeeper migration)
+    # Record types without an entry (ACLs, quotas, SCRAM, delegation tokens, controllers, no-op, migration)
     # do not concern a link broker. A type unknown to the tables never gets here: decoding refuses it.
     _handlers: ClassVar[dict[str, Callable[["ClusterImage", Mapping[str, Any]], frozenset[bytes]]]] = {
         "TopicRecord": _topic_record,

@@ -37,15 +37,14 @@ def replay_batches(
         for offset, record in _records(buf, header):
             if offset > image.offset:
                 touched |= _replay(image, record, offset)
-                # One by one: were a later record refused, replaying the batch again must not count epochs twice.
+                # One by one: were a later one refused, a second try must not count epochs twice.
                 image.advance(offset, header.leader_epoch)
         image.advance(header.last_offset, header.leader_epoch)
     return frozenset(touched)
 
 
 def load_snapshot(image: ClusterImage, buf: Buffer, end_offset: int, epoch: int) -> frozenset[bytes]:
-    """Make the image what the complete snapshot (end_offset, epoch) says; ids of the topics that were there
-    or are now.
+    """Make the image what the whole snapshot says; the ids of the topics that were or are there.
 
     On any error the image stays as it was.
     """

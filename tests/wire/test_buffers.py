@@ -1,0 +1,91 @@
+"""The frame pool: never hands out a buffer somebody still sees, keeps no more idle memory than it may."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wire.buffers import MIN_CLASS, FramePool, size_class
+
+
+@given(st.integers(0, 1 << 28))
+def test_a_size_class_fits_and_wastes_at_most_a_quarter(size: int) -> None:
+    capacity = size_class(size)
+    assert capacity >= size
+    assert capacity == MIN_CLASS or capacity <= size * 5 / 4 + 1
+    assert size_class(capacity) == capacity
+
+
+def test_a_buffer_comes_back_when_its_last_view_goes() -> None:
+    pool = FramePool(1 << 30)
+    buffer = pool.take(100_000)
+    where = id(buffer)
+    part = memoryview(buffer)[10:20]
+    del buffer
+    other = pool.take(100_000)
+    assert id(other) != where
+    del other
+    deeper = part[1:2]
+    del part
+    assert id(pool.take(90_000)) != where
+    del deeper
+    seen = {id(pool.take(100_000)) for _ in range(3)}
+    assert where in seen
+
+
+def test_a_buffer_held_without_a_view_is_not_handed_out_twice() -> None:
+    pool = FramePool(1 << 30)
+    first, second = pool.take(10), pool.take(10)
+    assert first is not second
+    assert pool.allocated == 2
+
+
+def test_a_slice_of_the_buffer_is_a_copy_and_does_not_hold_it() -> None:
+    pool = FramePool(1 << 30)
+    where = id(pool.take(10))
+    copy = bytes(memoryview(pool.take(10))[:5])
+    assert id(pool.take(10)) == where
+    assert len(copy) == 5
+
+
+def test_idle_memory_is_bounded() -> None:
+    pool = FramePool(max_idle_bytes=3 << 20)
+    held = [pool.take(1 << 20) for _ in range(10)]
+    assert pool.trim() == 0
+    del held
+    assert pool.trim() == 3 << 20
+    held = [pool.take(1 << 20) for _ in range(3)]
+    assert pool.reused == 3
+    assert pool.allocated == 10
+    del held
+    big = pool.take(4 << 20)
+    assert pool.trim() <= 3 << 20
+    del big
+    assert pool.trim() <= 3 << 20
+
+
+def test_nobody_ever_sees_foreign_bytes() -> None:
+    """Random takers and droppers; each holder's bytes stay as the holder wrote them."""
+    random_source = random.Random(7)
+    pool = FramePool(1 << 20)
+    held: list[tuple[memoryview, int]] = []
+    gc.disable()
+    try:
+        for step in range(3000):
+            if held and random_source.random() < 0.5:
+                view, mark = held.pop(random_source.randrange(len(held)))
+                assert view[0] == view[-1] == mark
+                view.release()
+            else:
+                size = random_source.choice((1, 70_000, 200_000))
+                view = memoryview(pool.take(size))[:size]
+                view[0] = view[-1] = step % 251
+                held.append((view, step % 251))
+            if len(held) > 20:
+                held.pop(0)
+    finally:
+        gc.enable()
+    assert pool.reused > pool.allocated
