@@ -38,6 +38,7 @@ _NOT_LEADER_OR_FOLLOWER = 6
 _TOPIC_ALREADY_EXISTS = 36
 _NO_REASSIGNMENT_IN_PROGRESS = 85
 _ELECTION_NOT_NEEDED = 84
+_INVALID_UPDATE_VERSION = 95
 _INELIGIBLE_REPLICA = 107
 _MAX_ALTER_PARTITION_VERSION = 3
 _RESOURCE_TOPIC = 2
@@ -47,11 +48,13 @@ _RACE_PAUSE = 0.1
 
 
 class AlterPartitionItem(NamedTuple):
-    """A partition's wished ISR. With `leader_epoch` the item is refused unless that is still the current one."""
+    """A partition's wished ISR. An epoch that is given must still be the current one when the request is sent."""
 
     topic_partition: TopicPartition
     new_isr: tuple[int, ...]
     leader_epoch: int | None = None
+    partition_epoch: int | None = None
+    broker_epochs: tuple[int, ...] | None = None  # of new_isr, one by one
 
 
 class TargetOperations:
@@ -273,11 +276,16 @@ class TargetOperations:
             if partition.leader != self._broker_id or item.leader_epoch not in (None, partition.leader_epoch):
                 results[tp] = _NOT_LEADER_OR_FOLLOWER
                 continue
+            if item.partition_epoch not in (None, partition.partition_epoch):
+                results[tp] = _INVALID_UPDATE_VERSION
+                continue
             epochs = []
-            for broker_id in item.new_isr:
+            for index, broker_id in enumerate(item.new_isr):
                 broker = image.brokers.get(broker_id)
                 if broker is None:
                     break
+                if item.broker_epochs is not None and item.broker_epochs[index] != broker.epoch:
+                    break  # it restarted since the caller looked
                 epochs.append({"broker_id": broker_id, "broker_epoch": broker.epoch})
             if len(epochs) != len(item.new_isr):
                 results[tp] = _INELIGIBLE_REPLICA
