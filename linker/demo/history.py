@@ -82,6 +82,7 @@ class History:
     acks: list[Ack] = field(default_factory=list)
     unacked: list[Unacked] = field(default_factory=list)
     errors: list[ClientError] = field(default_factory=list)
+    notices: list[ClientError] = field(default_factory=list)  # told to the application for its information
     reads: list[Read] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
 
@@ -102,6 +103,9 @@ class History:
 
     def error(self, client: str, error: str) -> None:
         self.errors.append(ClientError(client, error, self.clock()))
+
+    def notice(self, client: str, text: str) -> None:
+        self.notices.append(ClientError(client, text, self.clock()))
 
     def read(
         self, consumer: str, run: int, partition: TopicPartition, offset: int, value: bytes | None

@@ -1,8 +1,8 @@
-"""Whether a target replica holds the source's log: batch by batch, or record by record where logs are compacted.
+"""Whether a target replica holds the source's log: batch by batch, or by records where logs are compacted.
 
-Bytes have to be identical but for the leader epoch; where segments begin and end is each broker's own business, and
-so is the log start. In a compacted topic each cluster's cleaner lawfully rewrites closed segments, so there the
-records that both still hold have to be equal, and the last value of every key.
+Bytes have to be identical but for the leader epoch; where segments begin and end is each broker's own
+business, and so is the log start. In a compacted topic each cluster's cleaner lawfully rewrites closed
+segments, so there the records that both still hold have to be equal, and the last value of every key.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def _read_records(
 ) -> tuple[dict[int, _Content], dict[bytes, tuple[int, bytes | None]], int, int]:
     """Records by offset, and the last (offset, value) of every key, aborted transactions left out.
 
-    A transaction without a marker counts as committed: a cleaner drops the marker of an aborted one only after
-    its records, but keeps the records of a committed one.
+    A transaction without a marker counts as committed: a cleaner drops the marker of an aborted one only
+    after its records, but keeps the records of a committed one.
     """
     records: dict[int, _Content] = {}
     aborted: set[int] = set()
