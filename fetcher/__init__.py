@@ -1,0 +1,3 @@
+"""Source to window to follower: fetches each mirror partition once and serves it to the target's stock
+followers.
+"""

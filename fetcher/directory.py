@@ -1,0 +1,51 @@
+"""The mirror partitions of this process by what a follower or client asks with: topic id or name, and index.
+
+Several links share one directory, because the target cluster has one name space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fetcher.mirror_partition import MirrorPartition
+from wire.errors import LinkerError
+from wire.fetch import TopicKey
+from wire.types import TopicPartition
+
+
+class MirrorDirectory:
+    def __init__(self) -> None:
+        self._by_id: dict[tuple[TopicKey, int], MirrorPartition] = {}
+        self._by_name: dict[TopicPartition, MirrorPartition] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[MirrorPartition]:
+        return iter(list(self._by_name.values()))
+
+    def __call__(self, key: TopicKey, index: int) -> MirrorPartition | None:
+        """By topic id (16 bytes) or name."""
+        if isinstance(key, str):
+            return self._by_name.get(TopicPartition(key, index))
+        return self._by_id.get((key, index))
+
+    def add(self, mirror: MirrorPartition) -> None:
+        other = self._by_name.get(mirror.tp)
+        if other is not None:
+            raise LinkerError(
+                f"{mirror.tp} is mirrored by link {other.spec.link!r} already; link {mirror.spec.link!r} cannot have it"
+            )
+        self._by_name[mirror.tp] = mirror
+        self._by_id[mirror.spec.topic_id, mirror.spec.partition] = mirror
+
+    def remove(self, mirror: MirrorPartition) -> None:
+        if self._by_name.get(mirror.tp) is mirror:
+            del self._by_name[mirror.tp]
+        key = (mirror.spec.topic_id, mirror.spec.partition)
+        if self._by_id.get(key) is mirror:
+            del self._by_id[key]
+
+    def of(self, tps: Iterable[TopicPartition]) -> list[MirrorPartition]:
+        """Those of the partitions that are mirrored here."""
+        return [mirror for tp in tps if (mirror := self._by_name.get(tp)) is not None]

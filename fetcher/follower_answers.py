@@ -1,0 +1,214 @@
+"""What a follower is told about one partition: the rules of a leader whose log is the source's.
+
+- Not ours, not loaded or a stale epoch: a retriable error. FENCED_LEADER_EPOCH and an empty log are never
+answered: the first would fail the partition on the follower for good, the second would make its high
+watermark jump back.
+- logStartOffset <= min(high watermark, follower's log end after the append), else the follower fails the
+partition.
+- A follower whose tail is not ours is told where to truncate (DivergingEpoch), before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fetcher.budget import Charge
+from fetcher.fetch_sessions import SessionPartition
+from fetcher.mirror_partition import Behind, MirrorPartition
+from wire.fetch import FetchPartitionResult, TopicKey
+from wire.metadata.image import ClusterImage, PartitionImage
+
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
+UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
+
+
+@dataclass(slots=True)
+class Answer:
+    result: FetchPartitionResult
+    tell: bool
+    """Worth a place in an incremental answer."""
+    now: bool
+    """Worth an answer at once."""
+    again: bool = False
+    """There may be more to tell although the follower does not name the partition again."""
+    charges: list[Charge] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    error: int
+    leader: tuple[int, int] | None = None
+
+
+class FollowerAnswers:
+    def __init__(
+        self,
+        directory: Callable[[TopicKey, int], MirrorPartition | None],
+        image: Callable[[], ClusterImage],
+        broker_id: int,
+    ) -> None:
+        self._directory = directory
+        self._image = image
+        self._broker_id = broker_id
+
+    def knows(self, replica_id: int, replica_epoch: int) -> bool:
+        """Whether the metadata log has this broker with this epoch (-1: a version that does not tell it)."""
+        broker = self._image().brokers.get(replica_id)
+        return broker is not None and (replica_epoch < 0 or replica_epoch == broker.epoch)
+
+    def mirror_for(
+        self, key: TopicKey, index: int, current_leader_epoch: int, replica_id: int
+    ) -> MirrorPartition | Refusal:
+        """The loaded mirror partition a replica may ask us for, or the error it gets."""
+        image = self._image()
+        if isinstance(key, str):
+            topic = image.topics_by_name.get(key)
+        else:
+            topic = image.topics_by_id.get(key)
+        if topic is None:
+            return Refusal(UNKNOWN_TOPIC_OR_PARTITION if isinstance(key, str) else UNKNOWN_TOPIC_ID)
+        partition = topic.partitions.get(index)
+        if partition is None:
+            return Refusal(UNKNOWN_TOPIC_OR_PARTITION)
+        refusal = self._refusal(partition, current_leader_epoch, replica_id)
+        if refusal is not None:
+            return refusal
+        mirror = self._directory(topic.id, index)
+        if mirror is None or mirror.closed or not mirror.loaded:
+            return Refusal(NOT_LEADER_OR_FOLLOWER)
+        return mirror
+
+    def _refusal(self, partition: PartitionImage, epoch: int, replica_id: int) -> Refusal | None:
+        if partition.leader != self._broker_id:
+            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+        if 0 <= epoch < partition.leader_epoch:
+            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+        if epoch > partition.leader_epoch:
+            return Refusal(UNKNOWN_LEADER_EPOCH)
+        if replica_id not in partition.replicas:
+            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+        return None
+
+    # --- fetch
+    # ---------------------------------------------------------------------------------------------------
+
+    def note_fetch(self, partition: SessionPartition, now: float) -> None:
+        """The follower named the partition: bind it to its mirror and take note of its fetch offset."""
+        request = partition.request
+        found = self.mirror_for(
+            partition.key, request.index, request.current_leader_epoch, partition.session.replica_id
+        )
+        if isinstance(found, Refusal):
+            # Bound all the same where there is a mirror: it tells when it is loaded.
+            partition.bind(self._directory(partition.key, request.index))
+            partition.progress = None
+            return
+        partition.bind(found)
+        self._note_progress(partition, found, now)
+
+    @staticmethod
+    def _note_progress(partition: SessionPartition, mirror: MirrorPartition, now: float) -> None:
+        request = partition.request
+        progress = mirror.follower_fetched(
+            partition.session.replica_id, request.fetch_offset, request.log_start_offset, now
+        )
+        progress.session = partition.session
+        partition.progress = progress
+
+    def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> Answer:
+        """What there is to tell now. Changes nothing that the follower could notice: note_told does."""
+        request = partition.request
+        index: int = request.index
+        found = self.mirror_for(
+            partition.key, index, request.current_leader_epoch, partition.session.replica_id
+        )
+        if isinstance(found, Refusal):
+            result = FetchPartitionResult(index, found.error, current_leader=found.leader)
+            return Answer(result, tell=True, now=True, again=True)
+        mirror = found
+        if partition.mirror is not mirror:
+            partition.bind(mirror)
+        progress = partition.progress
+        if progress is None or progress.lane is None or progress.fetch_offset != request.fetch_offset:
+            self._note_progress(partition, mirror, now)
+            progress = partition.progress
+        offset = request.fetch_offset
+        result = FetchPartitionResult(
+            index, 0, mirror.high_watermark, mirror.last_stable_offset, min(mirror.log_start_offset, offset)
+        )
+        result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
+        if mirror.failed is not None or progress is None:
+            return self._quiet(partition, result)
+        diverging = self._diverging(partition, mirror)
+        if diverging is not None:
+            result.diverging = diverging
+            return Answer(result, tell=True, now=True, again=True)
+        if progress.lane is None and offset < mirror.log_start_offset:
+            return self._behind(partition, mirror, result, now)
+        reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first) if room or
+        first else None if reading is None:
+            return self._quiet(partition, result)
+        result.records = reading.views
+        result.size = reading.size
+        result.log_start_offset = max(min(mirror.log_start_offset, reading.next_offset, mirror.high_watermark), 0)
+        return Answer(result, tell=True, now=True, again=True, charges=reading.charges)
+
+    @staticmethod
+    def _quiet(partition: SessionPartition, result: FetchPartitionResult) -> Answer:
+        """No records. Only a high watermark that the follower can use at once is worth waking it."""
+        usable = min(result.high_watermark, partition.request.fetch_offset)
+        news = (
+            result.high_watermark != partition.high_watermark_sent
+            or result.log_start_offset != partition.log_start_sent
+        )
+        return Answer(result, tell=news, now=partition.high_watermark_sent < usable)
+
+    @staticmethod
+    def _diverging(partition: SessionPartition, mirror: MirrorPartition) -> tuple[int, int] | None:
+        request = partition.request
+        offset = request.fetch_offset
+        session_epoch = mirror.spec.session_epoch
+        border = mirror.may_copy_from(partition.session.replica_id, offset)
+        if border is not None:
+            return session_epoch, border
+        last = request.last_fetched_epoch
+        if last < 0 or last == session_epoch:
+            return None
+        if last > session_epoch:
+            # Batches of a later epoch than any of ours: nothing of them is the source's.
+            return session_epoch, min(mirror.high_watermark, offset)
+        if offset > mirror.spec.start_offset:
+            # Data from before this mirror session: ours begins at the start offset.
+            return last, mirror.spec.start_offset
+        return None
+
+    @staticmethod
+    def _behind(
+        partition: SessionPartition, mirror: MirrorPartition, result: FetchPartitionResult, now: float
+    ) -> Answer:
+        """The follower's log ends before the source's log begins."""
+        verdict, reason = mirror.judge_behind(now)
+        if verdict is Behind.FAIL:
+            mirror.fail(reason)
+            return FollowerAnswers._quiet(partition, result)
+        error = OFFSET_OUT_OF_RANGE if verdict is Behind.MOVE else NOT_LEADER_OR_FOLLOWER
+        refused = FetchPartitionResult(partition.index, error)
+        return Answer(refused, tell=True, now=True, again=True)
+
+    @staticmethod
+    def note_told(partition: SessionPartition, answer: Answer) -> None:
+        result = answer.result
+        if result.error or result.diverging is not None:
+            # When the error is over the partition is to be told again.
+            partition.high_watermark_sent = partition.log_start_sent = -1
+            return
+        partition.high_watermark_sent = result.high_watermark
+        partition.log_start_sent = result.log_start_offset
+        if partition.progress is not None:
+            partition.progress.high_watermark_sent = result.high_watermark
+        if partition.mirror is not None:
+            partition.mirror.bytes_served += result.size

@@ -1,0 +1,99 @@
+"""A lane: one reading position in a source partition, its window, and the followers it serves. Pure.
+
+A mirror partition has one lane as long as its followers are close together. A follower that lags gets a
+lane of its own and joins the leading one again when it has caught up (mirror_partition.py decides that). A
+lane asks for data while it has followers and room; who fetches for it is the manager's business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fetcher.window import Window, WindowChunk
+
+if TYPE_CHECKING:
+    from fetcher.mirror_partition import MirrorPartition
+    from fetcher.source_fetcher import SourceFetcher
+
+
+class Lane:
+    __slots__ = (
+        "expected",
+        "expected_until",
+        "failures",
+        "fetcher",
+        "followers",
+        "generation",
+        "leader_only",
+        "limit",
+        "mirror",
+        "starved_since",
+        "suspended",
+        "window",
+    )
+
+    def __init__(self, mirror: MirrorPartition, start: int, limit: int) -> None:
+        self.mirror = mirror
+        self.window = Window(start)
+        self.limit = limit
+        #: Attached followers and their fetch offsets: nothing above the lowest is dropped.
+        self.followers: dict[int, int] = {}
+        #: Replicas that have not fetched yet; until `expected_until` the window waits for them as well.
+        self.expected: set[int] = set()
+        self.expected_until = 0.0
+        #: Changes whenever the position moves other than by reading on: answers to older requests are stale.
+        self.generation = 0
+        self.fetcher: SourceFetcher | None = None
+        #: Consecutive failures that are this lane's own (an answer that does not parse).
+        self.failures = 0
+        #: A non-leader replica of the source misled us: only the leader will do.
+        self.leader_only = False
+        self.starved_since: float | None = None
+        #: Waits after an error, or for its place.
+        self.suspended = False
+
+    @property
+    def position(self) -> int:
+        """Next offset to fetch from the source."""
+        return self.window.next_offset
+
+    @property
+    def full(self) -> bool:
+        return self.window.bytes >= self.limit
+
+    @property
+    def wants_data(self) -> bool:
+        return bool(self.followers) and not self.suspended and not self.full and self.mirror.may_fetch
+
+    @property
+    def last_epoch(self) -> int:
+        """The source's epoch of the batch before the position, -1 if unknown."""
+        return self.mirror.source_epoch_before(self.position)
+
+    def append(self, chunk: WindowChunk) -> None:
+        self.window.append(chunk)
+
+    def restart(self, offset: int) -> None:
+        """Read on from another offset; what the window holds is dropped."""
+        self.generation += 1
+        self.window.reset(offset)
+        self.starved_since = None
+
+    def truncate(self, offset: int) -> None:
+        self.generation += 1
+        self.window.truncate(offset)
+
+    def release(self, keep: int) -> int:
+        """Drop what every follower has fetched past; returns the bytes dropped."""
+        if not self.followers or self.expected:
+            return 0
+        return self.window.release(min(self.followers.values()), keep)
+
+    def slowest(self) -> list[int]:
+        """Followers that hold the window back, as long as a faster one waits at its end."""
+        if len(self.followers) < 2 or max(self.followers.values()) < self.window.next_offset:
+            return []
+        low = min(self.followers.values())
+        if low >= self.window.next_offset:
+            return []
+        return [replica for replica, offset in self.followers.items() if offset == low]

@@ -1,0 +1,476 @@
+"""The fetchers of one link: which source node serves which partition, and what happens when it does not.
+
+A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter what
+is closed or failed, read the source's metadata for all of the batch at once, check that it is still the
+same topic, ask for offsets where they are needed, choose the node (a same-rack in-sync replica, else the
+leader), place its lanes on fetchers. A partition that cannot be resolved goes to the end of the queue with
+a growing pause and holds nobody up.
+
+Not here: fetching itself (source_fetcher.py), what followers are told (followers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.error_table import Action, classify
+from fetcher.lane import Lane
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.resolve import Resolver, Verdict
+from fetcher.source_fetcher import FetchLimits, SourceFetcher
+from fetcher.spec import FetcherEvents, MirrorSpec
+from wire.cluster import Cluster
+from wire.connection import Connection
+from wire.errors import LinkerError, MalformedFrame, WireError
+from wire.types import Node, TopicPartition
+
+_TICK = 0.2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_MALFORMED_LIMIT = 5
+
+
+class FetcherManager:
+    def __init__(
+        self,
+        link: str,
+        cluster: Cluster,
+        budget: MemoryBudget,
+        directory: MirrorDirectory,
+        events: FetcherEvents,
+        *,
+        open_connection: Callable[[Node], Awaitable[Connection]],
+        client_id: str,
+        rack: str | None = None,
+        limits: FetchLimits | None = None,
+        fetchers_per_node: int = 2,
+        window_bytes: int = 4 << 20,
+        detach_after: float = 1.0,
+        attach_grace: float = 2.0,
+        deleted_after: float = 10.0,
+    ) -> None:
+        self.link = link
+        self.budget = budget
+        self.directory = directory
+        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        self.fetchers: dict[tuple[int, int], SourceFetcher] = {}
+        self._events = events
+        self._limits = limits or FetchLimits()
+        self._resolver = Resolver(cluster, rack=rack, deleted_after=deleted_after)
+        self._open_connection = open_connection
+        self._client_id = client_id
+        self._rack = rack or ""
+        self._per_node = fetchers_per_node
+        self._window_bytes = window_bytes
+        self._detach_after = detach_after
+        self._attach_grace = attach_grace
+        self._queue: dict[TopicPartition, MirrorPartition] = {}
+        self._queued = asyncio.Event()
+        #: Partitions whose offsets are being asked for.
+        self._asking: set[TopicPartition] = set()
+        #: Turns through the queue in a row and the time of the last one.
+        self._attempts: dict[TopicPartition, tuple[int, float]] = {}
+        self._watched: set[MirrorPartition] = set()
+        self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._reclaimed_at = 0.0
+
+    # --- for the composing process
+    # ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until cancelled. Partitions may be added before and while it runs."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for mirror in self.partitions.values():
+                    self._enqueue(mirror)
+                group.create_task(self._resolve_queue())
+                group.create_task(self._tick())
+        finally:
+            self._group = None
+            for fetcher in list(self.fetchers.values()):
+                self._stop(fetcher)
+
+    def add(self, specs: Iterable[MirrorSpec]) -> list[MirrorPartition]:
+        """Begin to mirror. LinkerError if one of them is mirrored already."""
+        added = []
+        for spec in specs:
+            mirror = MirrorPartition(
+                spec,
+                self._events,
+                self,
+                window_bytes=self._window_bytes,
+                detach_after=self._detach_after,
+                attach_grace=self._attach_grace,
+            )
+            self.directory.add(mirror)
+            self.partitions[mirror.tp] = mirror
+            added.append(mirror)
+            self._enqueue(mirror)
+        return added
+
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Stop mirroring; fetches in flight are dropped. Unknown partitions are ignored."""
+        for tp in list(tps):
+            mirror = self.partitions.pop(tp, None)
+            if mirror is None:
+                continue
+            self.directory.remove(mirror)
+            self._queue.pop(tp, None)
+            self._attempts.pop(tp, None)
+            self._watched.discard(mirror)
+            self._resolver.forget(tp)
+            mirror.close()
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if tp in self.partitions:
+                self.partitions[tp].pause()
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if tp in self.partitions:
+                self.partitions[tp].resume()
+
+    # --- LaneHost
+    # ------------------------------------------------------------------------------------------------
+
+    def lane_opened(self, lane: Lane) -> None:
+        mirror = lane.mirror
+        node = (
+            None if mirror.tp in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
+        )
+        if node is None or self._group is None:
+            self._enqueue(mirror)
+        else:
+            self._place(lane, node)
+
+    def lane_changed(self, lane: Lane) -> None:
+        if lane.fetcher is not None:
+            lane.fetcher.touch(lane)
+
+    def lane_closed(self, lane: Lane) -> None:
+        if lane.fetcher is not None:
+            lane.fetcher.remove(lane)
+
+    def watch(self, mirror: MirrorPartition) -> None:
+        self._watched.add(mirror)
+
+    # --- FetcherOwner
+    # ----------------------------------------------------------------------------------------------
+
+    def partition_error(self, lane: Lane, fetcher: SourceFetcher, code: int) -> None:
+        mirror = lane.mirror
+        action, reason = classify(code)
+        if action is Action.FAIL:
+            mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
+            return
+        if action is Action.RERESOLVE:
+            if not self._resolver.is_leader(mirror, fetcher.node.id):
+                lane.leader_only = True
+            elif lane.failures + 1 >= _MALFORMED_LIMIT:
+                # In range by its own word, and yet refused: it does not know our last leader epoch.
+                mirror.fail(
+                    f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its log has "
+                    f"it; the mirror's last source leader epoch is {lane.last_epoch}"
+                )
+                return
+            else:
+                lane.failures += 1
+                self._resolver.ask_offsets(mirror.tp)
+            self._displace(lane)
+            return
+        mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
+        if action is Action.REFRESH:
+            if not self._resolver.is_leader(mirror, fetcher.node.id):
+                lane.leader_only = True
+            self._displace(lane)
+        else:
+            self._suspend(lane)
+
+    def partition_malformed(self, lane: Lane, fetcher: SourceFetcher, error: MalformedFrame) -> None:
+        mirror = lane.mirror
+        text = f"{mirror.tp} at offset {lane.position} from node {fetcher.node.id}: {error}"
+        if lane.failures + 1 >= _MALFORMED_LIMIT:
+            mirror.fail(text)
+            return
+        mirror.source_trouble(text, time.monotonic())
+        self._suspend(lane)
+
+    def diverged(self, lane: Lane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
+        """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
+        mirror = lane.mirror
+        if not self._resolver.is_leader(mirror, fetcher.node.id):
+            lane.leader_only = True
+            self._displace(lane)
+            return
+        own_end = mirror.end_of_source_epoch(epoch)
+        offset = end_offset if own_end is None else min(end_offset, own_end)
+        if offset < 0 or offset >= lane.position:
+            self.partition_malformed(
+                lane,
+                fetcher,
+                MalformedFrame(
+                    f"diverging epoch {epoch} ends at {end_offset}", api="fetch", offset=lane.position
+                ),
+            )
+        elif offset < mirror.log_start_offset:
+            mirror.fail(
+                f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} ends at "
+                f"{end_offset}, the mirror starts at {mirror.log_start_offset}"
+            )
+        else:
+            mirror.truncate(offset)
+
+    def preferred_replica(self, lane: Lane, fetcher: SourceFetcher, node_id: int) -> None:
+        node = self._resolver.node(node_id)
+        if node is not None and node_id != fetcher.node.id and not lane.leader_only:
+            fetcher.remove(lane)
+            self._place(lane, node)
+
+    def connection_failed(self, fetcher: SourceFetcher, error: WireError) -> None:
+        now = time.monotonic()
+        for lane in list(fetcher.lanes.values()):
+            mirror = lane.mirror
+            mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
+            if not self._resolver.is_leader(mirror, fetcher.node.id):
+                lane.leader_only = True
+            self._enqueue(mirror)
+
+    def request_bytes(self) -> int:
+        return max(self.budget.limit // (2 * max(1, len(self.fetchers))), 64 << 10)
+
+    def memory_short(self, size: int) -> bool:
+        now = time.monotonic()
+        if now - self._reclaimed_at < _TICK:
+            return False
+        self._reclaimed_at = now
+        freed = 0
+        for mirror in self.directory:
+            freed += mirror.reclaim(now - self._detach_after)
+            if freed >= size:
+                break
+        return freed > 0
+
+    # --- placing
+    # -------------------------------------------------------------------------------------------------
+
+    def _place(self, lane: Lane, node: Node) -> None:
+        current = lane.fetcher
+        if current is not None and current.node == node:
+            self._awake(lane)
+            return
+        if current is not None:
+            current.remove(lane)
+        group = self._group
+        if group is None:
+            return
+        mirror = lane.mirror
+        first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
+        # Slots beyond per_node exist only for the second and further lanes of one partition.
+        for i in range(self._per_node + len(mirror.lanes)):
+            slot = (first + i) % self._per_node if i < self._per_node else i
+            fetcher = self.fetchers.get((node.id, slot))
+            if fetcher is not None and fetcher.node != node:
+                self._stop(fetcher)  # its address changed
+                fetcher = None
+            if fetcher is None:
+                fetcher = self._start(node, slot, group)
+            if not fetcher.holds(mirror):
+                lane.suspended = False
+                fetcher.add(lane)
+                return
+
+    def _awake(self, lane: Lane) -> None:
+        lane.suspended = False
+        self.lane_changed(lane)
+
+    def _start(self, node: Node, slot: int, group: asyncio.TaskGroup) -> SourceFetcher:
+        fetcher = SourceFetcher(
+            node,
+            slot,
+            self,
+            self.budget,
+            self._limits,
+            open_connection=self._open_connection,
+            client_id=f"{self._client_id}-fetcher-{slot}",
+            rack=self._rack,
+        )
+        self.fetchers[node.id, slot] = fetcher
+        self._tasks[fetcher] = group.create_task(fetcher.run())
+        return fetcher
+
+    def _stop(self, fetcher: SourceFetcher) -> None:
+        """End a fetcher; its lanes go back to the queue."""
+        if self.fetchers.get((fetcher.node.id, fetcher.slot)) is fetcher:
+            del self.fetchers[fetcher.node.id, fetcher.slot]
+        for lane in list(fetcher.lanes.values()):
+            fetcher.remove(lane)
+            self._enqueue(lane.mirror)
+        task = self._tasks.pop(fetcher, None)
+        if task is not None:
+            task.cancel()
+
+    def _displace(self, lane: Lane) -> None:
+        """Away from its fetcher, and back through the queue."""
+        if lane.fetcher is not None:
+            lane.fetcher.remove(lane)
+        self._enqueue(lane.mirror, pause=True)
+
+    def _suspend(self, lane: Lane) -> None:
+        """Not now; the same node again after a pause."""
+        lane.failures += 1
+        lane.suspended = True
+        self.lane_changed(lane)
+        asyncio.get_running_loop().call_later(_pause(lane.failures), self._awake, lane)
+
+    # --- the resolve queue
+    # -----------------------------------------------------------------------------------------
+
+    def _enqueue(self, mirror: MirrorPartition, *, pause: bool = False) -> None:
+        if mirror.closed or mirror.failed is not None or self._group is None:
+            return
+        if pause:
+            self._retry(mirror)
+        else:
+            self._enqueue_now(mirror)
+
+    def _enqueue_now(self, mirror: MirrorPartition) -> None:
+        if self.partitions.get(mirror.tp) is mirror and mirror.failed is None:
+            self._queue[mirror.tp] = mirror
+            self._queued.set()
+
+    async def _resolve_queue(self) -> None:
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            batch = [mirror for mirror in self._queue.values() if self._is_ours(mirror)]
+            self._queue.clear()
+            if not batch:
+                continue
+            try:
+                verdicts = await self._resolver.resolve(batch)
+            except LinkerError as error:
+                now = time.monotonic()
+                for mirror in batch:
+                    mirror.source_trouble(str(error), now)
+                    self._retry(mirror)
+                continue
+            for mirror in batch:
+                if self._is_ours(mirror):
+                    self._apply(mirror, verdicts[mirror.tp])
+            asked = {mirror.tp: mirror for mirror in batch if self._asks_offsets(mirror, verdicts[mirror.tp])}
+            if asked and self._group is not None:
+                # On the side: a leader that does not answer must not hold up everybody else's turn.
+                self._asking.update(asked)
+                self._group.create_task(self._ask_offsets(asked))
+
+    def _is_ours(self, mirror: MirrorPartition) -> bool:
+        return self.partitions.get(mirror.tp) is mirror and mirror.failed is None
+
+    def _asks_offsets(self, mirror: MirrorPartition, verdict: Verdict) -> bool:
+        return (
+            self._is_ours(mirror)
+            and verdict.trouble is None
+            and mirror.tp not in self._asking
+            and self._resolver.needs_offsets(mirror)
+        )
+
+    async def _ask_offsets(self, mirrors: dict[TopicPartition, MirrorPartition]) -> None:
+        try:
+            found: dict[TopicPartition, tuple[int, int] | str]
+            try:
+                found = await self._resolver.offsets(mirrors.keys())
+            except LinkerError as error:
+                found = dict.fromkeys(mirrors, str(error))
+        finally:
+            self._asking.difference_update(mirrors)
+        now = time.monotonic()
+        for tp, mirror in mirrors.items():
+            answer = found[tp]
+            if not self._is_ours(mirror):
+                continue
+            if isinstance(answer, str):
+                mirror.source_trouble(answer, now)
+                self._retry(mirror)
+            elif mirror.loaded:
+                self._settle(mirror, *answer)
+                self._place_lanes(mirror)
+            else:
+                mirror.load(answer[1], answer[1], answer[0], now)
+                mirror.source_fine()
+
+    def _apply(self, mirror: MirrorPartition, verdict: Verdict) -> None:
+        now = time.monotonic()
+        if verdict.failure is not None:
+            mirror.fail(verdict.failure)
+            return
+        if verdict.trouble is not None:
+            mirror.source_trouble(verdict.trouble, now)
+            self._retry(mirror)
+            return
+        mirror.source_leader_epoch = verdict.leader_epoch
+        if not self._resolver.needs_offsets(mirror):
+            self._place_lanes(mirror)
+
+    def _place_lanes(self, mirror: MirrorPartition) -> None:
+        for lane in list(mirror.lanes):
+            node = self._resolver.choose(mirror, leader_only=lane.leader_only)
+            if node is None:
+                self._retry(mirror)
+                return
+            self._place(lane, node)
+        if not mirror.lanes:
+            mirror.source_fine()  # nobody reads it just now, but it could be read
+
+    def _settle(self, mirror: MirrorPartition, earliest: int, latest: int) -> None:
+        """The source said that a fetch offset of ours is out of range, and now where its log begins and
+        ends.
+        """
+        mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
+        mirror.leave_behind_log_start()
+        if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
+            mirror.truncate(max(latest, mirror.log_start_offset))
+
+    def _retry(self, mirror: MirrorPartition) -> None:
+        """Into the queue: at once the first time, with a growing pause when it keeps coming back."""
+        now = time.monotonic()
+        attempts, last = self._attempts.get(mirror.tp, (0, 0.0))
+        if now - last > 5 * _LONGEST_PAUSE:
+            attempts = 0
+        self._attempts[mirror.tp] = (attempts + 1, now)
+        if attempts == 0:
+            self._enqueue_now(mirror)
+        else:
+            asyncio.get_running_loop().call_later(_pause(attempts), self._enqueue_now, mirror)
+
+    # --- time
+    # ----------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        idle: set[SourceFetcher] = set()
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            for mirror in list(self._watched):
+                if not mirror.tick(now):
+                    self._watched.discard(mirror)
+            loop_now = asyncio.get_running_loop().time()
+            empty = set()
+            for fetcher in list(self.fetchers.values()):
+                fetcher.check_deadline(loop_now)
+                if not fetcher.lanes:
+                    if fetcher in idle:
+                        self._stop(fetcher)
+                    else:
+                        empty.add(fetcher)
+            idle = empty
+
+
+def _pause(attempts: int) -> float:
+    return float(min(_FIRST_PAUSE * 2 ** min(attempts - 1, 10), _LONGEST_PAUSE))

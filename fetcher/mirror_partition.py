@@ -1,0 +1,512 @@
+"""One mirror partition: what is known of its source, its followers' progress, its lanes. No I/O and no clock.
+
+Invariants:
+- Nothing is read before a follower asks: a follower's fetch offset starts a lane, so after a restart every
+follower resumes at its own log end.
+- The source's position is never ahead of what a follower may be told: high watermark and log start come
+from the source's own answers, and until they are known (`loaded`) followers get a retriable error, never an empty log.
+- After the source lost data each replica must be seen at or below the truncation point before it gets
+anything else (`untruncated`), since afterwards its stale tail would be invisible by offset.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from fetcher.lane import Lane
+from fetcher.spec import FetcherEvents, MirrorSpec
+from fetcher.window import Reading, WindowChunk
+from wire.types import TopicPartition
+
+UNKNOWN_OFFSET = -1
+
+
+class Behind(Enum):
+    """What becomes of a follower below the log start."""
+
+    MOVE = "it begins again at the log start"
+    WAIT = "other replicas may have more: ask again"
+    FAIL = "no copy has what the source no longer has"
+
+
+class LaneHost(Protocol):
+    """Whoever fetches for lanes (the manager; a recorder in tests). Calls must not re-enter the partition."""
+
+    def lane_opened(self, lane: Lane) -> None: ...
+
+    def lane_changed(self, lane: Lane) -> None:
+        """Its position, room or right to fetch changed."""
+
+    def lane_closed(self, lane: Lane) -> None: ...
+
+    def watch(self, mirror: MirrorPartition) -> None:
+        """Call mirror.tick() now and then until it returns False."""
+
+
+class FollowerSession(Protocol):
+    """The fetch session a follower's progress comes from; idle partitions are not named in every fetch."""
+
+    @property
+    def last_used(self) -> float: ...
+
+
+class FollowerProgress:
+    """How far one replica has copied, by its own fetches."""
+
+    __slots__ = (
+        "caught_up_monotonic",
+        "fetch_offset",
+        "high_watermark_sent",
+        "lane",
+        "last_fetch",
+        "log_start_offset",
+        "session",
+    )
+
+    def __init__(self) -> None:
+        self.fetch_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.last_fetch = 0.0
+        #: Last time its fetch offset was at the high watermark.
+        self.caught_up_monotonic = 0.0
+        self.high_watermark_sent = UNKNOWN_OFFSET
+        self.lane: Lane | None = None
+        self.session: FollowerSession | None = None
+
+    @property
+    def last_fetch_monotonic(self) -> float:
+        return self.last_fetch if self.session is None else max(self.last_fetch, self.session.last_used)
+
+    @property
+    def has_data(self) -> bool:
+        return 0 <= self.log_start_offset < self.fetch_offset
+
+
+class MirrorPartition:
+    def __init__(
+        self,
+        spec: MirrorSpec,
+        events: FetcherEvents,
+        host: LaneHost,
+        *,
+        window_bytes: int = 4 << 20,
+        detach_after: float = 1.0,
+        attach_grace: float = 2.0,
+    ) -> None:
+        self.spec = spec
+        self.tp: TopicPartition = spec.topic_partition
+        self.high_watermark = UNKNOWN_OFFSET
+        self.last_stable_offset = UNKNOWN_OFFSET
+        #: The source's log start offset, lifted to the mirror's start offset.
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.source_leader_epoch = -1
+        self.loaded = False
+        self.failed: str | None = None
+        self.paused = False
+        self.closed = False
+        #: Why the source gives nothing just now; None when it does.
+        self.trouble: str | None = None
+        self.unavailable_since: float | None = None
+        self.followers: dict[int, FollowerProgress] = {}
+        self.lanes: list[Lane] = []
+        #: replica -> offset it must truncate to before it gets data again.
+        self.untruncated: dict[int, int] = dict(spec.untruncated)
+        self.listeners: set[Callable[[MirrorPartition], None]] = set()
+        self.bytes_fetched = 0
+        self.bytes_mirrored = 0
+        """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of lanes and
+        re-reads.
+        """
+        self.batches_fetched = 0
+        self.bytes_served = 0
+        self.largest_batch = 0
+        self._mirrored_to = UNKNOWN_OFFSET
+        self._events = events
+        self._host = host
+        self._window_bytes = window_bytes
+        self._detach_after = detach_after
+        self._attach_grace = attach_grace
+        self._epochs: list[tuple[int, int]] = sorted(spec.source_epochs)
+        self._loaded_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<MirrorPartition {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
+
+    # --- what the source said
+    # ------------------------------------------------------------------------------------
+
+    @property
+    def source_end(self) -> int:
+        return self.high_watermark
+
+    @property
+    def may_fetch(self) -> bool:
+        return self.loaded and self.failed is None and not self.paused and not self.closed
+
+    @property
+    def source_epochs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._epochs)
+
+    def load(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now: float) -> None:
+        """First knowledge of the source's offsets; from here on followers are served."""
+        self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
+        if not self.loaded:
+            self.loaded = True
+            self._loaded_at = now
+            if self.spec.fetch_offset is not None and not self.lanes:
+                self._open_lane(max(self.spec.fetch_offset, self.log_start_offset), now)
+            self.notify()
+
+    def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
+        """Take over what a source answer tells; True if any of it is news.
+
+        The high watermark of a new source leader (or of another replica) may lag for a moment; it goes
+        back only when a truncation was established, so followers never see it jump.
+        """
+        changed = False
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            changed = True
+        if last_stable_offset > self.last_stable_offset:
+            self.last_stable_offset = last_stable_offset
+            changed = True
+        start = max(log_start_offset, self.spec.start_offset)
+        if start > self.log_start_offset:
+            self.log_start_offset = start
+            changed = True
+        return changed
+
+    def add_chunks(self, lane: Lane, chunks: list[WindowChunk], epochs: list[tuple[int, int]]) -> None:
+        """Batches that follow the lane's position, with the source epochs seen in them."""
+        for epoch, offset in epochs:
+            self._note_epoch(epoch, offset)
+        for chunk in chunks:
+            self.bytes_fetched += chunk.size
+            if chunk.next_offset > self._mirrored_to:
+                self.bytes_mirrored += chunk.size
+                self._mirrored_to = chunk.next_offset
+            lane.append(chunk)
+        if lane.full:
+            self._host.watch(self)
+
+    def _note_epoch(self, epoch: int, offset: int) -> None:
+        if epoch >= 0 and (not self._epochs or epoch > self._epochs[-1][0]):
+            self._epochs.append((epoch, offset))
+            self._events.source_epoch(self.tp, epoch, offset)
+
+    def source_epoch_before(self, offset: int) -> int:
+        """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
+        index = bisect.bisect_left(self._epochs, offset, key=_start_of)
+        return self._epochs[index - 1][0] if index else -1
+
+    def end_of_source_epoch(self, epoch: int) -> int | None:
+        """Where our copy of a source epoch ends, None if it is the last one (or unknown)."""
+        for known, start in self._epochs:
+            if known > epoch:
+                return start
+        return None
+
+    def truncate(self, offset: int) -> None:
+        """The source no longer has anything from `offset` on: nor may the followers."""
+        self._epochs = [entry for entry in self._epochs if entry[1] < offset]
+        self.high_watermark = min(self.high_watermark, offset)
+        self.last_stable_offset = min(self.last_stable_offset, offset)
+        self._mirrored_to = min(self._mirrored_to, offset)
+        replicas = {*self.spec.target_replicas, *self.followers}
+        for replica in replicas:
+            progress = self.followers.get(replica)
+            # Who was last seen at or below the border may have appended more since: only its next fetch
+            # proves it.
+            if progress is None or progress.fetch_offset > offset or _may_pass(progress, offset):
+                self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
+        for lane in list(self.lanes):
+            lane.truncate(offset)
+            self._host.lane_changed(lane)
+        self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
+        self.notify()
+
+    # --- followers
+    # -----------------------------------------------------------------------------------------------
+
+    def follower_fetched(
+        self, replica: int, offset: int, log_start_offset: int, now: float
+    ) -> FollowerProgress:
+        """A follower asked for `offset`: everything below it is safe with that follower."""
+        progress = self.followers.get(replica)
+        if progress is None:
+            progress = self.followers[replica] = FollowerProgress()
+        progress.fetch_offset = offset
+        progress.log_start_offset = log_start_offset
+        progress.last_fetch = now
+        if offset >= self.high_watermark:
+            progress.caught_up_monotonic = now
+        lane = progress.lane
+        if lane is not None and lane.window.start <= offset <= lane.window.next_offset:
+            lane.followers[replica] = offset
+            if len(self.lanes) > 1:
+                self._join_leading(replica, progress, offset)
+            self._release(progress.lane or lane)
+        elif self.loaded and self.failed is None and not self.closed:
+            self._place(replica, progress, offset, now)
+        return progress
+
+    def may_copy_from(self, replica: int, offset: int) -> int | None:
+        """None if the follower may go on at `offset`, else the offset it has to truncate to first."""
+        border = self.untruncated.get(replica)
+        if border is None:
+            return None
+        if offset > border:
+            return border
+        del self.untruncated[replica]
+        self._events.source_truncated(self.tp, border, tuple(sorted(self.untruncated)))
+        return None
+
+    def _place(self, replica: int, progress: FollowerProgress, offset: int, now: float) -> None:
+        self._leave_lane(replica, progress, close=False)
+        if offset < self.log_start_offset:
+            self._close_empty_lanes()
+            return  # the follower must move to the log start first
+        best: Lane | None = None
+        for lane in self.lanes:
+            if lane.window.covers(offset) and (best is None or lane.position > best.position):
+                best = lane
+        if best is None:
+            # A lane nobody reads any more moves; otherwise this follower gets one of its own.
+            best = next((lane for lane in self.lanes if not lane.followers), None)
+            if best is not None:
+                best.restart(offset)
+                self._host.lane_changed(best)
+            else:
+                best = self._open_lane(offset, now)
+        self._attach(best, replica, progress, offset)
+        self._close_empty_lanes()
+
+    def _open_lane(self, offset: int, now: float) -> Lane:
+        lane = Lane(self, offset, self._window_bytes)
+        if not self.lanes:
+            # All replicas of a new mirror begin together: give them a moment, so the source is read once.
+            lane.expected = {r for r in self.spec.target_replicas if r not in self.followers}
+            lane.expected_until = now + self._attach_grace
+            if lane.expected:
+                self._host.watch(self)
+        self.lanes.append(lane)
+        self._host.lane_opened(lane)
+        return lane
+
+    def _attach(self, lane: Lane, replica: int, progress: FollowerProgress, offset: int) -> None:
+        had_none = not lane.followers
+        lane.followers[replica] = offset
+        lane.expected.discard(replica)
+        progress.lane = lane
+        self._release(lane)
+        if had_none:
+            self._host.lane_changed(lane)
+
+    def _join_leading(self, replica: int, progress: FollowerProgress, offset: int) -> None:
+        current = progress.lane
+        for lane in self.lanes:
+            if (
+                lane is not current
+                and lane.window.covers(offset)
+                and (current is None or lane.position >= current.position)
+            ):
+                self._leave_lane(replica, progress, close=False)
+                self._attach(lane, replica, progress, offset)
+                self._close_empty_lanes()
+                return
+
+    def _leave_lane(self, replica: int, progress: FollowerProgress, *, close: bool = True) -> None:
+        lane = progress.lane
+        if lane is None:
+            return
+        progress.lane = None
+        lane.followers.pop(replica, None)
+        self._release(lane)
+        if close:
+            self._close_empty_lanes()
+
+    def _close_empty_lanes(self) -> None:
+        for lane in [lane for lane in self.lanes if not lane.followers]:
+            self.lanes.remove(lane)
+            lane.restart(lane.position)
+            self._host.lane_closed(lane)
+
+    def _release(self, lane: Lane) -> None:
+        was_full = lane.full
+        # With several lanes the leading ones keep a tail that laggards can join.
+        keep = lane.limit // 2 if len(self.lanes) > 1 else 0
+        if lane.release(keep) and was_full and not lane.full:
+            self._host.lane_changed(lane)
+
+    def follower_gone(self, replica: int) -> None:
+        """Its connection or session ended: nothing is kept for it until it comes back."""
+        progress = self.followers.get(replica)
+        if progress is not None:
+            self._leave_lane(replica, progress)
+
+    def leave_behind_log_start(self) -> None:
+        """Readers below the source's log start have nothing to read there; their next fetch decides."""
+        for lane in list(self.lanes):
+            if lane.position < self.log_start_offset:
+                for replica in list(lane.followers):
+                    self._leave_lane(replica, self.followers[replica], close=False)
+        self._close_empty_lanes()
+        self.notify()
+
+    # --- reading
+    # -------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
+        """Batches from `offset` if some window has them, for consumers; None when none has.
+
+        The caller must use the views at once (write them out): nothing keeps them in the budget.
+        """
+        for lane in self.lanes:
+            reading = lane.window.read(offset, min(max_bytes, self.spec.segment_bytes))
+            if reading is not None:
+                return reading.views, reading.size
+        return None
+
+    def read_for(self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool) -> Reading | None:
+        lane = progress.lane
+        if lane is None:
+            return None
+        limit = min(max_bytes, self.spec.segment_bytes)
+        return lane.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
+
+    def has_data_for(self, progress: FollowerProgress) -> bool:
+        lane = progress.lane
+        return lane is not None and progress.fetch_offset < lane.window.next_offset
+
+    # --- time
+    # ----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> bool:
+        """Let go of followers that hold others back. False when there is nothing to watch."""
+        watch = False
+        for lane in list(self.lanes):
+            if lane.expected:
+                if now < lane.expected_until:
+                    watch = True
+                else:
+                    lane.expected.clear()
+                    self._release(lane)
+                    self._host.lane_changed(lane)
+            if lane.window.bytes * 4 < lane.limit * 3:
+                lane.starved_since = None
+                continue
+            watch = True
+            slowest = lane.slowest()
+            if not slowest:
+                lane.starved_since = None
+            elif lane.starved_since is None:
+                lane.starved_since = now
+            elif now - lane.starved_since >= self._detach_after:
+                lane.starved_since = None
+                for replica in slowest:
+                    self._leave_lane(replica, self.followers[replica])
+        return watch
+
+    def reclaim(self, idle_before: float) -> int:
+        """Memory is short: drop windows that no follower has read from since `idle_before`; returns the
+        bytes.
+
+        Safe at any time, the source still has it all.
+        """
+        freed = 0
+        for lane in list(self.lanes):
+            if lane.window.bytes and all(
+                self.followers[replica].last_fetch < idle_before for replica in lane.followers
+            ):
+                freed += lane.window.bytes
+                for replica in list(lane.followers):
+                    self._leave_lane(replica, self.followers[replica], close=False)
+        self._close_empty_lanes()
+        return freed
+
+    # --- states
+    # --------------------------------------------------------------------------------------------------
+
+    def judge_behind(self, now: float) -> tuple[Behind, str]:
+        """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
+
+        A follower without data just starts later, and one of several copies may be behind: it begins again
+        at the log start like any stock follower. Only when every copy is behind data is lost to the mirror.
+        """
+        behind = None
+        for progress in self.followers.values():
+            if progress.fetch_offset >= self.log_start_offset:
+                return Behind.MOVE, ""
+            if progress.has_data and (behind is None or progress.fetch_offset > behind):
+                behind = progress.fetch_offset
+        silent = [r for r in self.spec.target_replicas if r not in self.followers]
+        if silent and now - self._loaded_at < 5 * self._attach_grace:
+            return Behind.WAIT, ""
+        if behind is None:
+            return Behind.MOVE, ""
+        return Behind.FAIL, (
+            f"retention at the source has outrun the mirror: its log starts at offset {self.log_start_offset}, "
+            f"the mirror has copied up to {behind}"
+        )
+
+    def fail(self, reason: str) -> None:
+        if self.failed is not None or self.closed:
+            return
+        self.failed = reason
+        self._drop_lanes()
+        self._events.failed(self.tp, reason)
+        self.notify()
+
+    def pause(self) -> None:
+        self.paused = True
+        for lane in self.lanes:
+            self._host.lane_changed(lane)
+
+    def resume(self) -> None:
+        self.paused = False
+        for lane in self.lanes:
+            self._host.lane_changed(lane)
+
+    def close(self) -> None:
+        """Removed from this process; whoever still holds it sees `closed`."""
+        self.closed = True
+        self._drop_lanes()
+        self.notify()
+        self.listeners.clear()
+
+    def _drop_lanes(self) -> None:
+        for progress in self.followers.values():
+            progress.lane = None
+        for lane in self.lanes:
+            lane.followers.clear()
+        self._close_empty_lanes()
+
+    def source_trouble(self, reason: str, now: float) -> None:
+        self.trouble = reason
+        if self.unavailable_since is None and self.failed is None and not self.closed:
+            self.unavailable_since = now
+            self._events.source_unavailable(self.tp, now)
+
+    def source_fine(self) -> None:
+        if self.trouble is not None:
+            self.trouble = None
+        if self.unavailable_since is not None:
+            self.unavailable_since = None
+            self._events.source_available(self.tp)
+
+    def notify(self) -> None:
+        """Tell everybody who waits for this partition; they must only take note."""
+        for listener in tuple(self.listeners):
+            listener(self)
+
+
+def _may_pass(progress: FollowerProgress, offset: int) -> bool:
+    """Whether an answer on its way may carry the follower past `offset`."""
+    return progress.lane is not None and progress.lane.window.next_offset > offset
+
+
+def _start_of(entry: tuple[int, int]) -> int:
+    return entry[1]

@@ -1,0 +1,133 @@
+"""Source metadata for mirror partitions: is it still the same topic, who leads it, where does its log
+begin and end.
+
+Only questions and verdicts; what follows from a verdict is the manager's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from fetcher.mirror_partition import MirrorPartition
+from wire.cluster import Cluster, PartitionMetadata
+from wire.errors import error_name
+from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
+
+LATEST, EARLIEST = -1, -2
+_UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 3, 29
+_TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the source's metadata means for one partition; `failure` is final, `trouble` passes."""
+
+    failure: str | None = None
+    trouble: str | None = None
+    leader_epoch: int = -1
+
+
+class Resolver:
+    def __init__(self, cluster: Cluster, *, rack: str | None, deleted_after: float) -> None:
+        self._cluster = cluster
+        self._rack = rack
+        self._deleted_after = deleted_after
+        self._missing_since: dict[TopicPartition, float] = {}
+        self._ask_offsets: set[TopicPartition] = set()
+
+    def ask_offsets(self, tp: TopicPartition) -> None:
+        """The next resolve of the partition asks where the source's log begins and ends."""
+        self._ask_offsets.add(tp)
+
+    def forget(self, tp: TopicPartition) -> None:
+        self._missing_since.pop(tp, None)
+        self._ask_offsets.discard(tp)
+
+    async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
+        """A verdict for each; raises when the cluster as a whole cannot be asked."""
+        await self._cluster.refresh({mirror.spec.topic for mirror in mirrors}, timeout=_TIMEOUT)
+        now = time.monotonic()
+        return {mirror.tp: self._judge(mirror, now) for mirror in mirrors}
+
+    def needs_offsets(self, mirror: MirrorPartition) -> bool:
+        return not mirror.loaded or mirror.tp in self._ask_offsets
+
+    async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
+        """Where each log begins and ends (its high watermark), or why that is not known."""
+        earliest = await self._cluster.list_offsets(dict.fromkeys(tps, EARLIEST), timeout=_TIMEOUT)
+        latest = await self._cluster.list_offsets(dict.fromkeys(tps, LATEST), timeout=_TIMEOUT)
+        found: dict[TopicPartition, tuple[int, int] | str] = {}
+        for tp in tps:
+            first, last = earliest.get(tp), latest.get(tp)
+            if first is None or last is None or first.error or last.error:
+                code = next((r.error for r in (first, last) if r is not None and r.error), -1)
+                found[tp] = f"the source does not tell the offsets of {tp}: {error_name(code)}"
+            else:
+                self._ask_offsets.discard(tp)
+                found[tp] = (first.offset, last.offset)
+        return found
+
+    def _judge(self, mirror: MirrorPartition, now: float) -> Verdict:
+        spec = mirror.spec
+        tp = mirror.tp
+        topic = self._cluster.topics.get(spec.topic)
+        partition = None if topic is None else topic.partitions.get(spec.partition)
+        code = _UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+        if topic is not None and not code:
+            found = topic.topic_id
+            if (
+                spec.source_topic_id is not None
+                and found
+                and found not in (ZERO_TOPIC_ID, spec.source_topic_id)
+            ):
+                return Verdict(
+                    failure=f"topic {spec.topic} was deleted and re-created at the source: its id is "
+                    f"{topic_id_str(found)}, the mirror was made from {topic_id_str(spec.source_topic_id)}"
+                )
+        if code == _UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
+            since = self._missing_since.setdefault(tp, now)
+            if now - since >= self._deleted_after:
+                return Verdict(failure=f"{tp} does not exist at the source any more")
+            return Verdict(trouble=f"the source does not know {tp} just now")
+        self._missing_since.pop(tp, None)
+        if code == _TOPIC_AUTHORIZATION_FAILED:
+            return Verdict(
+                trouble=f"not allowed to see topic {spec.topic} at the source: grant DESCRIBE and READ on it"
+            )
+        if code or partition is None:
+            return Verdict(trouble=f"the source answers {error_name(code)} for topic {spec.topic}")
+        if self._leader(partition) is None:
+            return Verdict(trouble=f"{tp} has no leader at the source")
+        return Verdict(leader_epoch=partition.leader_epoch)
+
+    # --- nodes
+    # ---------------------------------------------------------------------------------------------------
+
+    def node(self, node_id: int) -> Node | None:
+        return self._cluster.nodes.get(node_id)
+
+    def is_leader(self, mirror: MirrorPartition, node_id: int) -> bool:
+        partition = self._partition(mirror)
+        return partition is not None and partition.leader == node_id
+
+    def choose(self, mirror: MirrorPartition, *, leader_only: bool) -> Node | None:
+        """The node to read from: the leader if it is in our rack, else an in-sync replica that is, else
+        the leader.
+        """
+        partition = self._partition(mirror)
+        if partition is None:
+            return None
+        leader = self._leader(partition)
+        if leader is None or leader_only or self._rack is None or leader.rack == self._rack:
+            return leader
+        near = [node for i in partition.isr if (node := self.node(i)) is not None and node.rack == self._rack]
+        return near[mirror.spec.partition % len(near)] if near else leader
+
+    def _partition(self, mirror: MirrorPartition) -> PartitionMetadata | None:
+        topic = self._cluster.topics.get(mirror.spec.topic)
+        return None if topic is None else topic.partitions.get(mirror.spec.partition)
+
+    def _leader(self, partition: PartitionMetadata) -> Node | None:
+        return None if partition.leader < 0 else self.node(partition.leader)

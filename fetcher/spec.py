@@ -1,0 +1,64 @@
+"""What the composing process tells the fetcher about a mirror partition, and what the fetcher tells it back.
+
+Only values and protocols live here; the behaviour is in mirror_partition.py and manager.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from wire.types import TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSpec:
+    """One mirror partition as the link controller's state has it."""
+
+    link: str
+    topic: str
+    partition: int
+    topic_id: TopicId
+    """The target's topic id: what followers ask for."""
+    source_topic_id: TopicId | None
+    """None when the source has no topic ids (before 2.8); then only names protect against a re-created
+    topic.
+    """
+    session_epoch: int
+    """E0: the target leader epoch stamped on every batch, constant for the whole mirror session."""
+    start_offset: int
+    source_epochs: tuple[tuple[int, int], ...] = ()
+    """The source's leader epochs as (epoch, start offset), as far as they were seen and persisted."""
+    segment_bytes: int = 1 << 30
+    """The target topic's segment.bytes: one answer must never carry more for this partition."""
+    target_replicas: tuple[int, ...] = ()
+    """The real brokers that copy the partition."""
+    fetch_offset: int | None = None
+    """Resume point; None leaves it to the first follower's fetch offset."""
+    untruncated: tuple[tuple[int, int], ...] = ()
+    """(replica, offset): followers that have not yet acknowledged a truncation of the source."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class FetcherEvents(Protocol):
+    """Called synchronously from the event loop; an implementation must not block and must not raise."""
+
+    def failed(self, tp: TopicPartition, reason: str) -> None:
+        """The mirror stopped for good; only an operator brings it back."""
+
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+        """A new leader epoch of the source was seen; to be persisted for MirrorSpec.source_epochs."""
+
+    def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        """The source lost everything from `offset`; `replicas` still have to truncate
+        (MirrorSpec.untruncated).
+        """
+
+    def source_unavailable(self, tp: TopicPartition, since: float) -> None:
+        """The source cannot be read; `since` is time.monotonic() of the first failure."""
+
+    def source_available(self, tp: TopicPartition) -> None:
+        """It can be read again."""
