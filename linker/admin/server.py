@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 START_TIMEOUT = 10.0
+STOP_TIMEOUT = 5.0
 MAX_CONNECTIONS = 64
 
 
@@ -81,12 +82,14 @@ class AdminServer:
         """Idempotent. Requests that outlast the grace time are cancelled."""
         task, self._task = self._task, None
         if task is not None:
+            # uvicorn passes it to wait_for() at shutdown and cancels the requests that are left then.
+            self._server.config.timeout_graceful_shutdown = max(1, round(grace))
             self._server.should_exit = True
-            _, pending = await asyncio.wait([task], timeout=max(grace, 0.5))
+            _, pending = await asyncio.wait([task], timeout=grace + STOP_TIMEOUT)
             if pending:
                 self._server.force_exit = True
                 task.cancel()
-                await asyncio.wait([task], timeout=5.0)
+                await asyncio.wait([task], timeout=STOP_TIMEOUT)
         if self._socket is not None:
             self._socket.close()
             self._socket = None

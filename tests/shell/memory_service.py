@@ -1,0 +1,391 @@
+"""A LinkService that keeps everything in memory: what a caller of the API can observe, and no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from linker.admin.models import (
+    Action,
+    ChangeResult,
+    Check,
+    CheckResult,
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    DoctorReport,
+    Forwarding,
+    LagReport,
+    LinkDescription,
+    LinkOptions,
+    LinkStatus,
+    LinkSummary,
+    MirrorDescription,
+    MirrorState,
+    MirrorSummary,
+    PartitionLag,
+    PartitionStatus,
+    PromoteJob,
+    PromotePhase,
+    PromotePlan,
+    PromoteRequest,
+    PromoteTopic,
+    ReplicaStatus,
+    SidecarStatus,
+    Status,
+    Traffic,
+    UpdateLinkRequest,
+    worst_state,
+)
+from linker.admin.service import (
+    AlreadyExists,
+    IllegalState,
+    LinkNotFound,
+    MirrorNotFound,
+    NotSupported,
+    PromoteNotFound,
+    SidecarNotFound,
+    SourceTopicNotFound,
+)
+from linker.secrets import redact_properties
+from wire.errors import LinkerError
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SOURCE_TOPICS = {"orders": 3, "payments": 12, "empty": 1}
+WAY = [
+    PromotePhase.CATCHING_UP,
+    PromotePhase.FENCED,
+    PromotePhase.ALIGNED,
+    PromotePhase.VALIDATED,
+    PromotePhase.HANDED_OVER,
+    PromotePhase.PROMOTED,
+]
+
+
+class MemoryService:
+    def __init__(self) -> None:
+        self.links: dict[str, tuple[dict[str, str], LinkOptions]] = {}
+        self.mirrors: dict[tuple[str, str], MirrorState] = {}
+        self.starts: dict[tuple[str, str], str] = {}
+        self.jobs: dict[str, PromoteJob] = {}
+        self.calls: list[str] = []  # every change that was carried out
+        self.not_ready: str | None = None
+        self.abandon: str | None = None  # reason: promotes are abandoned instead of finished
+        self.stuck = False  # promotes stay in their first phase
+        self.raises: BaseException | None = None
+        self.hang = False
+        self.reason = "source broker 1 does not answer"
+        self.served = 0
+        self.check = CheckResult.OK
+
+    async def _enter(self) -> None:
+        if self.raises is not None:
+            raise self.raises
+        if self.hang:
+            await asyncio.sleep(3600)
+
+    def _known(self, link: str) -> None:
+        if link not in self.links:
+            raise LinkNotFound(link)
+
+    def _mirror(self, link: str, topic: str) -> MirrorState:
+        self._known(link)
+        if (link, topic) not in self.mirrors:
+            raise MirrorNotFound(link, topic)
+        return self.mirrors[link, topic]
+
+    def _done(self, dry_run: bool, action: str, resource: str, detail: str = "") -> ChangeResult:
+        if not dry_run:
+            self.calls.append(f"{action} {resource}")
+        return ChangeResult(
+            dry_run=dry_run, actions=[Action(action=action, resource=resource, detail=detail)]
+        )
+
+    def _summary(self, link: str) -> LinkSummary:
+        states = [state for (owner, _), state in self.mirrors.items() if owner == link]
+        return LinkSummary(
+            name=link,
+            state=worst_state(states),
+            source_cluster_id="source-id",
+            bootstrap_servers=self.links[link][0]["bootstrap.servers"],
+            mirrors=len(states),
+            mirror_states={state: states.count(state) for state in set(states)},
+        )
+
+    async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        if request.name in self.links:
+            raise AlreadyExists(f"link {request.name} exists already")
+        if not dry_run:
+            self.links[request.name] = (dict(request.properties), request.options)
+        return self._done(dry_run, "create link", request.name, "source cluster source-id")
+
+    async def list_links(self) -> list[LinkSummary]:
+        await self._enter()
+        return [self._summary(link) for link in self.links]
+
+    async def describe_link(self, link: str) -> LinkDescription:
+        await self._enter()
+        self._known(link)
+        properties, options = self.links[link]
+        return LinkDescription(
+            **self._summary(link).model_dump(),
+            target_cluster_id="target-id",
+            properties=redact_properties(properties),
+            options=options,
+            forwarding=Forwarding(enabled=False, reason="producer ids are not safe yet"),
+            traffic=Traffic(),
+            created_at=NOW,
+        )
+
+    async def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        properties, options = self.links[link]
+        merged = {**properties, **request.properties}
+        if not dry_run:
+            kept = {key: value for key, value in merged.items() if value is not None}
+            self.links[link] = (kept, request.options.applied_to(options))
+        return self._done(dry_run, "update link", link)
+
+    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        held = [
+            topic for (owner, topic), state in self.mirrors.items() if owner == link and state != "PROMOTED"
+        ]
+        if held:
+            raise IllegalState(f"link {link} still mirrors {', '.join(held)}")
+        if not dry_run:
+            del self.links[link]
+        return self._done(dry_run, "delete link", link)
+
+    async def create_mirrors(
+        self, link: str, request: CreateMirrorsRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        missing = [topic for topic in request.topics if topic not in SOURCE_TOPICS]
+        if missing:
+            raise SourceTopicNotFound(missing)
+        actions = []
+        for topic in request.topics:
+            if not dry_run:
+                self.mirrors[link, topic] = MirrorState.ACTIVE
+                self.starts[link, topic] = request.start
+            actions += self._done(
+                dry_run, "create mirror", topic, f"{SOURCE_TOPICS[topic]} partitions"
+            ).actions
+        return ChangeResult(dry_run=dry_run, actions=actions, warnings=["segment.bytes is small"])
+
+    async def list_mirrors(self, link: str) -> list[MirrorSummary]:
+        await self._enter()
+        self._known(link)
+        return [self._mirror_summary(link, topic) for owner, topic in self.mirrors if owner == link]
+
+    def _mirror_summary(self, link: str, topic: str) -> MirrorSummary:
+        state = self.mirrors[link, topic]
+        bad = state is MirrorState.SOURCE_UNAVAILABLE
+        return MirrorSummary(
+            link=link,
+            topic=topic,
+            state=state,
+            reason=self.reason if bad else None,
+            partitions=SOURCE_TOPICS[topic],
+            lag=None if bad else 7,
+            max_lag=None if bad else 5,
+            lag_ms=None if bad else 90_000,
+        )
+
+    async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
+        await self._enter()
+        state = self._mirror(link, topic)
+        return MirrorDescription(
+            **self._mirror_summary(link, topic).model_dump(),
+            topic_id="abc",
+            start=self.starts[link, topic],
+            replication_factor=3,
+            created_at=NOW,
+            configs={"unclean.leader.election.enable": "false"},
+            partition_status=[
+                PartitionStatus(
+                    topic=topic,
+                    partition=partition,
+                    state=state,
+                    leader=900,
+                    leader_epoch=4,
+                    session_epoch=0,
+                    isr=[900],
+                    source_end_offset=100,
+                    target_end_offset=95,
+                    lag=5,
+                    replicas=[ReplicaStatus(broker=1, end_offset=95, lag=5), ReplicaStatus(broker=2)],
+                )
+                for partition in range(SOURCE_TOPICS[topic])
+            ],
+        )
+
+    async def pause_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        if self._mirror(link, topic) is MirrorState.PROMOTING:
+            raise IllegalState(f"{topic} is being promoted")
+        if not dry_run:
+            self.mirrors[link, topic] = MirrorState.PAUSED
+        return self._done(dry_run, "pause mirror", topic)
+
+    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._mirror(link, topic)
+        raise NotSupported("this version cannot resume a mirror")
+
+    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        self._mirror(link, topic)
+        if not dry_run:
+            del self.mirrors[link, topic]
+        return self._done(dry_run, "forget mirror" if keep_data else "delete mirror", topic)
+
+    def _chosen(self, link: str, request: PromoteRequest) -> list[str]:
+        self._known(link)
+        topics = [topic for owner, topic in self.mirrors if owner == link] if request.all else request.topics
+        for topic in topics:
+            self._mirror(link, topic)
+        return topics
+
+    async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan:
+        await self._enter()
+        topics = [
+            PromoteTopic(topic=topic, partitions=SOURCE_TOPICS[topic], phase=PromotePhase.CATCHING_UP, lag=7)
+            for topic in self._chosen(link, request)
+        ]
+        blockers = [self.abandon] if self.abandon else []
+        return PromotePlan(link=link, topics=topics, blockers=blockers, warnings=["transactions wait"])
+
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+        await self._enter()
+        topics = self._chosen(link, request)
+        job = PromoteJob(
+            id=f"p{len(self.jobs) + 1}",
+            link=link,
+            phase=WAY[0],
+            topics=[
+                PromoteTopic(topic=topic, partitions=SOURCE_TOPICS[topic], phase=WAY[0], lag=7)
+                for topic in topics
+            ],
+            started_at=NOW,
+        )
+        self.jobs[job.id] = job
+        self.calls.append(f"promote {' '.join(topics)} max_lag={request.options.max_lag}")
+        return job
+
+    async def describe_promote(self, promote_id: str) -> PromoteJob:
+        """Each reading takes the job one phase on."""
+        await self._enter()
+        if promote_id not in self.jobs:
+            raise PromoteNotFound(promote_id)
+        job = self.jobs[promote_id]
+        if job.phase.final or self.stuck:
+            return job
+        phase = WAY[WAY.index(job.phase) + 1]
+        if self.abandon and phase is PromotePhase.ALIGNED:
+            phase = PromotePhase.ABANDONED
+        topics = [topic.model_copy(update={"phase": phase, "lag": 0}) for topic in job.topics]
+        self.jobs[promote_id] = job.model_copy(
+            update={
+                "phase": phase,
+                "topics": topics,
+                "reason": self.abandon if phase is PromotePhase.ABANDONED else None,
+                "phases_ms": {**job.phases_ms, job.phase: 40},
+                "finished_at": NOW + timedelta(seconds=1) if phase.final else None,
+            }
+        )
+        return self.jobs[promote_id]
+
+    async def list_sidecars(self) -> list[SidecarStatus]:
+        await self._enter()
+        return [self._sidecar()]
+
+    def _sidecar(self) -> SidecarStatus:
+        return SidecarStatus(
+            id=900,
+            state="RUNNING",
+            version="9.9",
+            advertised_listeners=["PLAINTEXT://localhost:19092"],
+            controller=True,
+            leading_partitions=sum(SOURCE_TOPICS[topic] for _, topic in self.mirrors),
+            heartbeat_age_ms=120,
+        )
+
+    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        if sidecar_id != 900:
+            raise SidecarNotFound(sidecar_id)
+        if self._sidecar().leading_partitions:
+            raise IllegalState("sidecar 900 leads 3 partitions; promote or delete their mirrors first")
+        return self._done(dry_run, "unregister sidecar", "900")
+
+    async def status(self) -> Status:
+        await self._enter()
+        self.served += 1
+        links = [
+            LinkStatus(
+                **self._summary(link).model_dump(),
+                mirror_list=await self.list_mirrors(link),
+                partitions=3,
+                lag=7,
+                forwarding=Forwarding(enabled=True),
+                traffic=Traffic(fetched_bytes=2048 * self.served, forwarded_produces=10 * self.served),
+            )
+            for link in self.links
+        ]
+        return Status(
+            at=NOW + timedelta(seconds=self.served),
+            version="9.9",
+            sidecar=self._sidecar(),
+            target_cluster_id="target-id",
+            state=worst_state(link.state for link in links),
+            links=links,
+            promotes=[job for job in self.jobs.values() if not job.phase.final],
+        )
+
+    async def lag(self, link: str, topics: Sequence[str]) -> LagReport:
+        await self._enter()
+        self._known(link)
+        for topic in topics:
+            self._mirror(link, topic)
+        chosen = topics or [topic for owner, topic in self.mirrors if owner == link]
+        return LagReport(
+            link=link,
+            at=NOW,
+            partitions=[
+                PartitionLag(
+                    topic=topic,
+                    partition=partition,
+                    state=self.mirrors[link, topic],
+                    source_end_offset=100,
+                    lag=None,
+                )
+                for topic in chosen
+                for partition in range(SOURCE_TOPICS[topic])
+            ],
+        )
+
+    async def doctor(self, link: str) -> DoctorReport:
+        await self._enter()
+        self._known(link)
+        return DoctorReport(
+            link=link,
+            checks=[
+                Check(name="source reachable", result=CheckResult.OK, detail="3 brokers"),
+                Check(
+                    name="acl", result=self.check, detail="ALTER on Cluster", remedy="kafka-acls --add ..."
+                ),
+            ],
+        )
+
+    def ready(self) -> str | None:
+        return self.not_ready
+
+
+class ClusterTrouble(LinkerError):
+    """Stands for any error of a lower layer."""
