@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
     LinkerError,
+    RequestTimedOut,
     UnsupportedApi,
     WireError,
 )
@@ -107,7 +109,9 @@ class ControllerChannel:
                 found = await self._try_controllers(tried, deadline)
                 if found is None and not self._bootstrap:
                     found = await self._try_brokers(tried, deadline)
-                if found is not None:
+                if found is not None and found.epoch < self._highest_epoch:
+                    tried[f"controller {found.id}"] = f"leads only the older epoch {found.epoch}"
+                elif found is not None:
                     self._adopt(found)
                     break
                 if time.monotonic() + backoff >= deadline:
@@ -159,15 +163,30 @@ class ControllerChannel:
                 tried[where] = str(error)
                 return None
 
-        # One hanging controller must not hide the others, so they are asked at the same time.
-        answers = await asyncio.gather(*(probe(*address) for address in addresses), return_exceptions=True)
-        found = [a for a in answers if isinstance(a, ActiveController)]
-        if found:
-            return max(found, key=lambda controller: controller.epoch)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return None
+        # Asked at the same time, and the first leader wins: one controller that hangs must not hide the others.
+        tasks = [asyncio.ensure_future(probe(*address)) for address in addresses]
+        found: list[ActiveController] = []
+        refusals: list[LinkerError] = []
+        try:
+            for next_answer in asyncio.as_completed(tasks):
+                try:
+                    answer = await next_answer
+                except LinkerError as error:
+                    refusals.append(error)
+                    continue
+                if answer is None:
+                    continue
+                if answer.epoch >= self._highest_epoch:
+                    return answer
+                # A leader that was cut off still thinks it leads; somebody else may lead a newer epoch.
+                found.append(answer)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not found and refusals:
+            raise refusals[0]
+        return max(found, key=lambda controller: controller.epoch, default=None)
 
     async def _ask_controller(self, host: str, port: int, deadline: float) -> ActiveController | None:
         timeout = _remaining(deadline, _PROBE_TIMEOUT)
@@ -175,9 +194,11 @@ class ControllerChannel:
             host, port, self._security, client_id=self._client_id, timeout=timeout
         )
         try:
-            response = await connection.call("describe_quorum", _DESCRIBE_QUORUM, timeout=timeout)
+            response = await connection.call(
+                "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
+            )
         finally:
-            connection.close()
+            await _end(connection)
         partition = self._quorum_partition(response)
         self._learn_nodes(response)
         code = int(partition.error_code)
@@ -189,29 +210,35 @@ class ControllerChannel:
         return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
 
     async def _try_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
-        try:
-            node_id = self._some_broker()
-            connection = await self._cluster.connection(node_id, purpose="quorum")
-            if connection.api_range("describe_quorum") is None:
-                raise TargetUnsupported(
-                    f"{self.cluster_name} runs in ZooKeeper mode: a link broker can only join a KRaft cluster; "
-                    "migrate the target to KRaft first"
-                )
-            response = await connection.call(
-                "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
+        # Never ourselves: the question would only travel in a circle. None is any node of the bootstrap list.
+        others: list[int | None] = [node for node in self._cluster.nodes if node != self._own_broker_id]
+        random.shuffle(others)
+        for node_id in others or [None]:
+            try:
+                found = await self._ask_broker(node_id, tried, deadline)
+            except (AuthenticationFailed, MissingRight, TargetUnsupported):
+                raise
+            except LinkerError as error:
+                tried["the brokers" if node_id is None else f"broker {node_id}"] = str(error)
+                continue
+            if found is not None:
+                return found
+        return None
+
+    async def _ask_broker(
+        self, node_id: int | None, tried: dict[str, str], deadline: float
+    ) -> ActiveController | None:
+        connection = await self._cluster.connection(node_id, purpose="quorum")
+        if connection.api_range("describe_quorum") is None:
+            raise TargetUnsupported(
+                f"{self.cluster_name} runs in ZooKeeper mode: a link broker can only join a KRaft cluster; "
+                "migrate the target to KRaft first"
             )
-        except TargetUnsupported:
-            raise
-        except AuthenticationFailed:
-            raise
-        except LinkerError as error:
-            tried["brokers"] = str(error)
-            return None
+        response = await connection.call(
+            "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
+        )
         partition = self._quorum_partition(response)
-        code = int(partition.error_code)
-        if code != 0:
-            tried[f"broker {connection.peer}"] = f"DescribeQuorum answered error {code}"
-            return None
+        check_error(int(partition.error_code), "describe_quorum", self.cluster_name)
         self._learn_nodes(response)
         if partition.leader_id not in self._known:
             if not getattr(response, "nodes", ()):
@@ -246,13 +273,6 @@ class ControllerChannel:
             if chosen is not None:
                 self._known[node.node_id] = (chosen.host, chosen.port)
 
-    def _some_broker(self) -> int | None:
-        """A broker that is not this sidecar: asking ourselves would only travel in a circle."""
-        others = sorted(node for node in self._cluster.nodes if node != self._own_broker_id)
-        if self._own_broker_id is None or not others:
-            return None
-        return others[int(time.monotonic()) % len(others)]
-
     # --- talking to it ------------------------------------------------------------------------------------------
 
     async def connection(self, purpose: str, *, timeout: float) -> tuple[ActiveController, Connection]:
@@ -271,7 +291,7 @@ class ControllerChannel:
                     del self._connections[purpose]
                     current[1].close()
                 try:
-                    connection = await self.open_connection(timeout=_remaining(deadline, _PROBE_TIMEOUT))
+                    connection = await self._open(active, _remaining(deadline, _PROBE_TIMEOUT))
                 except (AuthenticationFailed, UnsupportedApi):
                     raise
                 except WireError as error:
@@ -290,7 +310,11 @@ class ControllerChannel:
 
     async def open_connection(self, *, timeout: float) -> Connection:
         """A connection of the caller's own to the active controller."""
+        deadline = time.monotonic() + timeout
         active = self._active or await self.discover(timeout)
+        return await self._open(active, _remaining(deadline, timeout))
+
+    async def _open(self, active: ActiveController, timeout: float) -> Connection:
         return await Connection.open(
             active.host, active.port, self._security, client_id=self._client_id, timeout=timeout
         )
@@ -353,7 +377,7 @@ class ControllerChannel:
         self._closed = True
         connections, self._connections = self._connections, {}
         for _, connection in connections.values():
-            connection.close()
+            await _end(connection)
 
 
 _DESCRIBE_QUORUM: dict[str, object] = {
@@ -361,8 +385,21 @@ _DESCRIBE_QUORUM: dict[str, object] = {
 }
 
 
+async def _end(connection: Connection) -> None:
+    connection.close()
+    try:
+        async with asyncio.timeout(1.0):
+            await connection.closed_event.wait()
+    except TimeoutError:
+        log.debug("the connection to %s is slow to close", connection.peer)
+
+
 def _remaining(deadline: float, most: float) -> float:
-    return max(0.001, min(most, deadline - time.monotonic()))
+    """The time for the next step; a deadline that has passed is an error here, not a step of no length."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise RequestTimedOut("no time is left to reach the active controller", sent=False)
+    return min(most, left)
 
 
 def _says_not_controller(value: Any) -> bool:
@@ -376,7 +413,6 @@ def _says_not_controller(value: Any) -> bool:
         if field.name == "error_code":
             if int(inner) == NOT_CONTROLLER:
                 return True
-        elif isinstance(inner, tuple) or dataclasses.is_dataclass(inner):
-            if _says_not_controller(inner):
-                return True
+        elif _says_not_controller(inner):
+            return True
     return False
