@@ -1,4 +1,4 @@
-"""Requests and responses as plain dicts in, schema entities out, through kio. Off the hot path only.
+"""Requests and responses as plain dicts in, kio's schema entities out. Off the hot path only.
 
 Callers give the fields they care about; what a version lacks is dropped and what they leave out gets the
 schema's default or a neutral value. So one dict serves every version. A name that *no* version knows is a bug
@@ -11,19 +11,19 @@ import datetime
 import functools
 import io
 import struct
-import types
-import typing
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from kio.index import load_entity_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
+from wire.entity_fields import field_default, unwrap_annotation
+from wire.entity_reader import error_code, read_entity
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.request_header import RequestHeader
 from wire.types import Buffer
@@ -101,7 +101,7 @@ def encode_response(api: str, version: int, correlation_id: int, fields: Mapping
 def decode_response(api: str, version: int, frame: Buffer) -> Any:
     """The entity of a response frame that starts at its correlation id."""
     entity_type = _schema(api, version, EntityType.response)
-    # kio reads only from read-only buffers, and off the hot path a copy is cheap.
+    # Off the hot path a copy is cheap, and the entity must not keep the receive buffer alive.
     data = bytes(frame)
     _, offset = _read(entity_type.__header_schema__, data, 0, api, version)
     return _read_all(entity_type, data, offset, api, version)
@@ -143,12 +143,9 @@ def _write(out: io.BytesIO, entity_type: Any, values: Mapping[str, object], api:
 
 def _read(entity_type: Any, data: bytes, offset: int, api: str, version: int) -> tuple[Any, int]:
     try:
-        entity, size = entity_reader(entity_type)(data, offset)
-    except (
-        Exception
-    ) as error:  # kio raises its own errors, ValueError, UnicodeDecodeError, OverflowError, ...
-        raise MalformedFrame(f"cannot decode: {error}", api=api, version=version) from error
-    return entity, offset + size
+        return read_entity(entity_type, data, offset)
+    except MalformedFrame as error:
+        raise MalformedFrame(error.message, api=api, version=version) from error
 
 
 def _read_all(entity_type: Any, data: bytes, offset: int, api: str, version: int) -> Any:
@@ -164,7 +161,7 @@ def _read_all(entity_type: Any, data: bytes, offset: int, api: str, version: int
 class _Field(NamedTuple):
     name: str
     convert: Callable[[Any], Any]
-    default: Callable[[], Any]
+    default: Any
 
 
 def _build(entity_type: Any, values: Mapping[str, object], api: str) -> Any:
@@ -177,7 +174,7 @@ def _build(entity_type: Any, values: Mapping[str, object], api: str) -> Any:
         elif f"{field.name}_ms" in values:  # Kafka's own name: kio renames timeout_ms to timeout
             given = f"{field.name}_ms"
         else:
-            arguments[field.name] = field.default()
+            arguments[field.name] = field.default
             continue
         used += 1
         try:
@@ -205,7 +202,7 @@ def _plan(entity_type: Any) -> tuple[_Field, ...]:
 
 
 def _plan_field(entity_type: Any, field: Any) -> _Field:
-    inner, array, nullable = _unwrap(field.type)
+    inner, array, nullable = unwrap_annotation(field.type)
     kafka_type = field.metadata.get("kafka_type")
     convert: Callable[[Any], Any]
     if kafka_type is None:
@@ -216,30 +213,7 @@ def _plan_field(entity_type: Any, field: Any) -> _Field:
         convert = functools.partial(_convert_array, convert)
     if nullable:
         convert = functools.partial(_convert_nullable, convert)
-    if field.default is not MISSING:
-        default = functools.partial(_identity, field.default)
-    elif field.default_factory is not MISSING:
-        default = field.default_factory
-    elif nullable:
-        default = functools.partial(_identity, None)
-    elif array:
-        default = functools.partial(_identity, ())
-    elif kafka_type is None:
-        default = functools.partial(_build, inner, {}, entity_type.__name__)
-    else:
-        default = functools.partial(_identity, convert(_NEUTRAL.get(kafka_type, 0)))
-    return _Field(field.name, convert, default)
-
-
-def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """(inner type, is an array, is nullable) of a kio field annotation."""
-    nullable = False
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        nullable = True
-        annotation = next(a for a in typing.get_args(annotation) if a is not types.NoneType)
-    if typing.get_origin(annotation) is tuple:
-        return typing.get_args(annotation)[0], True, nullable
-    return annotation, False, nullable
+    return _Field(field.name, convert, field_default(field))
 
 
 def _identity(value: Any) -> Any:
@@ -278,7 +252,7 @@ def _convert_uuid(value: Any) -> uuid.UUID | None:
 
 
 def _convert_error(value: Any) -> ErrorCode:
-    return ErrorCode(value)
+    return error_code(int(value))
 
 
 def _convert_bytes(value: Any) -> bytes:
@@ -293,14 +267,6 @@ _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "error_code": _convert_error,
     "bytes": _convert_bytes,
     "records": _convert_bytes,
-}
-_NEUTRAL: dict[str, Any] = {
-    "string": "",
-    "bytes": b"",
-    "records": b"",
-    "bool": False,
-    "uuid": None,
-    "float64": 0.0,
 }
 
 

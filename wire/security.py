@@ -227,7 +227,8 @@ def _not_pem(name: str, location: str, kind: str, raw: bytes) -> str:
     if kind == "JKS" or (not kind and raw.startswith(_JKS_MAGIC)):
         return (
             f"{name} is a JKS store and only PEM is read; convert it: "
-            f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype PKCS12 && "
+            f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 "
+            "-deststoretype PKCS12 && "
             "openssl pkcs12 -in store.p12 -nodes -out store.pem"
         )
     if kind == "PKCS12" or raw[:1] == b"\x30":
