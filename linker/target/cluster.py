@@ -18,13 +18,12 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
-from wire.cluster import Cluster
-
 from linker.target.controller_channel import ControllerChannel
-from linker.target.errors import ClusterIdChanged
+from linker.target.errors import ClusterIdChanged, first_error
 from linker.target.metadata_log import MetadataLog
 from linker.target.operations import TargetOperations
 from linker.target.registration import AdvertisedListener, Identity, Registration, SaveIdentity
+from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
@@ -98,7 +97,7 @@ class TargetCluster:
                 group.create_task(self.registration.run(), name="target-heartbeats")
         except* LinkerError as errors:
             # One line is what a person needs; the group around it is our own structure.
-            raise _first(errors) from None
+            raise first_error(errors) from None
 
     async def join(self, timeout: float) -> None:
         """Find the cluster and its controller, replay the metadata log, register. `run` must be running."""
@@ -126,11 +125,3 @@ class TargetCluster:
     async def close(self) -> None:
         """Close the connections to the controllers; the cluster's own belong to whoever made it."""
         await self.channel.close()
-
-
-def _first(errors: BaseExceptionGroup[LinkerError]) -> LinkerError:
-    for error in errors.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return _first(error)
-        return error
-    raise LinkerError("an empty group of errors")

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wire.cluster import Cluster
-
 from linker.target.errors import ControllerUnreachable, MissingRight, TargetUnsupported, check_error
+from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import (
     AuthenticationFailed,

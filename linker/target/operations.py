@@ -23,10 +23,11 @@ from linker.target.errors import (
     OperationFailed,
     TargetError,
     check_error,
+    first_error,
 )
 from linker.target.metadata_log import MetadataLog
 from wire.connection import Connection
-from wire.errors import BrokerError, ConnectionLost, RequestTimedOut, error_name
+from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut, error_name
 from wire.metadata.image import ClusterImage, TopicImage
 from wire.types import TopicId, TopicPartition
 
@@ -426,9 +427,12 @@ class TargetOperations:
             raise TargetError(f"cannot allocate {count} blocks of producer ids")
         deadline = time.monotonic() + timeout
         state = _Blocks(count, until)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(connections, count)):
-                group.create_task(self._allocate_blocks(state, deadline))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(connections, count)):
+                    group.create_task(self._allocate_blocks(state, deadline))
+        except* LinkerError as errors:
+            raise first_error(errors) from None
         return state.highest
 
     async def _allocate_blocks(self, state: _Blocks, deadline: float) -> None:
