@@ -124,7 +124,7 @@ async def _ask(
             if code and code != OFFSET_OUT_OF_RANGE:
                 raise BrokerError(
                     code,
-                    f"broker {node_id} of {cluster.name} did not show its last batch",
+                    message=f"broker {node_id} of {cluster.name} did not show its last batch",
                     api="fetch",
                     version=FETCH_VERSION,
                     topic_partition=tp,

@@ -1,0 +1,312 @@
+"""BringUp: makes the target look as the controller's state says, mirror by mirror, and keeps it so.
+
+Each mirror goes through the same steps whether it is new, half made when the sidecar was killed, or disturbed by somebody:
+
+    intent durable -> topic exists, led by link brokers only -> bound to its id -> start offsets, E0 durable ->
+    copies served -> reassignment to the real brokers open
+
+A step looks first whether it is done already, so that the whole is run again whenever something changed. Nothing here
+decides what a mirror should look like (controller), nor hands anything over (the promote).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from controller.decisions import Leadership
+from controller.errors import ControllerError
+from controller.manager import LinkController
+from controller.phases import ENDED, PROMOTING, Phase
+from controller.state import UNBOUND, MirrorTopic
+from controller.state import MirrorPartition as PartitionState
+from fetcher.manager import FetcherManager
+from fetcher.spec import MirrorSpec
+from linker.target import TargetCluster
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError
+from wire.metadata.image import CONFIG_TOPIC, ClusterImage, PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
+_CALL_TIMEOUT = 15.0
+_LATEST, _EARLIEST = -1, -2
+_DEFAULT_SEGMENT_BYTES = 1 << 30
+
+
+class BringUp:
+    """The mirrors of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        source: Cluster,
+        target: TargetCluster,
+        controller: LinkController,
+        fetcher: FetcherManager,
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._controller = controller
+        self._fetcher = fetcher
+        self._due: set[str] = set()
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        #: Set once every mirror that existed at the start went through the steps.
+        self.settled = asyncio.Event()
+        #: What keeps a mirror from being complete, by topic.
+        self.trouble: dict[str, str] = {}
+        #: How often somebody cancelled a mirror's reassignment, by topic.
+        self.cancelled: dict[str, int] = {}
+        #: Leader epoch under which the followers' positions were seen.
+        self._epochs: dict[TopicPartition, int] = {}
+
+    # --- what asks for work ------------------------------------------------------------------------------------------
+
+    def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
+        """The target's metadata log moved. Positions of followers hold for one leader epoch only: a cancelled
+        reassignment deletes their copies, and the same brokers begin again from nothing."""
+        state = self._controller.image
+        for topic_id in topics:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None:
+                self._forget_stale_positions(topic)
+        for mirror in state.link_mirrors(self._link):
+            topic = image.topics_by_name.get(mirror.topic)
+            if mirror.topic_id in topics or (topic is not None and topic.id in topics):
+                self.ask(mirror.topic)
+
+    def _forget_stale_positions(self, topic: TopicImage) -> None:
+        for index, partition in topic.partitions.items():
+            tp = TopicPartition(topic.name, index)
+            copy = self._fetcher.partitions.get(tp)
+            if copy is None or self._epochs.get(tp) == partition.leader_epoch:
+                continue
+            if tp in self._epochs:
+                copy.forget_followers()
+            self._epochs[tp] = partition.leader_epoch
+
+    def ask(self, topic: str) -> None:
+        """Have a mirror looked at."""
+        self._due.add(topic)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._due.update(mirror.topic for mirror in self._controller.image.link_mirrors(self._link))
+        pause = _RETRY_FIRST
+        while True:
+            self._wake.clear()
+            again = set()
+            for topic in sorted(self._due):
+                self._due.discard(topic)
+                try:
+                    await self.complete(topic)
+                    self.trouble.pop(topic, None)
+                except LinkerError as error:
+                    if self.trouble.get(topic) != str(error):
+                        log.warning("mirror %s of link %s is not complete: %s", topic, self._link, error)
+                    self.trouble[topic] = str(error)
+                    again.add(topic)
+            if not again:
+                self.settled.set()
+                pause = _RETRY_FIRST
+                await self._wake.wait()
+                continue
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                pause = min(pause * 2, _RETRY_MAX)
+            self._due |= again
+
+    # --- the steps ---------------------------------------------------------------------------------------------------
+
+    async def complete(self, topic: str) -> None:
+        """Do what is missing for one mirror; LinkerError if it cannot be done now."""
+        async with self._turn:
+            mirror = self._controller.image.mirrors.get((self._link, topic))
+            if mirror is None:
+                return
+            found = await self._topic(mirror)
+            if found is None:
+                return
+            mirror = self._controller.image.mirrors[self._link, topic]
+            await self._adopt(mirror, found)
+            await self._establish(mirror, found)
+            self._serve(mirror)
+            await self._reassign(mirror, found)
+
+    async def _topic(self, mirror: MirrorTopic) -> TopicImage | None:
+        """The mirror's topic at the target; None if there is nothing more to do for the mirror."""
+        states = self._controller.image.topic_partitions(self._link, mirror.topic)
+        open_states = [state for state in states if state.phase not in ENDED]
+        if not open_states:
+            return None
+        found = self._target.image.topics_by_name.get(mirror.topic)
+        if mirror.topic_id == UNBOUND:
+            if found is None:
+                own = self._target.broker_id
+                await self._target.operations.create_mirror_topic(
+                    mirror.topic, {index: [own] for index in range(mirror.partitions)}, mirror.copied_configs
+                )
+                found = self._target.image.topics_by_name[mirror.topic]
+            elif not self._ours(found):
+                await self._fail(open_states, "a topic of this name exists at the target and is no mirror of this link")
+                return None
+            await self._controller.bind_mirror(self._link, mirror.topic, found.id)
+        elif found is None or found.id != mirror.topic_id:
+            what = "deleted" if found is None else "deleted and created again"
+            await self._fail(open_states, f"the mirror topic was {what} at the target")
+            return None
+        return found
+
+    def _ours(self, topic: TopicImage) -> bool:
+        """Made by a run of ours that ended before it could note the id: on the link broker alone, never copied."""
+        own = (self._target.broker_id,)
+        return all(partition.replicas == own for partition in topic.partitions.values())
+
+    async def _fail(self, states: Iterable[PartitionState], reason: str) -> None:
+        for state in states:
+            if state.phase is not Phase.FAILED:
+                log.error("mirror %s of link %s failed: %s", state.tp, self._link, reason)
+                await self._controller.fail_partition(self._link, state.tp, reason)
+        self._fetcher.remove([state.tp for state in states])
+
+    async def _adopt(self, mirror: MirrorTopic, topic: TopicImage) -> None:
+        changes: dict[TopicPartition, Leadership] = {}
+        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+            partition = topic.partitions.get(state.partition)
+            if partition is not None and state.phase not in ENDED and state.session_epoch >= 0:
+                changes[state.tp] = _leadership(partition)
+        await self._controller.adopt_leadership(self._link, changes)
+
+    async def _establish(self, mirror: MirrorTopic, topic: TopicImage) -> None:
+        """Start offset and E0, once and durable, before anything can be copied."""
+        waiting = [
+            state
+            for state in self._controller.image.topic_partitions(self._link, mirror.topic)
+            if state.phase is Phase.LINKING
+        ]
+        if not waiting:
+            return
+        offsets = await self._start_offsets(mirror, [state.tp for state in waiting])
+        for state in waiting:
+            partition = topic.partitions[state.partition]
+            await self._controller.establish(
+                self._link,
+                state.tp,
+                leadership=_leadership(partition),
+                session_epoch=partition.leader_epoch,
+                start_offset=offsets[state.tp],
+            )
+
+    async def _start_offsets(self, mirror: MirrorTopic, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
+        asked = _number(mirror.start) if timestamp is None else timestamp
+        offsets = await self._list(tps, asked)
+        # No record is that young: the mirror begins with the next one.
+        late = [tp for tp in tps if offsets[tp] < 0]
+        if late:
+            offsets |= await self._list(late, _LATEST)
+        return offsets
+
+    async def _list(self, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        results = await self._source.list_offsets(dict.fromkeys(tps, timestamp), timeout=_CALL_TIMEOUT)
+        for tp, result in results.items():
+            if result.error:
+                raise BrokerError(
+                    result.error, message=f"{self._source.name}: no start offset", api="list_offsets", topic_partition=tp
+                )
+        return {tp: result.offset for tp, result in results.items()}
+
+    def _serve(self, mirror: MirrorTopic) -> None:
+        """Give to the fetchers what they do not have yet."""
+        specs = []
+        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+            if state.tp in self._fetcher.partitions or state.phase in ENDED or state.session_epoch < 0:
+                continue
+            if state.phase in (Phase.FAILED, Phase.HANDED_OVER):
+                continue
+            specs.append(self._spec(mirror, state))
+        if not specs:
+            return
+        self._fetcher.add(specs)
+        image = self._target.image
+        for spec in specs:
+            partition = image.partition(mirror.topic_id, spec.partition)
+            if partition is not None:
+                self._epochs[spec.topic_partition] = partition.leader_epoch
+        if mirror.paused:
+            self._fetcher.pause([spec.topic_partition for spec in specs])
+
+    def _spec(self, mirror: MirrorTopic, state: PartitionState) -> MirrorSpec:
+        return MirrorSpec(
+            link=self._link,
+            topic=mirror.topic,
+            partition=state.partition,
+            topic_id=mirror.topic_id,
+            source_topic_id=mirror.source_topic_id,
+            session_epoch=state.session_epoch,
+            start_offset=state.start_offset or 0,
+            source_epochs=state.source_epochs,
+            segment_bytes=self._segment_bytes(mirror.topic),
+            target_replicas=mirror.target_replicas[state.partition],
+            untruncated=state.untruncated,
+        )
+
+    def _segment_bytes(self, topic: str) -> int:
+        configs = self._target.image.configs
+        own = configs.get((CONFIG_TOPIC, topic), {}).get("segment.bytes")
+        return _number(own) if own is not None else _DEFAULT_SEGMENT_BYTES
+
+    async def _reassign(self, mirror: MirrorTopic, topic: TopicImage) -> None:
+        """Open the reassignment to the real brokers; again, if somebody cancelled it."""
+        wanted: dict[TopicPartition, list[int]] = {}
+        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+            partition = topic.partitions.get(state.partition)
+            if partition is None or state.session_epoch < 0 or state.phase in ENDED | PROMOTING | {Phase.FAILED}:
+                continue
+            replicas = mirror.target_replicas[state.partition]
+            if partition.leader == self._target.broker_id and not set(replicas) <= set(partition.adding):
+                wanted[state.tp] = list(replicas)
+        if not wanted:
+            return
+        opened = [tp for tp in wanted if self._was_open(topic, tp)]
+        if opened:
+            self.cancelled[mirror.topic] = self.cancelled.get(mirror.topic, 0) + 1
+            log.warning(
+                "somebody cancelled the reassignment of %s (link %s): asked for again, the copies start from nothing",
+                ", ".join(str(tp) for tp in opened[:5]),
+                self._link,
+            )
+        await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: _open(image, wanted), _CALL_TIMEOUT)
+
+    def _was_open(self, topic: TopicImage, tp: TopicPartition) -> bool:
+        copy = self._fetcher.partitions.get(tp)
+        return copy is not None and copy.bytes_served > 0
+
+
+def _open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+    for tp, replicas in wanted.items():
+        topic = image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        if partition is None or not set(replicas) <= set(partition.adding):
+            return None
+    return True
+
+
+def _leadership(partition: PartitionImage) -> Leadership:
+    return Leadership(partition.leader, partition.leader_epoch, partition.isr)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ControllerError(f"{text!r} is not a number") from None

@@ -1,0 +1,252 @@
+"""What the promote driver needs done, done with router, fetcher, source and target (controller.ports).
+
+Nothing here decides: a port asks or tells one thing, within its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from controller.alignment import ReplicaPosition, SourceEnd
+from controller.cluster_view import ImageView
+from controller.handover import HandOverItem, revoke_assignments
+from controller.ports import PromotePorts, Tps
+from fetcher.manager import FetcherManager
+from fetcher.mirror_partition import MirrorPartition
+from linker.target import AlterPartitionItem, TargetCluster
+from linker.tasks import together, together_by_key
+from router.dispatch import Router
+from validator.tail import compare_tails, read_tails
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError
+from wire.types import TopicPartition
+
+_POLL = 0.003
+_LATEST = -1
+_DEBUGGING_CONSUMER = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the log end, not the high watermark
+_READ_COMMITTED = 1
+
+
+class RouterFence:
+    """controller.ports.Fencer: the one router of this sidecar."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def fence(self, tps: Tps, *, timeout: float) -> None:
+        await self._router.fence(tps, timeout=timeout)
+
+    async def unfence(self, tps: Tps, *, timeout: float) -> None:
+        self._router.unfence(tps)
+
+    async def handed_over(self, tps: Tps, *, timeout: float) -> None:
+        self._router.handed_over(tps)
+
+
+class FetcherProgress:
+    """controller.ports.Progress: positions are the fetch offsets that the followers sent."""
+
+    def __init__(self, fetcher: FetcherManager) -> None:
+        self._fetcher = fetcher
+
+    def lag(self, tps: Tps) -> Mapping[TopicPartition, int | None]:
+        return {tp: self._lag(self._fetcher.partitions.get(tp)) for tp in tps}
+
+    @staticmethod
+    def _lag(copy: MirrorPartition | None) -> int | None:
+        if copy is None or not copy.loaded:
+            return None
+        offsets = [
+            -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset
+            for replica in copy.spec.target_replicas
+        ]
+        if not offsets or min(offsets) < 0:
+            return None
+        # A follower that has not begun stands below the log's start: what is below is not missing.
+        return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
+
+    def positions(self, tps: Tps) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
+        found: dict[TopicPartition, Mapping[int, ReplicaPosition]] = {}
+        for tp in tps:
+            copy = self._fetcher.partitions.get(tp)
+            if copy is not None:
+                found[tp] = {
+                    replica: ReplicaPosition(follower.fetch_offset, follower.broker_epoch)
+                    for replica, follower in copy.followers.items()
+                    if follower.fetch_offset >= 0
+                }
+        return found
+
+    async def wait_until(self, tps: Tps, predicate: Callable[[], bool], *, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not predicate():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # A follower's position gives no event: it is noted on the path of every fetch, which stays free of them.
+            await asyncio.sleep(min(_POLL, left))
+        return True
+
+
+class ListedSourceEnds:
+    """controller.ports.SourceEnds."""
+
+    def __init__(self, source: Cluster) -> None:
+        self._source = source
+
+    async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
+        latest = dict.fromkeys(tps, _LATEST)
+        answers = await together(
+            (
+                self._source.list_offsets(latest, replica_id=_DEBUGGING_CONSUMER, timeout=timeout),
+                self._source.list_offsets(latest, timeout=timeout),
+                self._source.list_offsets(latest, isolation_level=_READ_COMMITTED, timeout=timeout),
+            )
+        )
+        found: dict[TopicPartition, SourceEnd] = {}
+        for tp in tps:
+            offsets = []
+            for answer in answers:
+                result = answer[tp]
+                if result.error:
+                    raise BrokerError(
+                        result.error,
+                        message=f"{self._source.name} does not tell where its log ends",
+                        api="list_offsets",
+                        topic_partition=tp,
+                    )
+                offsets.append(result.offset)
+            found[tp] = SourceEnd(*offsets)
+        return found
+
+
+class TailBatches:
+    """controller.ports.TailCheck: each replica is asked itself for its last batch."""
+
+    def __init__(self, source: Cluster, target: TargetCluster, fetcher: FetcherManager) -> None:
+        self._source = source
+        self._target = target
+        self._fetcher = fetcher
+
+    async def check(
+        self, ends: Mapping[TopicPartition, int], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        at_source: dict[int, dict[TopicPartition, int]] = {}
+        at_target: dict[int, dict[TopicPartition, int]] = {}
+        differing: dict[TopicPartition, str] = {}
+        for tp, end in ends.items():
+            leader = self._source.leader(tp)
+            copy = self._fetcher.partitions.get(tp)
+            if leader is None or copy is None:
+                differing[tp] = "its source leader is not known"
+                continue
+            if end <= copy.log_start_offset:
+                continue  # nothing in it
+            at_source.setdefault(leader.id, {})[tp] = end
+            for broker in copy.spec.target_replicas:
+                at_target.setdefault(broker, {})[tp] = end
+        readings = await together_by_key(
+            {("source", node): read_tails(self._source, node, ends, timeout=timeout) for node, ends in at_source.items()}
+            | {
+                ("target", broker): read_tails(self._target.cluster, broker, ends, timeout=timeout)
+                for broker, ends in at_target.items()
+            }
+        )
+        source = {tp: tail for (side, _), read in readings.items() if side == "source" for tp, tail in read.items()}
+        for (side, broker), read in readings.items():
+            if side == "target":
+                for mismatch in compare_tails(source, read, broker):
+                    differing[mismatch.topic_partition] = str(mismatch)
+        return differing
+
+
+class TargetHandOver:
+    """controller.ports.HandOver."""
+
+    def __init__(self, target: TargetCluster, link_brokers: Callable[[], frozenset[int]]) -> None:
+        self._target = target
+        self._link_brokers = link_brokers
+        self.own_broker = target.broker_id
+
+    def link_brokers(self) -> Collection[int]:
+        return self._link_brokers()
+
+    def image(self) -> ImageView:
+        return self._target.image
+
+    async def caught_up(self, *, timeout: float) -> None:
+        await self._target.metadata.caught_up(timeout)
+
+    async def wait_until(self, predicate: Callable[[ImageView], bool], *, timeout: float) -> bool:
+        try:
+            await self._target.metadata.wait_for(lambda image: True if predicate(image) else None, timeout)
+        except LinkerError:
+            return False
+        return True
+
+    async def alter_partition(
+        self, items: Sequence[HandOverItem], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        return await self._target.operations.alter_partition(
+            [
+                AlterPartitionItem(
+                    item.tp,
+                    tuple(member.broker_id for member in item.new_isr),
+                    leader_epoch=item.leader_epoch,
+                    partition_epoch=item.partition_epoch,
+                    broker_epochs=tuple(member.broker_epoch for member in item.new_isr),
+                )
+                for item in items
+            ],
+            timeout=timeout,
+        )
+
+    async def revoke(self, tps: Tps, *, timeout: float) -> None:
+        first: dict[TopicPartition, list[int]] = {}
+        second: dict[TopicPartition, list[int]] = {}
+        for tp in tps:
+            topic = self._target.image.topics_by_name.get(tp.topic)
+            partition = None if topic is None else topic.partitions.get(tp.partition)
+            if partition is None:
+                continue
+            targets = [b for b in partition.replicas if b not in partition.removing and b not in self._link_brokers()]
+            first[tp], second[tp] = revoke_assignments(self.own_broker, targets)
+        deadline = time.monotonic() + timeout
+        for step in (first, second):
+            if step:
+                await self._target.operations.reassign(step, timeout=max(0.001, deadline - time.monotonic()))
+
+
+class TopicConfigs:
+    """controller.ports.Configs."""
+
+    def __init__(self, target: TargetCluster) -> None:
+        self._target = target
+
+    async def restore(self, topic: str, configs: Mapping[str, str | None], *, timeout: float) -> None:
+        await self._target.operations.set_topic_configs(
+            topic,
+            {name: value for name, value in configs.items() if value is not None},
+            [name for name, value in configs.items() if value is None],
+            timeout=timeout,
+        )
+
+
+def make_promote_ports(
+    source: Cluster,
+    target: TargetCluster,
+    router: Router,
+    fetcher: FetcherManager,
+    link_brokers: Callable[[], frozenset[int]],
+) -> PromotePorts:
+    """The ports of one link."""
+    return PromotePorts(
+        fencer=RouterFence(router),
+        progress=FetcherProgress(fetcher),
+        source_ends=ListedSourceEnds(source),
+        tail_check=TailBatches(source, target, fetcher),
+        hand_over=TargetHandOver(target, link_brokers),
+        configs=TopicConfigs(target),
+    )

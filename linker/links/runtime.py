@@ -1,0 +1,245 @@
+"""LinkRuntime: one link's tasks in one place, from the first connection to the source to the last promote.
+
+Lives here: the order in which things start, and what is restarted when the source was away. Does not live here: bringing
+a mirror up (bring_up.py), producer ids (producer_ids.py), the promote's ports (promote_ports.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from controller.manager import LinkController
+from controller.phases import ENDED
+from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
+from controller.promote import PromoteDriver
+from controller.state import Link, PromoteJob
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.manager import FetcherManager
+from fetcher.source_fetcher import FetchLimits
+from linker.links.bring_up import BringUp
+from linker.links.producer_ids import ProducerIdGuard
+from linker.links.promote_ports import make_promote_ports
+from linker.links.source_events import SourceEvents
+from linker.properties import parse_bootstrap_servers
+from linker.secrets import resolve_properties
+from linker.target import TargetCluster
+from router.dispatch import Router
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+from wire.security import ClientSecurity
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_STUCK_PAUSE = 2.0
+
+
+class SourceMismatch(LinkerError):
+    """The address of the source leads to another cluster than the one the link was made for."""
+
+
+def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> Cluster:
+    """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
+    resolved = resolve_properties(properties)
+    return Cluster(
+        f"source {name}",
+        parse_bootstrap_servers(resolved["bootstrap.servers"]),
+        ClientSecurity.from_properties(resolved),
+        resolved.get("client.id", f"kafka-linker-{name}"),
+        rack=resolved.get("client.rack", rack),
+    )
+
+
+class LinkRuntime:
+    """Everything that runs for one link."""
+
+    def __init__(
+        self,
+        link: Link,
+        controller: LinkController,
+        target: TargetCluster,
+        router: Router,
+        copies: MirrorDirectory,
+        budget: MemoryBudget,
+        *,
+        rack: str | None,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self.name = link.name
+        self.link = link
+        self.controller = controller
+        self.target = target
+        self.router = router
+        self.source = source_cluster(link.name, dict(link.properties), rack)
+        self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
+        options = link.options
+        self.fetcher = FetcherManager(
+            link.name,
+            self.source,
+            budget,
+            copies,
+            self.events,
+            open_connection=self.source.open_connection,
+            client_id=self.source.client_id,
+            rack=self.source.rack,
+            limits=FetchLimits(
+                partition_bytes=_int_option(options.get("partition_fetch_bytes"), 1 << 20),
+                request_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
+            ),
+            fetchers_per_node=_int_option(options.get("fetchers_per_node"), 2),
+        )
+        self.producer_ids = ProducerIdGuard(link.name, self.source, target, controller, link_brokers)
+        self.bring_up = BringUp(link.name, self.source, target, controller, self.fetcher)
+        self.ports: PromotePorts = make_promote_ports(self.source, target, router, self.fetcher, link_brokers)
+        #: The newest report of each running job, for status and API.
+        self.progress: dict[int, PromoteProgress] = {}
+        #: Why the link as a whole does not work; None when it does.
+        self.trouble: str | None = "the source was not reached yet"
+        self.unavailable_since: float | None = time.monotonic()
+        self._verified = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def forwards(self) -> bool:
+        return self.producer_ids.allowed
+
+    @property
+    def source_available(self) -> bool:
+        return self._verified.is_set() and not (
+            self.events.unavailable and len(self.events.unavailable) >= len(self.fetcher.partitions)
+        )
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. Errors of the source are waited out; only bugs end it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self.events.run(), name=f"{self.name}: events")
+                await self._fence_what_was_handed_over()
+                await self._reach_source()
+                group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
+                group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
+                group.create_task(self.producer_ids.run(), name=f"{self.name}: producer ids")
+                await self._resume_promotes()
+        finally:
+            self._group = None
+            await self.source.close()
+
+    async def _fence_what_was_handed_over(self) -> None:
+        fenced = self.controller.fenced_at_start(self.name)
+        if fenced:
+            await self.router.fence(fenced, timeout=5.0)
+
+    async def _reach_source(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self.source.connect()
+                if self.source.cluster_id != self.link.source_cluster_id:
+                    raise SourceMismatch(
+                        f"link {self.name} was made for cluster {self.link.source_cluster_id}, but its "
+                        f"bootstrap.servers lead to cluster {self.source.cluster_id}"
+                    )
+                break
+            except LinkerError as error:
+                if self.trouble != str(error):
+                    log.warning("link %s: %s", self.name, error)
+                self.trouble = str(error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        self.trouble = None
+        self.unavailable_since = None
+        self._verified.set()
+        log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
+
+    # --- promote -----------------------------------------------------------------------------------------------------
+
+    def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
+        return PromoteDriver(self.controller, self.name, self.ports, settings, self._report)
+
+    def _report(self, progress: PromoteProgress) -> None:
+        self.progress[progress.job_id] = progress
+
+    async def _resume_promotes(self) -> None:
+        """Take up what a crash left. Partitions stay fenced until that is settled."""
+        while self.controller.image.running_jobs(self.name):
+            await self.bring_up.settled.wait()
+            try:
+                outcomes = await self._driver().resume()
+            except LinkerError as error:
+                log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
+                await asyncio.sleep(_STUCK_PAUSE)
+                continue
+            for outcome in outcomes:
+                log.info(
+                    "link %s: promote %d settled: %d partitions promoted, %d active again",
+                    self.name,
+                    outcome.job_id,
+                    len(outcome.promoted),
+                    len(outcome.abandoned),
+                )
+            break
+        self._release_promoted()
+        self._resumed.set()
+
+    def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
+        """Run a job of the controller in the background; it is durable already."""
+        if self._group is None:
+            raise LinkerError(f"link {self.name} is not running")
+        self._group.create_task(self._promote(job, settings), name=f"{self.name}: promote {job.id}")
+
+    async def _promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
+        await self._resumed.wait()
+        driver = self._driver(settings)
+        try:
+            outcome = await driver.run(job)
+        except LinkerError as error:
+            log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
+            await self._settle_stuck(driver)
+        else:
+            log.info(
+                "link %s: promote %d ended: %d partitions promoted, %d abandoned%s; ms by phase %s",
+                self.name,
+                job.id,
+                len(outcome.promoted),
+                len(outcome.abandoned),
+                f" ({outcome.reason})" if outcome.reason else "",
+                {phase: round(ms) for phase, ms in outcome.phases_ms.items()},
+            )
+        self.progress.pop(job.id, None)
+        self._release_promoted()
+
+    async def _settle_stuck(self, driver: PromoteDriver) -> None:
+        while self.controller.image.running_jobs(self.name):
+            await asyncio.sleep(_STUCK_PAUSE)
+            try:
+                await driver.resume()
+            except LinkerError as error:
+                log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
+
+    def _release_promoted(self) -> None:
+        """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""
+        ended = [state.tp for state in self.controller.image.link_partitions(self.name) if state.phase in ENDED]
+        self.fetcher.remove([tp for tp in ended if tp in self.fetcher.partitions])
+
+    # --- the target changed --------------------------------------------------------------------------------------------
+
+    def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
+        """From the metadata log's subscription; takes note and returns."""
+        self.bring_up.on_target_change(image, topics)
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        return self.ports.progress.lag([tp]).get(tp)
+
+
+def _int_option(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -1,0 +1,114 @@
+"""What the fetchers of a link report, written to the controller's state in order.
+
+The fetcher's callbacks must not block, so they only queue; one task per link does the writing. A write that fails is
+tried again: a mirror that broke must not look healthy because the store was busy for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from controller.errors import NotFound
+from controller.manager import LinkController
+from fetcher.mirror_partition import MirrorPartition
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_RETRY = 0.5
+_SWEEP = 5.0
+
+
+class SourceEvents:
+    """Implements fetcher.FetcherEvents for one link."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        partition: Callable[[TopicPartition], MirrorPartition | None],
+    ) -> None:
+        self._link = link
+        self._controller = controller
+        self._partition = partition
+        self._writes: asyncio.Queue[tuple[TopicPartition, Callable[[], Awaitable[None]]]] = asyncio.Queue()
+        #: Partitions whose source cannot be read, with the monotonic time since when.
+        self.unavailable: dict[TopicPartition, float] = {}
+
+    # --- FetcherEvents: called synchronously -------------------------------------------------------------------------
+
+    def failed(self, tp: TopicPartition, reason: str) -> None:
+        log.error("mirror %s of link %s failed: %s", tp, self._link, reason)
+        self.unavailable.pop(tp, None)
+        self._write(tp, lambda: self._controller.fail_partition(self._link, tp, reason))
+
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+        self._write(tp, lambda: self._save_epochs(tp))
+
+    def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        log.warning(
+            "the source of %s (link %s) lost everything from offset %d on; replicas %s truncate",
+            tp,
+            self._link,
+            offset,
+            list(replicas),
+        )
+        self._write(tp, lambda: self._save_truncation(tp))
+
+    def source_unavailable(self, tp: TopicPartition, since: float) -> None:
+        if not self.unavailable:
+            mirror = self._partition(tp)
+            trouble = None if mirror is None else mirror.trouble
+            log.warning("link %s: the source of %s cannot be read: %s", self._link, tp, trouble)
+        self.unavailable[tp] = since
+
+    def source_available(self, tp: TopicPartition) -> None:
+        since = self.unavailable.pop(tp, None)
+        if since is not None and not self.unavailable:
+            log.info("link %s: the source can be read again after %.1f s", self._link, time.monotonic() - since)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _write(self, tp: TopicPartition, change: Callable[[], Awaitable[None]]) -> None:
+        self._writes.put_nowait((tp, change))
+
+    async def _save_epochs(self, tp: TopicPartition) -> None:
+        mirror = self._partition(tp)
+        if mirror is not None:
+            await self._controller.set_source_epochs(self._link, tp, mirror.source_epochs)
+
+    async def _save_truncation(self, tp: TopicPartition) -> None:
+        mirror = self._partition(tp)
+        if mirror is not None:
+            await self._controller.set_untruncated(self._link, tp, sorted(mirror.untruncated.items()))
+            await self._controller.set_source_epochs(self._link, tp, mirror.source_epochs)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(_SWEEP):
+                    tp, change = await self._writes.get()
+            except TimeoutError:
+                await self._forget_done_truncations()
+                continue
+            while True:
+                try:
+                    await change()
+                    break
+                except NotFound:
+                    break  # the mirror was deleted meanwhile
+                except LinkerError as error:
+                    log.warning("link %s: the state of %s could not be written: %s (again)", self._link, tp, error)
+                    await asyncio.sleep(_RETRY)
+
+    async def _forget_done_truncations(self) -> None:
+        """A truncation that every replica has made need not be asked for after the next restart."""
+        for state in self._controller.image.link_partitions(self._link):
+            mirror = self._partition(state.tp) if state.untruncated else None
+            if mirror is not None and len(mirror.untruncated) < len(state.untruncated):
+                self._write(state.tp, lambda tp=state.tp: self._save_truncation(tp))  # type: ignore[misc]

@@ -1,0 +1,38 @@
+"""Structured concurrency with plain errors: run several awaitables, and raise the first error as itself.
+
+A TaskGroup's ExceptionGroup is right for structure and wrong for `except LinkerError`; one error of several is as good a
+reason as any, and the rest are its context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results in order. If one fails the others are cancelled, and its error is raised."""
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from errors
+    return [task.result() for task in tasks]
+
+
+async def together_by_key(work: Mapping[K, Coroutine[Any, Any, T]]) -> dict[K, T]:
+    """As `together`, results under the same keys."""
+    return dict(zip(work, await together(work.values()), strict=True))
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first leaf of a group of errors."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
