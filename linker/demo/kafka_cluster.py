@@ -8,10 +8,7 @@ What is *in* a cluster is none of this module's business; jars and Java are kafk
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,22 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from linker.demo.child_process import ChildError, ChildProcess
 from linker.demo.kafka_dist import (
     DEFAULT_VERSION,
     KafkaDistribution,
     Progress,
-    die_with_us,
     ensure_distribution,
-    parent_environment,
     random_uuid,
-    tail,
 )
 from linker.demo.ports import PortReservation
-from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 START_TIMEOUT = 60.0
-STOP_TIMEOUT = 40.0
 CONTROLLER = "CONTROLLER"
 FIRST_CONTROLLER_ID = 101
 STARTED = b"Kafka Server started"
@@ -53,10 +46,6 @@ SMALL_CLUSTER_PROPERTIES = {
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.initial.task.delay.ms": "500",
 }
-
-
-class NodeError(LinkerError):
-    """A node did not do what it was asked to; carries the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +74,19 @@ class KafkaClusterSpec:
     jvm_options: Sequence[str] = ()
 
 
-class KafkaNode:
+class KafkaNode(ChildProcess):
     """One process of a cluster."""
 
     def __init__(
         self, spec: KafkaClusterSpec, dist: KafkaDistribution, node_id: int, roles: str, directory: Path
     ) -> None:
+        super().__init__(f"{spec.name} node {node_id}", directory / "server.log")
         self.spec = spec
         self.node_id = node_id
         self.roles = roles
         self.directory = directory
         self.data = directory / "data"
-        self.log = directory / "server.log"
         self._dist = dist
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
         self._ports: dict[str, PortReservation] = {}
         try:
             for listener in [
@@ -112,26 +99,12 @@ class KafkaNode:
             raise
 
     @property
-    def name(self) -> str:
-        return f"{self.spec.name} node {self.node_id}"
-
-    @property
     def is_broker(self) -> bool:
         return "broker" in self.roles
 
     @property
     def is_controller(self) -> bool:
         return "controller" in self.roles
-
-    @property
-    def pid(self) -> int | None:
-        """The JVM's process id, None while it does not run."""
-        return self._process.pid if self.running and self._process else None
-
-    @property
-    def running(self) -> bool:
-        """Whether there is a process, paused or not."""
-        return self._process is not None and self._process.poll() is None
 
     def address(self, listener: str | None = None) -> str:
         """host:port of a listener; of the first one if not named."""
@@ -191,8 +164,6 @@ class KafkaNode:
 
     def launch(self) -> None:
         """Start the process without waiting for it to serve."""
-        if self.running:
-            raise NodeError(f"{self.name} runs already")
         command = self._dist.command(
             "kafka.Kafka",
             str(self.directory / "server.properties"),
@@ -200,94 +171,23 @@ class KafkaNode:
             quick_start=self.spec.quick_start,
             jvm_options=self.spec.jvm_options,
         )
-        with self.log.open("ab") as output:
-            self._log_start = output.tell()
-            self._process = subprocess.Popen(
-                die_with_us(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=parent_environment(),
-                cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for whoever owns the cluster, not for the cluster
-            )
+        self._launch(command, self.directory)
 
     async def wait_started(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until the process that was launched says that it serves."""
         deadline = time.monotonic() + timeout
-        while not self._has_logged(STARTED):
-            if not self.running:
-                code = self._process.returncode if self._process else None
-                raise NodeError(
-                    f"{self.name} ended while starting (exit {code}), see {self.log}:\n{tail(self.log)}"
-                )
-            if time.monotonic() > deadline:
-                raise NodeError(
-                    f"{self.name} did not start within {timeout:.0f} s, see {self.log}:\n{tail(self.log)}"
-                )
-            await asyncio.sleep(0.05)
-
-    async def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Controlled shutdown (SIGTERM)."""
-        process = self._running_process()
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        if not await self._ended(process, timeout):
-            raise NodeError(
-                f"{self.name} did not stop within {timeout:.0f} s, see {self.log}:\n{tail(self.log)}"
-            )
-
-    async def kill(self) -> None:
-        """SIGKILL: what a power cut looks like to everybody else."""
-        process = self._running_process()
-        process.kill()
-        if not await self._ended(process, STOP_TIMEOUT):
-            raise NodeError(
-                f"{self.name} (pid {process.pid}) is still there {STOP_TIMEOUT:.0f} s after SIGKILL"
-            )
+        while STARTED not in self._log_since_start():
+            await self._nap("starting", deadline, timeout)
 
     async def restart(self, timeout: float = START_TIMEOUT) -> None:
         """Controlled shutdown and start."""
         await self.stop()
         await self.start(timeout)
 
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
-        os.kill(self._running_process().pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        os.kill(self._running_process().pid, signal.SIGCONT)
-
-    def cpu_seconds(self) -> float:
-        """Processor time used so far by the process (Linux)."""
-        fields = Path(f"/proc/{self._running_process().pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def release_ports(self) -> None:
         """Give the ports back; the node cannot be started any more."""
         for reservation in self._ports.values():
             reservation.release()
-
-    @staticmethod
-    async def _ended(process: subprocess.Popen[bytes], timeout: float) -> bool:
-        # Polled rather than awaited, so that a node belongs to no event loop: tests share it between theirs.
-        deadline = time.monotonic() + timeout
-        while process.poll() is None:
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.01)
-        return True
-
-    def _running_process(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            raise NodeError(f"{self.name} does not run")
-        return self._process
-
-    def _has_logged(self, text: bytes) -> bool:
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return text in log.read()
 
 
 class KafkaCluster:
@@ -305,7 +205,7 @@ class KafkaCluster:
         progress: Progress | None = None,
     ) -> None:
         if spec.brokers < 1:
-            raise NodeError(f"cluster {spec.name} needs at least one broker")
+            raise ChildError(f"cluster {spec.name} needs at least one broker")
         self.spec = spec
         self.directory = base_dir / spec.name
         self.cluster_id = spec.cluster_id or random_uuid()
@@ -351,7 +251,7 @@ class KafkaCluster:
             spec.metadata_version, spec.features, spec.format_arguments
         )
         if self.directory.exists():
-            raise NodeError(f"{self.directory} exists already: give each cluster a directory of its own")
+            raise ChildError(f"{self.directory} exists already: give each cluster a directory of its own")
         roles = dict.fromkeys(range(1, spec.brokers + 1), "broker")
         if spec.controllers == 0:
             roles[1] = "broker,controller"

@@ -16,13 +16,13 @@ import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from linker.demo.child_process import die_with_us, parent_environment, tail
 from linker.demo.ports import PortReservation
 from wire.errors import LinkerError
 
@@ -292,25 +292,6 @@ async def _format(dist: KafkaDistribution, arguments: Sequence[str]) -> bytes:
         )
         await _run(tool, TOOL_TIMEOUT, f"kafka-storage format for Kafka {dist.version}")
         return (data / "bootstrap.checkpoint").read_bytes()
-
-
-def die_with_us(command: Sequence[str]) -> list[str]:
-    """The command, wrapped so that the kernel kills it when this process dies."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")), *command]
-
-
-def parent_environment() -> dict[str, str]:
-    """The environment that `die_with_us` needs to be sure of its parent."""
-    return {**os.environ, "KAFKA_LINKER_PARENT": str(os.getpid())}
-
-
-def tail(log: Path, lines: int = 12) -> str:
-    """The end of a log, for an error message."""
-    try:
-        text = log.read_text(errors="replace")
-    except OSError as error:
-        return f"(no log: {error})"
-    return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"
 
 
 def _replace(path: Path, content: bytes) -> None:

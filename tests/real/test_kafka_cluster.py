@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from linker.demo.kafka_cluster import KafkaCluster, NodeError
+from linker.demo.child_process import ChildError
+from linker.demo.kafka_cluster import KafkaCluster
 
 
 async def brokers_seen(bootstrap: str) -> dict[int, int]:
@@ -39,7 +40,7 @@ async def test_a_killed_node_returns_under_its_address(
     address = node.address()
     await node.kill()
     assert not node.running
-    with pytest.raises(NodeError, match="does not run"):
+    with pytest.raises(ChildError, match="does not run"):
         node.pause()
     await node.start()
     assert node.address() == address
@@ -52,7 +53,7 @@ async def test_a_killed_node_returns_under_its_address(
 async def test_a_node_that_cannot_start_says_why(
     start_cluster: Callable[..., Awaitable[KafkaCluster]],
 ) -> None:
-    with pytest.raises(NodeError, match=r"(?s)ended while starting.*num\.io\.threads"):
+    with pytest.raises(ChildError, match=r"(?s)ended while starting.*num\.io\.threads"):
         await start_cluster(name="broken", properties={"num.io.threads": "many"})
 
 
