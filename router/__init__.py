@@ -1,0 +1,1 @@
+"""Target client to source: dispatch, produce forwarding, fetch serving, pass-through, authorization."""

@@ -1,0 +1,121 @@
+"""What the client may do, asked of a real broker over the client's own authenticated connection. No ACL
+engine here.
+
+Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so the
+hot path waits only
+for a topic's first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+from router.passthrough import Upstream
+from wire import codec
+
+_NOT_ASKED: Final = -(2**31)
+_ASK_AGAIN: Final = 0.2
+_CLUSTER: Final = ""  # no topic has an empty name
+_CLIENT_ID: Final = "kafka-linker-authorizer"
+
+
+class Operation(IntEnum):
+    """Kafka's AclOperation codes, as bits of an authorized-operations field."""
+
+    READ = 3
+    WRITE = 4
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+
+
+class Authorizer:
+    """The rights of one client connection."""
+
+    def __init__(self, upstream: Upstream, ttl: float) -> None:
+        self._upstream = upstream
+        self._ttl = ttl
+        self._loop = asyncio.get_running_loop()
+        self._bits: dict[str, tuple[int, float]] = {}  # topic -> (operations, when asked)
+        self._asking: dict[str, list[Callable[[], None]]] = {}
+        self._closed = False
+
+    def allowed(self, topic: str, operation: Operation) -> bool | None:
+        """None: not known yet; ask()."""
+        known = self._bits.get(topic)
+        if known is None:
+            return None
+        bits, asked_at = known
+        if self._loop.time() - asked_at > self._ttl and topic not in self._asking:
+            self.ask(topic)
+        return bool(bits >> operation & 1)
+
+    def cluster_action(self) -> bool | None:
+        return self.allowed(_CLUSTER, Operation.CLUSTER_ACTION)
+
+    def ask_cluster(self, callback: Callable[[], None]) -> None:
+        self.ask(_CLUSTER, callback)
+
+    def ask(self, topic: str, callback: Callable[[], None] | None = None) -> None:
+        """Ask the broker; the callback comes when the answer is known (never, if the connection ends first)."""
+        waiting = self._asking.get(topic)
+        if waiting is None:
+            waiting = self._asking[topic] = []
+            self._send(topic)
+        if callback is not None and callback not in waiting:
+            waiting.append(callback)
+
+    def close(self) -> None:
+        self._closed = True
+        self._asking.clear()
+
+    def _send(self, topic: str) -> None:
+        if self._closed:
+            return
+        correlation_id = self._upstream.next_correlation_id()
+        if topic == _CLUSTER:
+            frame = codec.encode_request(
+                "describe_cluster",
+                0,
+                {"include_cluster_authorized_operations": True},
+                correlation_id=correlation_id,
+                client_id=_CLIENT_ID,
+            )
+            self._upstream.send(memoryview(frame), self._cluster_answered)
+            return
+        frame = codec.encode_request(
+            "metadata",
+            12,
+            {
+                "topics": [{"name": topic}],
+                "allow_auto_topic_creation": False,
+                "include_topic_authorized_operations": True,
+            },
+            correlation_id=correlation_id,
+            client_id=_CLIENT_ID,
+        )
+        self._upstream.send(memoryview(frame), lambda reply: self._topic_answered(topic, reply))
+
+    def _topic_answered(self, topic: str, reply: memoryview) -> None:
+        answer = codec.decode_response("metadata", 12, reply)
+        bits = _NOT_ASKED
+        for item in answer.topics:
+            if item.name == topic:
+                # TOPIC_AUTHORIZATION_FAILED: not even DESCRIBE
+                bits = 0 if int(item.error_code) == 29 else item.topic_authorized_operations
+        self._known(topic, bits)
+
+    def _cluster_answered(self, reply: memoryview) -> None:
+        answer = codec.decode_response("describe_cluster", 0, reply)
+        self._known(_CLUSTER, 0 if int(answer.error_code) else answer.cluster_authorized_operations)
+
+    def _known(self, topic: str, bits: int) -> None:
+        if bits == _NOT_ASKED:
+            # The broker does not know the topic yet (it was created a moment ago): look again.
+            self._loop.call_later(_ASK_AGAIN, self._send, topic)
+            return
+        self._bits[topic] = (bits, self._loop.time())
+        for callback in self._asking.pop(topic, ()):
+            callback()

@@ -1,0 +1,510 @@
+"""Fetch of one consumer connection: from memory at the tail, from the source elsewhere, merged into one
+answer.
+
+Lives here: what each partition of a consumer's fetch gets, waiting for data, redirecting to a replica in the
+consumer's rack.
+Not here: replica fetchers (``fetcher``), the window of recent batches (``fetcher``, through the LocalLog
+port).
+
+No fetch sessions: every answer says session 0, so clients send full requests. Memory: what is read from the
+source for a
+consumer is bounded by ``read_bytes`` divided among the consumers, and the listener stops reading requests of
+a consumer that does
+not take its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from router.authorize import Authorizer, Operation
+from router.fence import FenceState
+from router.forwarder import RouteTable, SourceRoute
+from router.hub import ForwardingHub
+from router.lanes import Verdict, verdict
+from router.leadership import current_leader, endpoints_of
+from router.ports import LocalLog, Mirror
+from wire.batch import patch_batches
+from wire.errors import LinkerError, MalformedFrame, WireError, error_name
+from wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    TopicKey,
+    encode_fetch_request,
+    encode_fetch_response,
+    parse_fetch_response,
+)
+from wire.server import Exchange, ServerConnection
+from wire.types import TopicPartition
+
+OFFSET_OUT_OF_RANGE: Final = 1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NOT_LEADER_OR_FOLLOWER: Final = 6
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+FENCED_LEADER_EPOCH: Final = 74
+UNKNOWN_LEADER_EPOCH: Final = 75
+UNKNOWN_TOPIC_ID: Final = 100
+
+READ_UNCOMMITTED: Final = 0
+SOURCE_VERSIONS: Final = (12, 17)
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_SOURCE_WAIT: Final = 0.5
+_SMALLEST_READ: Final = 256 << 10
+_CLOSE_FOLLOWER: Final = 10.0  # a replica that was at the end this recently takes over consumers of its rack
+_PASS: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})  # 78: OFFSET_NOT_AVAILABLE
+
+
+class Part:
+    """One partition of a consumer's fetch."""
+
+    __slots__ = ("asked", "from_source", "key", "log", "mirror", "result", "tp")
+
+    def __init__(self, key: TopicKey, asked: FetchPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.tp: TopicPartition | None = None
+        self.mirror: Mirror | None = None
+        self.log: LocalLog | None = None
+        self.result: FetchPartitionResult | None = None
+        self.from_source = False
+
+
+class PendingFetch:
+    """One request until its answer."""
+
+    __slots__ = ("deadline", "exchange", "listening", "owed", "parts", "request", "timer", "waiting_route")
+
+    def __init__(self, exchange: Exchange, request: FetchRequest, deadline: float) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.deadline = deadline
+        self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
+        self.owed = 0  # answers of source nodes that are awaited
+        self.waiting_route: list[Part] = []
+        self.listening: list[LocalLog] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class FetchSession:
+    """The fetches of one consumer connection."""
+
+    def __init__(self, hub: ForwardingHub, connection: ServerConnection, authorizer: Authorizer) -> None:
+        self.hub = hub
+        self._connection = connection
+        self._authorizer = authorizer
+        self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._pending: dict[PendingFetch, Any] = {}
+        self._closed = False
+        hub.consumers += 1
+
+    def handle(self, exchange: Exchange, request: FetchRequest) -> None:
+        self.hub.stats.fetch_requests += 1
+        if request.session_id != 0 or request.session_epoch > 0:
+            self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
+            return
+        self._when_authorized(exchange, request)
+
+    def _when_authorized(self, exchange: Exchange, request: FetchRequest) -> None:
+        if self._closed:
+            return
+        for key, _ in request.topics:
+            mirror = self._mirror(key)
+            if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.READ) is None:
+                self._authorizer.ask(mirror.topic, partial(self._when_authorized, exchange, request))
+                return
+        self._start(exchange, request)
+
+    def _mirror(self, key: TopicKey) -> Mirror | None:
+        mirrors = self.hub.ports.mirrors
+        return mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
+
+    def _start(self, exchange: Exchange, request: FetchRequest) -> None:
+        now = self.hub.loop.time()
+        fetch = PendingFetch(exchange, request, now + max(0, request.max_wait_ms) / 1000)
+        self._pending[fetch] = None
+        refused = False
+        for part in fetch.parts:
+            part.result = self._decide(part, request)
+            refused = refused or part.result is not None
+        if refused:
+            fetch.deadline = now  # errors and redirections do not wait for data of other partitions
+        self._collect(fetch)
+
+    # What a partition gets
+
+    def _decide(self, part: Part, request: FetchRequest) -> FetchPartitionResult | None:
+        """The result that is clear without looking for data; None if data is to be looked for."""
+        asked = part.asked
+        mirror = part.mirror = self._mirror(part.key)
+        image = self.hub.ports.image()
+        if mirror is None:
+            if isinstance(part.key, bytes):
+                topic = image.topics_by_id.get(part.key)
+                if topic is None:
+                    return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_ID)
+                part.tp = TopicPartition(topic.name, asked.index)
+            else:
+                part.tp = TopicPartition(part.key, asked.index)
+            known = current_leader(image, part.tp) is not None
+            return FetchPartitionResult(
+                asked.index, NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
+            )
+        part.tp = TopicPartition(mirror.topic, asked.index)
+        if not self._authorizer.allowed(mirror.topic, Operation.READ):
+            return FetchPartitionResult(asked.index, TOPIC_AUTHORIZATION_FAILED)
+        partition = mirror.partition(asked.index)
+        if partition is None:
+            return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_OR_PARTITION)
+        if not partition.serving or self.hub.fences.state(part.tp) is FenceState.HANDED_OVER:
+            return FetchPartitionResult(asked.index, NOT_LEADER_OR_FOLLOWER)
+        leader = current_leader(image, part.tp)
+        if asked.current_leader_epoch >= 0 and leader is not None and asked.current_leader_epoch != leader[1]:
+            older = asked.current_leader_epoch < leader[1]
+            return FetchPartitionResult(asked.index, FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
+        part.log = self.hub.ports.local_log(part.tp)
+        if asked.fetch_offset < partition.start_offset:
+            return self._empty(part, OFFSET_OUT_OF_RANGE)
+        if request.rack_id and (replica := self._replica_in_rack(part, request.rack_id)) is not None:
+            result = self._empty(part, 0)
+            result.preferred_read_replica = replica
+            return result
+        return None
+
+    def _replica_in_rack(self, part: Part, rack: str) -> int | None:
+        """A real replica in the consumer's rack that has the wanted offset and follows closely."""
+        if part.log is None or part.tp is None:
+            return None
+        image = self.hub.ports.image()
+        now = self.hub.loop.time()
+        best: tuple[int, int] | None = None
+        for replica, progress in part.log.followers.items():
+            broker = image.brokers.get(replica)
+            if broker is None or broker.fenced or broker.rack != rack:
+                continue
+            if (
+                progress.fetch_offset < part.asked.fetch_offset
+                or now - progress.caught_up_monotonic > _CLOSE_FOLLOWER
+            ):
+                continue
+            if best is None or progress.fetch_offset > best[0]:
+                best = (progress.fetch_offset, replica)
+        return best[1] if best is not None else None
+
+    def _empty(self, part: Part, error: int) -> FetchPartitionResult:
+        log = part.log
+        if log is None or not log.loaded:
+            return FetchPartitionResult(part.asked.index, error)
+        return FetchPartitionResult(
+            part.asked.index, error, log.high_watermark, log.last_stable_offset, log.log_start_offset
+        )
+
+    # Looking for data
+
+    def _collect(self, fetch: PendingFetch) -> None:
+        """Take what memory has; ask the source for what it has not; wait if there is nothing anywhere."""
+        request = fetch.request
+        self._stop_waiting(fetch)
+        left = min(max(request.max_bytes, 1), self.hub.limits.fetch_max_bytes)
+        found = 0
+        at_tail: list[LocalLog] = []
+        elsewhere: list[Part] = []
+        for part in fetch.parts:
+            if part.result is not None:
+                continue
+            log = part.log
+            read = None
+            if log is not None and log.loaded and request.isolation_level == READ_UNCOMMITTED:
+                read = (
+                    log.read(part.asked.fetch_offset, min(part.asked.max_bytes, max(left, 1)))
+                    if left > 0
+                    else ([], 0)
+                )
+            if log is None or read is None:
+                elsewhere.append(part)
+                continue
+            records, size = read
+            if size:
+                part.result = self._empty(part, 0)
+                part.result.records, part.result.size = records, size
+                found += size
+                left -= size
+            else:
+                at_tail.append(log)
+        self.hub.stats.fetch_local_bytes += found
+        now = self.hub.loop.time()
+        if elsewhere:
+            self._ask_source(
+                fetch, elsewhere, max(0.0, min(_SOURCE_WAIT, fetch.deadline - now)) if not found else 0.0
+            )
+            return
+        if found >= max(1, request.min_bytes) or now >= fetch.deadline:
+            self._answer(fetch)
+            return
+        if found:
+            # Less than min_bytes: what was found is read again when more came.
+            for part in fetch.parts:
+                if part.result is not None and part.result.size:
+                    part.result = None
+        fetch.listening = at_tail or [
+            part.log for part in fetch.parts if part.log is not None and part.result is None
+        ]
+        for log in fetch.listening:
+            log.listeners.add(self._moved)
+        fetch.timer = self.hub.loop.call_at(fetch.deadline, self._time_over, fetch)
+
+    def _moved(self, log: Any) -> None:
+        """Data came, or a partition's state changed: look again."""
+        for fetch in list(self._pending):
+            if any(log is listening for listening in fetch.listening):
+                self._collect(fetch)
+
+    def _time_over(self, fetch: PendingFetch) -> None:
+        fetch.timer = None
+        if fetch in self._pending:
+            self._collect_last(fetch)
+
+    def _collect_last(self, fetch: PendingFetch) -> None:
+        fetch.waiting_route.clear()
+        if fetch.owed == 0:
+            if all(part.result is not None or part.from_source for part in fetch.parts):
+                self._answer(fetch)
+            else:
+                self._collect(fetch)
+
+    def _stop_waiting(self, fetch: PendingFetch) -> None:
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+            fetch.timer = None
+        listening, fetch.listening = fetch.listening, []
+        for log in listening:
+            # Several fetches of this client share the callback.
+            if not any(log is other for f in self._pending for other in f.listening):
+                log.listeners.discard(self._moved)
+
+    # The source
+
+    def _ask_source(self, fetch: PendingFetch, parts: list[Part], wait: float) -> None:
+        by_route: dict[SourceRoute, list[Part]] = {}
+        for part in parts:
+            part.from_source = True
+            route = self._route(part)
+            if route is None:
+                fetch.waiting_route.append(part)
+            else:
+                by_route.setdefault(route, []).append(part)
+        for route, mine in by_route.items():
+            self._send(fetch, route, mine, wait)
+        if fetch.waiting_route:
+            # Opening a connection or finding a leader may take longer than the consumer's wait: an empty
+            # answer then.
+            least = self.hub.loop.time() + _SOURCE_WAIT
+            fetch.timer = self.hub.loop.call_at(max(least, fetch.deadline), self._time_over, fetch)
+
+    def _route(self, part: Part) -> SourceRoute | None:
+        if part.mirror is None or part.tp is None:
+            return None
+        link = part.mirror.link
+        node = self.hub.ports.source(link).leader(part.tp)
+        if node is None:
+            self.hub.recover(link, part.tp.topic, self._recovered)
+            return None
+        return self._routes.get(link, node)
+
+    def _route_changed(self, link: str, error: LinkerError | None) -> None:
+        if error is None:
+            self._recovered(link)
+            return
+        topics = {
+            p.tp.topic
+            for f in self._pending
+            for p in f.waiting_route
+            if p.mirror is not None and p.tp is not None
+        }
+        for topic in topics:
+            self.hub.recover(link, topic, self._recovered)
+
+    def _recovered(self, link: str) -> None:
+        for fetch in list(self._pending):
+            parts = [p for p in fetch.waiting_route if p.mirror is not None and p.mirror.link == link]
+            if parts:
+                fetch.waiting_route = [p for p in fetch.waiting_route if p not in parts]
+                if not fetch.waiting_route and fetch.timer is not None:
+                    fetch.timer.cancel()
+                    fetch.timer = None
+                self._ask_source(fetch, parts, 0.0)
+
+    def _send(self, fetch: PendingFetch, route: SourceRoute, parts: list[Part], wait: float) -> None:
+        by_id = all(part.mirror is not None and part.mirror.source_topic_id is not None for part in parts)
+        low, high = SOURCE_VERSIONS
+        try:
+            version = route.version("fetch", low, high if by_id else _FIRST_WITH_TOPIC_IDS - 1)
+        except LinkerError as error:
+            self.hub.ports.events.forwarding_refused(route.link, str(error))
+            self._source_done(fetch, parts)
+            return
+        expected: dict[tuple[TopicKey, int], Part] = {}
+        topics: dict[TopicKey, list[FetchPartition]] = {}
+        for part in parts:
+            if part.mirror is None:
+                continue
+            source_id = part.mirror.source_topic_id
+            key: TopicKey = (
+                source_id if version >= _FIRST_WITH_TOPIC_IDS and source_id is not None else part.mirror.topic
+            )
+            expected[key, part.asked.index] = part
+            size = min(part.asked.max_bytes, self.hub.limits.fetch_partition_bytes)
+            topics.setdefault(key, []).append(
+                FetchPartition(part.asked.index, -1, part.asked.fetch_offset, -1, -1, size)
+            )
+        share = self.hub.limits.read_bytes // max(1, self.hub.consumers)
+        request = FetchRequest(
+            version=version,
+            max_wait_ms=int(wait * 1000),
+            min_bytes=min(max(fetch.request.min_bytes, 0), 1),
+            max_bytes=min(
+                fetch.request.max_bytes, self.hub.limits.fetch_max_bytes, max(share, _SMALLEST_READ)
+            ),
+            isolation_level=fetch.request.isolation_level,
+            topics=list(topics.items()),
+        )
+        correlation_id = route.next_correlation_id()
+        frame = encode_fetch_request(version, correlation_id, fetch.exchange.header.client_id, request)
+        now = self.hub.loop.time()
+        fetch.owed += 1
+        self.hub.watch(self)
+        route.send(
+            correlation_id,
+            [frame],
+            partial(self._source_answered, fetch, route, version, expected),
+            now,
+            now + wait + self.hub.limits.source_silence,
+        )
+
+    def _source_answered(
+        self,
+        fetch: PendingFetch,
+        route: SourceRoute,
+        version: int,
+        expected: dict[tuple[TopicKey, int], Part],
+        reply: memoryview | WireError,
+    ) -> None:
+        fetch.owed -= 1
+        if fetch not in self._pending:
+            return
+        if not isinstance(reply, WireError):
+            try:
+                self._take(route, expected, reply, version)
+            except MalformedFrame as error:
+                route.close(error)
+        self._source_done(fetch, expected.values())
+
+    def _take(
+        self, route: SourceRoute, expected: dict[tuple[TopicKey, int], Part], frame: memoryview, version: int
+    ) -> None:
+        response = parse_fetch_response(frame, version)
+        for fetched in response.partitions:
+            part = expected.get((fetched.key, fetched.index))
+            if part is not None and part.mirror is not None and part.tp is not None:
+                part.result = self._map(route, part, part.mirror, part.tp, fetched, frame)
+
+    def _map(
+        self,
+        route: SourceRoute,
+        part: Part,
+        mirror: Mirror,
+        tp: TopicPartition,
+        fetched: FetchedPartition,
+        frame: memoryview,
+    ) -> FetchPartitionResult | None:
+        partition = mirror.partition(tp.partition)
+        if partition is None:
+            return FetchPartitionResult(tp.partition, NOT_LEADER_OR_FOLLOWER)
+        if fetched.error != 0 and fetched.error not in _PASS:
+            # To the consumer an empty answer: it asks again, and until then the leader is known, or an
+            # operator has acted.
+            if verdict(fetched.error) is Verdict.RETRY:
+                self.hub.recover(route.link, tp.topic, self._recovered)
+            else:
+                name = error_name(fetched.error)
+                self.hub.ports.events.forwarding_refused(
+                    route.link, f"the source answered {name} to a fetch of {tp}"
+                )
+            return self._empty(part, 0)
+        result = FetchPartitionResult(
+            tp.partition,
+            fetched.error,
+            fetched.high_watermark,
+            fetched.last_stable_offset,
+            max(fetched.log_start_offset, partition.start_offset),
+            aborted=fetched.aborted,
+        )
+        start, end = fetched.records_start, fetched.records_end
+        if end > start:
+            walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
+            if walk.chunks:
+                result.records = [frame[chunk.start : chunk.end] for chunk in walk.chunks]
+                result.size = sum(chunk.end - chunk.start for chunk in walk.chunks)
+                self.hub.stats.fetch_source_bytes += result.size
+        return result
+
+    def _source_done(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if part.result is None:
+                part.result = self._empty(part, 0)
+        if fetch.owed == 0 and not fetch.waiting_route:
+            self._answer(fetch)
+
+    # Answering
+
+    def _answer(self, fetch: PendingFetch) -> None:
+        self._stop_waiting(fetch)
+        del self._pending[fetch]
+        for part in fetch.parts:
+            if part.result is None:
+                part.result = self._empty(part, 0)
+        self._reply(fetch.exchange, fetch.request, fetch.parts)
+
+    def _reply(
+        self, exchange: Exchange, request: FetchRequest, parts: Iterable[Part], *, error: int = 0
+    ) -> None:
+        topics: list[tuple[TopicKey, list[FetchPartitionResult]]] = []
+        leaders: set[int] = set()
+        image = self.hub.ports.image()
+        for part in parts:
+            if part.result is None:
+                continue
+            if part.result.error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) and part.tp is not None:
+                leader = current_leader(image, part.tp)
+                if leader is not None and leader[0] >= 0 and leader[0] != self.hub.ports.broker_id:
+                    part.result.current_leader = leader
+                    leaders.add(leader[0])
+            if not topics or topics[-1][0] != part.key:
+                topics.append((part.key, []))
+            topics[-1][1].append(part.result)
+        buffers, _ = encode_fetch_response(
+            request.version,
+            exchange.header.correlation_id,
+            topics,
+            error=error,
+            node_endpoints=endpoints_of(image, leaders, self._connection.listener.name),
+        )
+        exchange.reply(buffers)
+
+    def sweep(self, now: float) -> bool:
+        self._routes.sweep(now)
+        return bool(len(self._routes))
+
+    def closed(self) -> None:
+        self._closed = True
+        self.hub.consumers -= 1
+        self.hub.forget_waiter(self._recovered)
+        for fetch in list(self._pending):
+            self._stop_waiting(fetch)
+        self._pending.clear()
+        self._routes.close()

@@ -1,0 +1,224 @@
+"""The handler of the client listeners: which request is answered by whom.
+
+Lives here: the table api key -> handler, one ``ClientSession`` per connection, the gate before
+authentication.
+Not here: what any of the handlers does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from router import api_versions
+from router.authorize import Authorizer
+from router.consumer_fetch import FetchSession
+from router.hub import ForwardingHub
+from router.offsets import OffsetSession
+from router.passthrough import Upstream
+from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.produce import ProduceSession
+from router.tasks import TaskKeeper
+from router.txn_markers import answer_txn_markers
+from wire import codec
+from wire.errors import MalformedFrame, WireError
+from wire.fetch import FetchRequest, parse_fetch_request
+from wire.server import Exchange, ServerConnection
+from wire.types import TopicPartition
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+WRITE_TXN_MARKERS: Final = 27
+SASL_AUTHENTICATE: Final = 36
+
+_BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
+_LOCAL_KEY: Final = "router"
+
+Handler = Callable[["ClientSession", Exchange], None]
+
+
+class ClientSession:
+    """Everything the router keeps for one client connection; parts are made when first needed."""
+
+    def __init__(self, router: Router, connection: ServerConnection) -> None:
+        self.router = router
+        self.connection = connection
+        self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
+        # True once the real broker accepted a SASL token. It, not this flag, knows whether the exchange is
+        # complete: nothing
+        # is served here before it told us, on the same connection, what the client may do.
+        self.authenticated = not self.is_sasl
+        self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
+        self.authorizer = Authorizer(self.upstream, router.limits.authorization_ttl)
+        self._produce: ProduceSession | None = None
+        self._fetch: FetchSession | None = None
+        self._offsets: OffsetSession | None = None
+        connection.add_close_callback(self._closed)
+
+    @property
+    def produce(self) -> ProduceSession:
+        if self._produce is None:
+            self._produce = ProduceSession(self.router.hub, self.connection, self.authorizer)
+        return self._produce
+
+    @property
+    def fetch(self) -> FetchSession:
+        if self._fetch is None:
+            self._fetch = FetchSession(self.router.hub, self.connection, self.authorizer)
+        return self._fetch
+
+    @property
+    def offsets(self) -> OffsetSession:
+        if self._offsets is None:
+            self._offsets = OffsetSession(self.router.hub, self.connection, self.authorizer)
+        return self._offsets
+
+    def with_cluster_action(self, exchange: Exchange, then: Callable[[], None]) -> None:
+        """Only brokers may do this. On listeners without SASL there is nobody to ask about."""
+        if not self.is_sasl:
+            then()
+            return
+        allowed = self.authorizer.cluster_action()
+        if allowed is None:
+            self.authorizer.ask_cluster(lambda: self.with_cluster_action(exchange, then))
+        elif allowed:
+            then()
+        else:
+            exchange.fail(
+                WireError("CLUSTER_ACTION on the cluster is needed to fetch as a follower", api="fetch")
+            )
+
+    def _closed(self) -> None:
+        self.authorizer.close()
+        self.upstream.close()
+        for part in (self._produce, self._fetch, self._offsets):
+            if part is not None:
+                part.closed()
+
+
+class Router:
+    """``handler`` of every client listener; also what linker calls to fence and to hand over."""
+
+    def __init__(self, ports: RouterPorts, limits: RouterLimits | None = None) -> None:
+        self.ports = ports
+        self.limits = limits or RouterLimits()
+        self.stats = RouterStats()
+        self.tasks = TaskKeeper()
+        self.hub = ForwardingHub(ports, self.limits, self.stats, self.tasks)
+        self._handlers: dict[int, Handler] = {
+            PRODUCE: lambda session, exchange: session.produce.handle(exchange),
+            FETCH: _fetch,
+            LIST_OFFSETS: _list_offsets,
+            OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
+            API_VERSIONS: _api_versions,
+            SASL_HANDSHAKE: _sasl_handshake,
+            SASL_AUTHENTICATE: _sasl_authenticate,
+            WRITE_TXN_MARKERS: _write_txn_markers,
+        }
+
+    def __call__(self, exchange: Exchange) -> None:
+        connection = exchange.connection
+        session = connection.local.get(_LOCAL_KEY)
+        if session is None:
+            session = connection.local[_LOCAL_KEY] = ClientSession(self, connection)
+        key = exchange.header.api_key
+        if not session.authenticated and key not in _BEFORE_SASL:
+            exchange.fail(
+                WireError("request before authentication", api=codec.api_name(key), peer=connection.peer)
+            )
+            return
+        handler = self._handlers.get(key)
+        if handler is None:
+            session.upstream.forward(exchange)
+        else:
+            handler(session, exchange)
+
+    def register(self, api_key: int, handler: Handler) -> None:
+        """Serve an api here instead of passing it through."""
+        self._handlers[api_key] = handler
+
+    # Promote
+
+    async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
+        """See ForwardingHub.fence and fence.py for what it promises."""
+        await self.hub.fence(tps, timeout=timeout)
+
+    def unfence(self, tps: Iterable[TopicPartition]) -> None:
+        self.hub.unfence(tps)
+
+    def handed_over(self, tps: Iterable[TopicPartition]) -> None:
+        self.hub.handed_over(tps)
+
+    async def close(self) -> None:
+        """Stop background work. Client connections are closed by their listener."""
+        self.hub.close()
+        await self.tasks.close()
+
+
+def _fetch(session: ClientSession, exchange: Exchange) -> None:
+    request: FetchRequest = parse_fetch_request(
+        exchange.frame, exchange.body_offset, exchange.header.api_version
+    )
+    if request.replica_id >= 0:
+        followers = session.router.ports.followers
+        session.with_cluster_action(exchange, lambda: followers.handle_fetch(exchange, request))
+    else:
+        session.fetch.handle(exchange, request)
+
+
+def _list_offsets(session: ClientSession, exchange: Exchange) -> None:
+    _, request = codec.decode_request(exchange.frame)
+    if int(request.replica_id) >= 0:
+        followers = session.router.ports.followers
+        session.with_cluster_action(exchange, lambda: followers.handle_list_offsets(exchange))
+    else:
+        session.offsets.list_offsets(exchange, request)
+
+
+def _offset_for_leader_epoch(session: ClientSession, exchange: Exchange) -> None:
+    _, request = codec.decode_request(exchange.frame)
+    if int(getattr(request, "replica_id", -2)) >= 0:
+        followers = session.router.ports.followers
+        session.with_cluster_action(exchange, lambda: followers.handle_offset_for_leader_epoch(exchange))
+    else:
+        session.offsets.offset_for_leader_epoch(exchange, request)
+
+
+def _api_versions(session: ClientSession, exchange: Exchange) -> None:
+    version = exchange.header.api_version
+
+    def answered(reply: memoryview) -> None:
+        frame = api_versions.restrict(version, reply)
+        exchange.reply([len(frame).to_bytes(4, "big"), frame])
+
+    session.upstream.send(exchange.frame, answered)
+
+
+def _sasl_handshake(session: ClientSession, exchange: Exchange) -> None:
+    if exchange.header.api_version < 1:
+        raise MalformedFrame("SaslHandshake v0 cannot be relayed", peer=exchange.connection.peer)
+    session.upstream.forward(exchange)
+
+
+def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
+    at = 5 if exchange.header.api_version >= 2 else 4
+
+    def answered(reply: memoryview) -> None:
+        if len(reply) >= at + 2 and bytes(reply[at : at + 2]) == b"\0\0":
+            session.authenticated = True
+        exchange.reply([len(reply).to_bytes(4, "big"), reply])
+
+    session.upstream.send(exchange.frame, answered)
+
+
+def _write_txn_markers(session: ClientSession, exchange: Exchange) -> None:
+    session.with_cluster_action(exchange, lambda: answer_txn_markers(exchange))
+
+
+def session_of(connection: ServerConnection) -> Any:
+    """The router's state of a connection, for status and tests."""
+    return connection.local.get(_LOCAL_KEY)

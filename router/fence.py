@@ -1,0 +1,135 @@
+"""Fences: which partitions hold new produces, and what must still be waited for. Pure: the time is passed in.
+
+Lives here: the accounting behind ``Router.fence``. Not here: waiting (``router.py``), lanes of one connection
+(``lanes.py``).
+
+What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router ever
+sent for it has
+
+- been answered by the source (written or refused: the source will not touch it again), or
+- been sent again under the same producer id, epoch and sequence and answered (a late first copy is a duplicate that
+  the source drops), or
+- been lost with its connection at least ``settle_grace`` seconds ago.
+
+Only the third is not a proof: a broker may hold a request of a dead connection in its queue, and no request
+of the
+protocol tells us when it is gone. Such a write was never acknowledged to anybody. If it lands after the
+source's end was read but before the hand-over, the check that the end did not move abandons the promote; if
+it
+lands later still, the source alone has a record that nobody was told about and that the client, who was told
+to retry, wrote
+to the new owner. Nothing acknowledged can be lost or doubled by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Generic
+
+from router.lanes import Answer, JobT, Lane
+from wire.types import TopicPartition
+
+
+class FenceState(Enum):
+    FENCED = "fenced"
+    HANDED_OVER = "handed over"
+
+
+class FenceTable(Generic[JobT]):
+    """All lanes by partition, and the fence state of each partition (absent: open)."""
+
+    def __init__(self, clock: Callable[[], float], settle_grace: float) -> None:
+        self._clock = clock
+        self.settle_grace = settle_grace
+        self._lanes: dict[TopicPartition, set[Lane[JobT]]] = {}
+        self._state: dict[TopicPartition, FenceState] = {}
+        self._settles_at: dict[TopicPartition, float] = {}
+
+    def state(self, tp: TopicPartition) -> FenceState | None:
+        return self._state.get(tp)
+
+    @property
+    def closed(self) -> dict[TopicPartition, FenceState]:
+        return dict(self._state)
+
+    def lanes(self, tp: TopicPartition) -> frozenset[Lane[JobT]]:
+        return frozenset(self._lanes.get(tp, ()))
+
+    # Lanes come and go
+
+    def open_lane(self, tp: TopicPartition) -> Lane[JobT]:
+        lane: Lane[JobT] = Lane(tp, held=tp in self._state)
+        lane.on_settling = self._on_settling
+        self._lanes.setdefault(tp, set()).add(lane)
+        return lane
+
+    def discard_lane(self, lane: Lane[JobT]) -> bool:
+        """Forget a lane without work; False while it still has some."""
+        if not lane.idle:
+            return False
+        lanes = self._lanes.get(lane.tp)
+        if lanes is not None:
+            lanes.discard(lane)
+            if not lanes:
+                del self._lanes[lane.tp]
+        return True
+
+    def _on_settling(self, tp: TopicPartition) -> None:
+        self._settles_at[tp] = self._clock() + self.settle_grace
+
+    # Fences
+
+    def fence(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if self._state.get(tp) is FenceState.HANDED_OVER:
+                continue
+            self._state[tp] = FenceState.FENCED
+            for lane in self._lanes.get(tp, ()):
+                lane.fence()
+
+    def unfence(self, tps: Iterable[TopicPartition]) -> list[Lane[JobT]]:
+        """Open again; the lanes that have something to send."""
+        moved: list[Lane[JobT]] = []
+        for tp in tps:
+            if self._state.pop(tp, None) is None:
+                continue
+            for lane in self._lanes.get(tp, ()):
+                lane.unfence()
+                if lane.queue:
+                    moved.append(lane)
+        return moved
+
+    def hand_over(self, tps: Iterable[TopicPartition]) -> list[Answer[JobT]]:
+        """From now on somebody else leads: the answers for what was held."""
+        answers: list[Answer[JobT]] = []
+        for tp in tps:
+            self._state[tp] = FenceState.HANDED_OVER
+            for lane in self._lanes.get(tp, ()):
+                lane.fence()
+                answers += lane.hand_over()
+        return answers
+
+    def pending(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """What each fenced partition still waits for; empty when the fence stands."""
+        now = self._clock()
+        left: dict[TopicPartition, str] = {}
+        for tp in tps:
+            lanes = self._lanes.get(tp, ())
+            in_flight = sum(len(lane.in_flight) for lane in lanes)
+            unknown = sum(batch.unsettled for lane in lanes for batch in lane.queue)
+            if in_flight or unknown:
+                left[tp] = f"{in_flight} writes in flight, {unknown} of unknown outcome"
+                continue
+            settles_at = self._settles_at.get(tp)
+            if settles_at is not None:
+                if settles_at > now:
+                    left[tp] = f"a write lost with its connection settles in {settles_at - now:.1f} s"
+                else:
+                    del self._settles_at[tp]
+        return left
+
+    def next_settling(self, tps: Iterable[TopicPartition]) -> float | None:
+        """When the earliest of the lost writes counts as settled."""
+        times = [self._settles_at[tp] for tp in tps if tp in self._settles_at]
+        return min(times, default=None)

@@ -1,0 +1,267 @@
+"""Connections to the source, and finding the leader again after it moved.
+
+Lives here: `SourceRoute` (one connection of one client to one source node), `RouteTable` (those of one
+client),
+`Recovery` (one metadata refresh loop per link, shared by all clients). Not here: which batch goes when
+(`lanes.py`,
+`produce.py`).
+
+A client has connections of its own, because a source broker works on one request per connection at a time: a
+shared
+connection would let one slow producer, or one long poll, delay everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from router.ports import RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
+from router.tasks import TaskKeeper
+from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
+from wire.types import Buffer, Node
+
+_QUIET: Final = 2.0  # seconds without trouble after which the back-off starts at its beginning again
+
+OnReply = Callable[[memoryview | WireError], None]
+
+
+class SourceRoute:
+    """One connection to a source node, opened once; a new one replaces it when it is closed."""
+
+    __slots__ = ("_due", "connection", "error", "last_used", "link", "node")
+
+    def __init__(self, link: str, node: Node, now: float) -> None:
+        self.link = link
+        self.node = node
+        self.connection: SourceConnectionLike | None = None
+        self.error: LinkerError | None = None
+        self.last_used = now
+        self._due: deque[float] = deque()  # when each owed answer is overdue, in send order
+
+    @property
+    def open(self) -> bool:
+        return self.connection is not None and not self.connection.closed
+
+    @property
+    def owes(self) -> int:
+        return len(self._due)
+
+    def version(self, api: str, low: int, high: int) -> int:
+        """The highest version of an api that the node, and low..high, have in common."""
+        if self.connection is None:
+            raise LocalProtocolError("the source connection is not open", api=api)
+        offered = self.connection.api_range(api)
+        if offered is None or offered[0] > high or offered[1] < low:
+            raise LinkerError(
+                f"source node {self.node.id} at {self.node.host}:{self.node.port} offers {api} {offered}, "
+                f"but versions {low} to {high} are needed"
+            )
+        return min(offered[1], high)
+
+    def send(
+        self, correlation_id: int, buffers: Sequence[Buffer], on_reply: OnReply, now: float, due: float
+    ) -> None:
+        """Send one request; on_reply is called exactly once, possibly at once if the connection just closed."""
+        if self.connection is None:
+            raise LocalProtocolError("the source connection is not open")
+        self.last_used = now
+        self._due.append(due)
+
+        def replied(result: memoryview | WireError) -> None:
+            self._due.popleft()
+            on_reply(result)
+
+        try:
+            self.connection.channel.send(correlation_id, buffers, replied)
+        except ConnectionLost as error:
+            self._due.pop()
+            on_reply(error)
+
+    def next_correlation_id(self) -> int:
+        if self.connection is None:
+            raise LocalProtocolError("the source connection is not open")
+        return self.connection.next_correlation_id()
+
+    def overdue(self, now: float) -> bool:
+        return bool(self._due) and self._due[0] <= now
+
+    def close(self, reason: WireError | None = None) -> None:
+        if self.connection is None:
+            return
+        if reason is None:
+            self.connection.close()
+        else:
+            self.connection.channel.close(reason)
+
+
+class RouteTable:
+    """The source connections of one client for one purpose."""
+
+    def __init__(
+        self,
+        source: Callable[[str], SourceCluster],
+        tasks: TaskKeeper,
+        limits: RouterLimits,
+        stats: RouterStats,
+        on_change: Callable[[str, LinkerError | None], None],
+    ) -> None:
+        self._source = source
+        self._tasks = tasks
+        self._limits = limits
+        self._stats = stats
+        self._on_change = on_change  # (link, None): a route opened; (link, error): it failed or closed
+        self._routes: dict[tuple[str, int], SourceRoute] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def get(self, link: str, node: Node) -> SourceRoute | None:
+        """The open route to the node. None while it is being opened: on_change tells how that went."""
+        key = (link, node.id)
+        route = self._routes.get(key)
+        if route is not None and route.node[:3] != node[:3] and not route.owes:
+            self._drop(key, route)  # the node moved to another address
+            route = None
+        if route is not None:
+            return route if route.open else None
+        if self._closed:
+            return None
+        route = self._routes[key] = SourceRoute(link, node, asyncio.get_running_loop().time())
+        self._tasks.spawn(self._open(key, route), f"open source {link} node {node.id}")
+        return None
+
+    async def _open(self, key: tuple[str, int], route: SourceRoute) -> None:
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout):
+                connection = await self._source(route.link).open_connection(route.node)
+        except TimeoutError:
+            self._failed(
+                key,
+                route,
+                RequestTimedOut(
+                    f"source node {route.node.id} was not connected within {self._limits.connect_timeout:g} s",
+                    sent=False,
+                    peer=f"{route.node.host}:{route.node.port}",
+                ),
+            )
+            return
+        except LinkerError as error:
+            self._failed(key, route, error)
+            return
+        if self._routes.get(key) is not route:  # closed meanwhile
+            connection.close()
+            return
+        route.connection = connection
+        self._stats.source_connections += 1
+        connection.channel.add_close_callback(lambda: self._ended(key, route))
+        self._on_change(route.link, None)
+
+    def _failed(self, key: tuple[str, int], route: SourceRoute, error: LinkerError) -> None:
+        if self._routes.get(key) is route:
+            del self._routes[key]
+            route.error = error
+            self._on_change(route.link, error)
+
+    def _ended(self, key: tuple[str, int], route: SourceRoute) -> None:
+        self._stats.source_connections -= 1
+        if self._routes.get(key) is route:
+            del self._routes[key]
+            self._on_change(
+                route.link, ConnectionLost("the source connection closed", sent=False, peer=route.node.host)
+            )
+
+    def _drop(self, key: tuple[str, int], route: SourceRoute) -> None:
+        del self._routes[key]
+        route.close()
+
+    def sweep(self, now: float) -> None:
+        """Close what is silent for too long, or idle."""
+        for key, route in list(self._routes.items()):
+            if route.overdue(now):
+                route.close(
+                    RequestTimedOut(
+                        f"source node {route.node.id} owes an answer for too long",
+                        sent=True,
+                        peer=f"{route.node.host}:{route.node.port}",
+                    )
+                )
+            elif route.open and not route.owes and now - route.last_used > self._limits.source_idle:
+                self._drop(key, route)
+
+    def close_idle(self) -> None:
+        """Close whatever owes no answer (the client is gone); the others close when they have answered."""
+        self._closed = True
+        for key, route in list(self._routes.items()):
+            if not route.owes:
+                self._drop(key, route)
+
+    def close(self) -> None:
+        self._closed = True
+        for key, route in list(self._routes.items()):
+            self._drop(key, route)
+
+
+class Recovery:
+    """Finds the leaders of a link's source partitions again, for everybody who waits, with one loop and one
+    back-off.
+    """
+
+    def __init__(
+        self, link: str, source: Callable[[str], SourceCluster], tasks: TaskKeeper, limits: RouterLimits
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._tasks = tasks
+        self._limits = limits
+        self._topics: set[str] = set()
+        self._waiters: dict[Callable[[str], None], None] = {}
+        self._running = False
+        self._attempts = 0
+        self._last_end = float("-inf")
+        self.last_error: LinkerError | None = None
+
+    def need(self, topic: str, waiter: Callable[[str], None]) -> None:
+        """Call ``waiter(link)`` once the topic's leaders were asked for again."""
+        self._topics.add(topic)
+        self._waiters[waiter] = None
+        if not self._running:
+            self._running = True
+            if self._tasks.spawn(self._run(), f"recover leaders of link {self._link}") is None:
+                self._running = False
+
+    def forget(self, waiter: Callable[[str], None]) -> None:
+        self._waiters.pop(waiter, None)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiters:
+                if loop.time() - self._last_end > _QUIET:
+                    self._attempts = 0
+                else:
+                    await asyncio.sleep(self._delay())
+                self._attempts += 1
+                topics, waiters = self._topics, self._waiters
+                self._topics, self._waiters = set(), {}
+                try:
+                    await self._source(self._link).refresh(
+                        sorted(topics), timeout=self._limits.connect_timeout
+                    )
+                except LinkerError as error:
+                    self.last_error = error
+                    self._topics |= topics
+                    self._waiters = {**waiters, **self._waiters}
+                else:
+                    self.last_error = None
+                    for waiter in waiters:
+                        waiter(self._link)
+                self._last_end = loop.time()
+        finally:
+            self._running = False
+
+    def _delay(self) -> float:
+        return float(min(self._limits.backoff_max, self._limits.backoff_min * 2 ** min(self._attempts, 16)))

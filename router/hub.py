@@ -1,0 +1,167 @@
+"""What all clients' forwarding shares: fences and their waiting, the byte budget, leader recovery, the
+deadline sweep.
+
+Lives here: ``ForwardingHub``. Not here: one client's requests (``produce.py``), the accounting rules
+(``fence.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from router.budget import BytesBudget
+from router.fence import FenceTable
+from router.forwarder import Recovery
+from router.lanes import Answer
+from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.tasks import TaskKeeper
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+TICK: Final = 0.1
+
+
+class FenceTimeout(LinkerError):  # noqa: N818 - a timeout, as asyncio and wire name theirs
+    """A fence did not stand in time; ``left`` says what each partition still waited for. The partitions stay
+    held.
+    """
+
+    def __init__(self, timeout: float, left: dict[TopicPartition, str]) -> None:
+        self.left = left
+        some = "; ".join(f"{tp}: {why}" for tp, why in sorted(left.items())[:5])
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        super().__init__(f"fence of {len(left)} partitions did not stand within {timeout:g} s: {some}{more}")
+
+
+class Swept(Protocol):
+    """Something with deadlines."""
+
+    def sweep(self, now: float) -> bool:
+        """Expire what is due; False when there is nothing left to look after."""
+
+
+class Session(Swept, Protocol):
+    """One client's forwarding (``produce.ProduceSession``)."""
+
+    def deliver(self, answers: Iterable[Answer[Any]]) -> None: ...
+
+    def pump_lanes(self, lanes: Iterable[Any]) -> None: ...
+
+
+class ForwardingHub:
+    """Shared state of produce forwarding."""
+
+    def __init__(
+        self, ports: RouterPorts, limits: RouterLimits, stats: RouterStats, tasks: TaskKeeper
+    ) -> None:
+        self.ports = ports
+        self.limits = limits
+        self.stats = stats
+        self.tasks = tasks
+        self.loop = asyncio.get_running_loop()
+        self.fences: FenceTable[Any] = FenceTable(self.loop.time, limits.settle_grace)
+        self.budget = BytesBudget(limits.held_bytes)
+        self.consumers = 0  # connections that fetch: they share the memory for reads
+        self._recoveries: dict[str, Recovery] = {}
+        self._sessions: set[Swept] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._fence_waiters: set[asyncio.Event] = set()
+
+    # Clients
+
+    def recover(self, link: str, topic: str, waiter: Callable[[str], None]) -> None:
+        recovery = self._recoveries.get(link)
+        if recovery is None:
+            recovery = self._recoveries[link] = Recovery(link, self.ports.source, self.tasks, self.limits)
+        recovery.need(topic, waiter)
+
+    def recovery_error(self, link: str) -> LinkerError | None:
+        """Why the source's leaders cannot be asked for, if that is so."""
+        recovery = self._recoveries.get(link)
+        return recovery.last_error if recovery is not None else None
+
+    def forget_waiter(self, waiter: Callable[[str], None]) -> None:
+        for recovery in self._recoveries.values():
+            recovery.forget(waiter)
+
+    def watch(self, session: Swept) -> None:
+        """Sweep the session until it says that there is nothing left."""
+        self._sessions.add(session)
+        if self._ticker is None:
+            self._ticker = self.loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self.loop.time()
+        for session in list(self._sessions):
+            if not session.sweep(now):
+                self._sessions.discard(session)
+        self.stats.held_bytes = self.budget.used
+        if self._sessions:
+            self._ticker = self.loop.call_later(TICK, self._tick)
+
+    # Fences
+
+    def lanes_changed(self) -> None:
+        """Something in flight was settled: whoever waits for a fence looks again."""
+        for event in self._fence_waiters:
+            event.set()
+
+    async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
+        """Hold new produces and wait until nothing we sent can change the source's log any more (see
+        fence.py).
+
+        FenceTimeout, and likewise a cancellation, leaves the partitions held: the caller decides to unfence.
+        """
+        wanted = list(tps)
+        self.fences.fence(wanted)
+        self._pump(lane for tp in wanted for lane in self.fences.lanes(tp) if lane.needs_route)
+        changed = asyncio.Event()
+        self._fence_waiters.add(changed)
+        deadline = self.loop.time() + timeout
+        try:
+            while left := self.fences.pending(wanted):
+                now = self.loop.time()
+                if now >= deadline:
+                    raise FenceTimeout(timeout, left)
+                settles_at = self.fences.next_settling(wanted)
+                until = min(deadline, settles_at) if settles_at is not None and settles_at > now else deadline
+                changed.clear()
+                try:
+                    async with asyncio.timeout_at(until):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._fence_waiters.discard(changed)
+
+    def unfence(self, tps: Iterable[TopicPartition]) -> None:
+        """The promote was abandoned: forward what was held, in order."""
+        lanes = self.fences.unfence(tps)
+        for lane in lanes:
+            lane.wake()
+        self._pump(lanes)
+
+    def handed_over(self, tps: Iterable[TopicPartition]) -> None:
+        """The target's brokers lead now: answer what was held with NOT_LEADER_OR_FOLLOWER and the new leader."""
+        by_session: dict[Session, list[Answer[Any]]] = {}
+        for batch, code in self.fences.hand_over(tps):
+            by_session.setdefault(batch.job.session, []).append((batch, code))
+        for session, answers in by_session.items():
+            session.deliver(answers)
+        self.lanes_changed()
+
+    def _pump(self, lanes: Iterable[Any]) -> None:
+        by_session: dict[Session, list[Any]] = {}
+        for lane in lanes:
+            if lane.queue:
+                by_session.setdefault(lane.queue[0].job.session, []).append(lane)
+        for session, mine in by_session.items():
+            session.pump_lanes(mine)
+
+    def close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None

@@ -1,0 +1,429 @@
+"""The ordering core of produce forwarding: one lane per (client connection, partition). Pure: no I/O, no
+clock.
+
+Lives here: what happens to each batch of a partition between the client's request and its answer - sent, sent
+again
+in order after a leadership change at the source, held at a fence, answered. Not here: sockets, timers,
+metadata,
+merging the answers of one request (``produce.py``), and fences over many lanes (``fence.py``).
+
+Theory. The source checks sequence numbers, so for an idempotent producer sending again is always safe *in
+order*.
+A lane therefore keeps its batches in the client's order and follows one rule: a batch is sent only while
+every
+earlier one is in flight **on the same source connection** or finished. A connection of Kafka is processed
+strictly in
+order, so what is sent on it arrives in order. As soon as one batch has to be sent again, the lane stops
+sending, waits for the
+answers of everything in flight (later batches will come back with NOT_LEADER_OR_FOLLOWER or, when the leader
+came
+back in between, OUT_OF_ORDER_SEQUENCE_NUMBER) and starts again from the first one.
+
+Unknown is a result. A batch whose connection died after it was sent may or may not be in the source's log:
+idempotent ones go on being sent in order (the source drops the copy), for others the client is told
+REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished stays
+in
+flight ("closed") until the source answers: a fence must wait for it, for it may still land.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+from wire.errors import LocalProtocolError
+from wire.types import TopicPartition
+
+NONE: Final = 0
+NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+NOT_ENOUGH_REPLICAS: Final = 19
+OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
+DUPLICATE_SEQUENCE_NUMBER: Final = 46
+
+
+class Verdict(Enum):
+    """What an error code of the source means for a forwarded batch."""
+
+    PASS = "pass"
+    """The client gets the code as it is: it is about the client's data, or the client's own retry is the
+    right answer.
+    """
+    RETRY = "retry"
+    """Leadership moved: solved here, by sending again in order."""
+    OURS = "ours"
+    """The link's own principal or setup is refused; never the client's fault, so the client gets a retriable
+    code.
+    """
+
+
+# Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
+VERDICTS: Final[dict[int, Verdict]] = {
+    3: Verdict.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION: the broker has not replayed the metadata yet
+    5: Verdict.RETRY,  # LEADER_NOT_AVAILABLE
+    6: Verdict.RETRY,  # NOT_LEADER_OR_FOLLOWER
+    56: Verdict.RETRY,  # KAFKA_STORAGE_ERROR: the log dir went offline, leadership is about to move
+    74: Verdict.RETRY,  # FENCED_LEADER_EPOCH
+    75: Verdict.RETRY,  # UNKNOWN_LEADER_EPOCH
+    100: Verdict.RETRY,  # UNKNOWN_TOPIC_ID
+    103: Verdict.RETRY,  # INCONSISTENT_TOPIC_ID
+    29: Verdict.OURS,  # TOPIC_AUTHORIZATION_FAILED of the link's principal
+    31: Verdict.OURS,  # CLUSTER_AUTHORIZATION_FAILED: IdempotentWrite on old sources
+    35: Verdict.OURS,  # UNSUPPORTED_VERSION: we chose the version
+    54: Verdict.OURS,  # SECURITY_DISABLED
+    58: Verdict.OURS,  # SASL_AUTHENTICATION_FAILED
+}
+
+
+def verdict(code: int) -> Verdict:
+    return VERDICTS.get(code, Verdict.PASS)
+
+
+class LaneState(Enum):
+    FLOWING = "flowing"
+    """Batches are sent as they come."""
+    DRAINING = "draining"
+    """A batch must be sent again; waiting for the answers of those in flight."""
+    WAITING = "waiting"
+    """Nothing in flight, the first of the queue must be sent again once the source's leader is known."""
+    HELD = "held"
+    """Fenced. Only batches of unknown outcome are sent, because their fate has to be settled before the fence
+    stands.
+    """
+
+
+class LaneEvent(Enum):
+    REQUEUED = "requeued"
+    DRAINED = "drained"
+    WAKE = "wake"
+    FENCE = "fence"
+    UNFENCE_IDLE = "unfence, nothing in flight"
+    UNFENCE_BUSY = "unfence, batches in flight"
+
+
+_S, _E = LaneState, LaneEvent
+# A pair that is missing is a bug of ours: step() refuses it and leaves the state as it was.
+TRANSITIONS: Final[dict[tuple[LaneState, LaneEvent], LaneState]] = {
+    (_S.FLOWING, _E.REQUEUED): _S.DRAINING,
+    (_S.FLOWING, _E.DRAINED): _S.FLOWING,
+    (_S.FLOWING, _E.WAKE): _S.FLOWING,
+    (_S.FLOWING, _E.FENCE): _S.HELD,
+    (_S.DRAINING, _E.REQUEUED): _S.DRAINING,
+    (_S.DRAINING, _E.DRAINED): _S.WAITING,
+    (_S.DRAINING, _E.WAKE): _S.DRAINING,  # somebody else's refresh: ours starts when the last answer is in
+    (_S.DRAINING, _E.FENCE): _S.HELD,
+    (_S.WAITING, _E.WAKE): _S.FLOWING,
+    (_S.WAITING, _E.FENCE): _S.HELD,
+    (_S.HELD, _E.REQUEUED): _S.HELD,
+    (_S.HELD, _E.DRAINED): _S.HELD,
+    (_S.HELD, _E.WAKE): _S.HELD,
+    (_S.HELD, _E.FENCE): _S.HELD,
+    (_S.HELD, _E.UNFENCE_IDLE): _S.WAITING,
+    (_S.HELD, _E.UNFENCE_BUSY): _S.DRAINING,
+}
+
+
+def step(state: LaneState, event: LaneEvent) -> LaneState:
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise LocalProtocolError(f"lane: {event.value!r} is not allowed while {state.value}") from None
+
+
+JobT = TypeVar("JobT")
+
+
+class Batch(Generic[JobT]):
+    """One partition's records of one produce request."""
+
+    __slots__ = (
+        "base_sequence",
+        "closed",
+        "job",
+        "lane",
+        "order",
+        "producer",
+        "records",
+        "sent",
+        "size",
+        "slot",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        job: JobT,
+        slot: int,
+        records: memoryview,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+    ) -> None:
+        self.job = job
+        self.lane: Lane[JobT] | None = None  # given by offer()
+        self.slot = slot  # position of its answer in the client's request
+        self.records = records
+        self.size = len(records)
+        self.producer = (producer_id, producer_epoch)
+        self.base_sequence = base_sequence
+        self.order = -1  # position in the lane; given by offer()
+        self.sent = (
+            False  # True once it ever was sent: the client is then told REQUEST_TIMED_OUT, not NOT_LEADER
+        )
+        self.closed = False  # the client has its answer or is gone: never sent again, never answered again
+        self.unsettled = False  # an earlier attempt's outcome is unknown: a copy may still land
+
+    @property
+    def idempotent(self) -> bool:
+        return self.producer[0] >= 0
+
+    def give_up_code(self) -> int:
+        """The honest retriable code for a batch we stop working on."""
+        return REQUEST_TIMED_OUT if self.sent else NOT_LEADER_OR_FOLLOWER
+
+    def __repr__(self) -> str:
+        flags = "".join(f" {f}" for f in ("sent", "closed", "unsettled") if getattr(self, f))
+        return f"<Batch {self.order} producer {self.producer} seq {self.base_sequence}{flags}>"
+
+
+Answer = tuple[Batch[JobT], int]
+
+
+class Lane(Generic[JobT]):
+    """State machine of one partition on one client connection.
+
+    Invariants: ``queue`` and ``in_flight`` are in the client's order (ascending ``order``); everything in
+    flight is on
+    ``route``; a producer's batch is never sent while an earlier one of the lane waits in the queue.
+    """
+
+    __slots__ = (
+        "_next_order",
+        "_warm",
+        "in_flight",
+        "on_settling",
+        "queue",
+        "route",
+        "state",
+        "tp",
+        "vanished",
+    )
+
+    def __init__(self, tp: TopicPartition, *, held: bool = False) -> None:
+        self.tp = tp
+        self.state = LaneState.HELD if held else LaneState.FLOWING
+        self.queue: deque[Batch[JobT]] = deque()
+        self.in_flight: deque[Batch[JobT]] = deque()
+        self.route: object | None = None
+        self.vanished = False
+        # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps the
+        # clock).
+        self.on_settling: Callable[[TopicPartition], None] | None = None
+        self._next_order = 0
+        self._warm: tuple[int, int] | None = None
+
+    # What the lane is asked
+
+    @property
+    def idle(self) -> bool:
+        return not self.queue and not self.in_flight
+
+    @property
+    def settled(self) -> bool:
+        """Nothing that this lane sent can still change the source's log (writes given up on are counted in
+        fence.py).
+        """
+        return not self.in_flight and not any(batch.unsettled for batch in self.queue)
+
+    @property
+    def needs_route(self) -> bool:
+        """The queue would move if a source connection were there."""
+        if not self.queue or self.state is LaneState.DRAINING:
+            return False
+        return self.state is not LaneState.HELD or any(batch.unsettled for batch in self.queue)
+
+    # Events
+
+    def offer(self, batch: Batch[JobT]) -> None:
+        """A new batch of the client, behind all others."""
+        if self.vanished:
+            raise LocalProtocolError(f"lane {self.tp}: batch offered after the client vanished")
+        batch.lane = self
+        batch.order = self._next_order
+        self._next_order += 1
+        self.queue.append(batch)
+
+    def take(self, route: object) -> Batch[JobT] | None:
+        """The next batch that may be sent on ``route`` (the open connection to the current source leader)
+        now.
+        """
+        queue, in_flight = self.queue, self.in_flight
+        if not queue or self.state is LaneState.DRAINING or self.state is LaneState.WAITING:
+            return None
+        batch = queue[0]
+        if self.state is LaneState.HELD and not any(b.unsettled for b in queue):
+            return None
+        if in_flight:
+            if self.route is not route:
+                return None  # the leader moved: the old connection's answers come first
+            if batch.producer[0] >= 0 and batch.producer != self._warm:
+                # A partition without state for this producer accepts any first sequence, so if the first
+                # batch fails
+                # and the second does not, the source would take them in the wrong order: prove the first one
+                # alone.
+                return None
+        queue.popleft()
+        in_flight.append(batch)
+        self.route = route
+        batch.sent = True
+        return batch
+
+    def answered(self, batch: Batch[JobT], code: int) -> Sequence[Answer[JobT]]:
+        """The source answered. Returns what the client gets: nothing if the batch will be sent again or is
+        closed.
+        """
+        self._landed(batch)
+        if batch.closed:
+            batch.unsettled = False
+            self._drained()
+            return ()
+        what = verdict(code)
+        if what is Verdict.RETRY or (code == OUT_OF_ORDER_SEQUENCE_NUMBER and self._earlier_waits(batch)):
+            self._requeue(batch)
+            return ()
+        batch.closed = True
+        batch.unsettled = False
+        answers = [(batch, NOT_ENOUGH_REPLICAS if what is Verdict.OURS else code)]
+        if batch.producer[0] >= 0:
+            if code in (NONE, DUPLICATE_SEQUENCE_NUMBER):
+                self._warm = batch.producer
+            elif batch.producer != self._warm:
+                # The source may know nothing of this producer yet and would accept the next sequence as the
+                # first.
+                answers += self._give_up(lambda b: b.order > batch.order and b.producer == batch.producer)
+        self._drained()
+        return answers
+
+    def lost(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
+        """The connection ended with the batch in flight: its outcome is unknown."""
+        self._landed(batch)
+        if batch.closed:
+            self._settling()
+            self._drained()
+            return []
+        if batch.idempotent:
+            batch.unsettled = True
+            self._requeue(batch)
+            return []
+        batch.closed = True
+        self._settling()
+        # Those behind it would overtake the client's own retry: they go back to the client too.
+        answers: list[Answer[JobT]] = [(batch, REQUEST_TIMED_OUT)]
+        answers += self._give_up(lambda waiting: waiting.order > batch.order)
+        self._drained()
+        return answers
+
+    def wake(self) -> None:
+        """The source's leader may be known now, or the back-off is over."""
+        self.state = step(self.state, LaneEvent.WAKE)
+
+    def expire(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
+        """The client's time for the batch is over."""
+        if batch.closed:
+            return []
+        if batch in self.in_flight:
+            batch.closed = True  # stays in flight: the source's answer settles it
+            # The client will send it again, so nothing that waits behind it may go before that.
+            return [(batch, REQUEST_TIMED_OUT), *self._give_up(lambda waiting: waiting.order > batch.order)]
+        return self._give_up(lambda waiting: waiting.order >= batch.order)
+
+    def fence(self) -> None:
+        self.state = step(self.state, LaneEvent.FENCE)
+
+    def unfence(self) -> None:
+        """The promote was abandoned: what was held is forwarded in order, after wake()."""
+        event = LaneEvent.UNFENCE_BUSY if self.in_flight else LaneEvent.UNFENCE_IDLE
+        self.state = step(self.state, event)
+        self._nothing_to_wait_for()
+
+    def hand_over(self) -> list[Answer[JobT]]:
+        """Somebody else leads the partition: everything held goes back to the client."""
+        if self.state is not LaneState.HELD:
+            raise LocalProtocolError(f"lane {self.tp}: handed over while {self.state.value}")
+        answers = self._give_up(lambda _: True)
+        # NOT_LEADER is what makes a client look for the new leader at once; that the batch may have been sent
+        # is no
+        # contradiction: the producer's state went along with the data, so the new leader drops a copy.
+        return [(batch, NOT_LEADER_OR_FOLLOWER) for batch, _ in answers]
+
+    def refuse(self, code: int) -> list[Answer[JobT]]:
+        """Forwarding is not possible at all (mirror gone or disabled): everything queued gets this retriable
+        code.
+        """
+        return [(batch, code) for batch, _ in self._give_up(lambda _: True)]
+
+    def vanish(self) -> list[Batch[JobT]]:
+        """The client is gone. Returns what was dropped; what is in flight stays until the source's answer."""
+        self.vanished = True
+        dropped = list(self.queue)
+        self._give_up(lambda _: True)
+        for batch in self.in_flight:
+            batch.closed = True
+        return dropped
+
+    # Inside
+
+    def _landed(self, batch: Batch[JobT]) -> None:
+        if self.in_flight and self.in_flight[0] is batch:
+            self.in_flight.popleft()
+            return
+        try:
+            self.in_flight.remove(batch)
+        except ValueError:
+            raise LocalProtocolError(
+                f"lane {self.tp}: answer for {batch!r}, which is not in flight"
+            ) from None
+
+    def _earlier_waits(self, batch: Batch[JobT]) -> bool:
+        return any(b.order < batch.order and b.producer == batch.producer for b in self.queue)
+
+    def _requeue(self, batch: Batch[JobT]) -> None:
+        queue = self.queue
+        at = 0
+        while at < len(queue) and queue[at].order < batch.order:
+            at += 1
+        queue.insert(at, batch)
+        self.state = step(self.state, LaneEvent.REQUEUED)
+        self._drained()
+
+    def _drained(self) -> None:
+        if not self.in_flight:
+            self.route = None
+            self.state = step(self.state, LaneEvent.DRAINED)
+            self._nothing_to_wait_for()
+
+    def _nothing_to_wait_for(self) -> None:
+        if self.state is LaneState.WAITING and not self.queue:
+            self.state = step(self.state, LaneEvent.WAKE)
+
+    def _settling(self) -> None:
+        if self.on_settling is not None:
+            self.on_settling(self.tp)
+
+    def _give_up(self, which: Callable[[Batch[JobT]], bool]) -> list[Answer[JobT]]:
+        """Take the batches out of the queue; their honest codes."""
+        given_up: list[Answer[JobT]] = []
+        kept: deque[Batch[JobT]] = deque()
+        for batch in self.queue:
+            if which(batch):
+                batch.closed = True
+                if batch.unsettled:
+                    self._settling()
+                given_up.append((batch, batch.give_up_code()))
+            else:
+                kept.append(batch)
+        self.queue = kept
+        self._nothing_to_wait_for()
+        return given_up

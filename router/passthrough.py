@@ -1,0 +1,174 @@
+"""The client's own connection to a real broker: whatever is not ours goes there as raw frames, and comes back
+the same way.
+
+One upstream per client connection, opened with the first frame, to a live real broker's listener of the same
+name. It carries the
+client's own SASL exchange, so the broker knows it as this client and can be asked what this client may do
+(``authorize.py``). When it dies the client's connection is closed: authentication and order live and die together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from router.leadership import endpoint
+from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.tasks import TaskKeeper
+from wire.channel import Channel
+from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
+from wire.server import Exchange, ServerConnection
+from wire.types import Node
+
+OnFrame = Callable[[memoryview], None]
+
+_ATTEMPTS: Final = 3
+
+
+class Upstream:
+    """Pipelined raw frames to one real broker on behalf of one client connection."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        ports: RouterPorts,
+        limits: RouterLimits,
+        stats: RouterStats,
+        tasks: TaskKeeper,
+    ) -> None:
+        self._connection = connection
+        self._ports = ports
+        self._limits = limits
+        self._stats = stats
+        self._tasks = tasks
+        self._channel: Any = None
+        self._opening = False
+        self._waiting: deque[tuple[memoryview, OnFrame]] = (
+            deque()
+        )  # bounded by the pipelining limit of the client
+        self._closed = False
+        self._correlation_id = 0
+
+    def forward(self, exchange: Exchange) -> None:
+        """Pass the request on and its answer back, untouched."""
+        self._stats.passed_through += 1
+        self.send(exchange.frame, lambda reply: exchange.reply([len(reply).to_bytes(4, "big"), reply]))
+
+    def send(self, frame: memoryview, on_reply: OnFrame) -> None:
+        """Send one request (without size prefix). on_reply is not called if the upstream ends first: then the
+        client ends too.
+        """
+        if self._closed:
+            return
+        if self._channel is None:
+            self._waiting.append((frame, on_reply))
+            if not self._opening:
+                self._opening = True
+                self._tasks.spawn(self._open(), f"open upstream for {self._connection.peer}")
+            return
+        self._write(frame, on_reply)
+
+    def next_correlation_id(self) -> int:
+        """For requests of our own between the client's."""
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def _write(self, frame: memoryview, on_reply: OnFrame) -> None:
+        def replied(result: memoryview | WireError) -> None:
+            if isinstance(result, WireError):
+                self._end(result)
+                return
+            try:
+                on_reply(result)
+            except MalformedFrame as error:
+                self._end(error)
+
+        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        try:
+            self._channel.send(correlation_id, [len(frame).to_bytes(4, "big"), frame], replied)
+        except ConnectionLost as error:
+            self._end(error)
+
+    async def _open(self) -> None:
+        tried: list[str] = []
+        for node, protocol in self._candidates()[:_ATTEMPTS]:
+            try:
+                async with asyncio.timeout(self._limits.connect_timeout):
+                    channel = await self._ports.open_upstream(node, protocol)
+            except (LinkerError, TimeoutError, OSError) as error:
+                tried.append(
+                    f"broker {node.id} at {node.host}:{node.port}: {str(error) or type(error).__name__}"
+                )
+                continue
+            if self._closed:
+                channel.close()
+                return
+            self._opening = False
+            self._channel = channel
+            self._stats.upstreams_opened += 1
+            channel.add_close_callback(self._upstream_closed)
+            waiting, self._waiting = self._waiting, deque()
+            for frame, on_reply in waiting:
+                if not self._closed:
+                    self._write(frame, on_reply)
+            return
+        name = self._connection.listener.name
+        self._end(
+            ClusterUnreachable(
+                f"no real broker reachable on listener {name}: {'; '.join(tried) or 'none alive'}"
+            )
+        )
+
+    def _upstream_closed(self) -> None:
+        self._end(self._channel.closed_reason)
+
+    def _candidates(self) -> list[tuple[Node, str]]:
+        image = self._ports.image()
+        ours = self._ports.link_brokers() | {self._ports.broker_id}
+        listener = self._connection.listener.name
+        found = []
+        for broker_id in image.brokers:
+            node = endpoint(image, broker_id, listener) if broker_id not in ours else None
+            if node is not None:
+                found.append((node, self._connection.listener.security_protocol))
+        random.shuffle(found)
+        return found
+
+    def _end(self, reason: BaseException | None) -> None:
+        if self._closed:
+            return
+        self.close()
+        self._connection.abort(reason)
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        if self._channel is not None:
+            self._channel.close()
+
+
+class UpstreamConnector:
+    """Opens raw channels: TCP, or TLS with the target's trust for SSL and SASL_SSL listeners."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext | None]) -> None:
+        self._tls = tls
+
+    async def __call__(self, node: Node, security_protocol: str) -> Channel:
+        context = self._tls() if security_protocol.endswith("SSL") else None
+        channel = Channel()
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: channel,
+                node.host,
+                node.port,
+                ssl=context,
+                server_hostname=node.host if context is not None else None,
+            )
+        except OSError as error:
+            channel.close()
+            raise ConnectionLost(str(error), sent=False, peer=f"{node.host}:{node.port}") from error
+        return channel

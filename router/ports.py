@@ -1,0 +1,199 @@
+"""What the router needs from the rest of the sidecar, as Protocols; ``linker`` provides them. No behaviour
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from wire.fetch import FetchRequest
+from wire.metadata.image import ClusterImage
+from wire.server import Exchange
+from wire.types import Node, TopicPartition
+
+
+class MirroredPartition(Protocol):
+    """One partition of a mirror topic as this sidecar serves it."""
+
+    @property
+    def session_epoch(self) -> int:
+        """E0: the one leader epoch that every batch of the mirror carries."""
+
+    @property
+    def start_offset(self) -> int:
+        """Where the mirror begins; nothing below it exists at the target."""
+
+    @property
+    def serving(self) -> bool:
+        """We lead it and its state is loaded. If not, everybody gets NOT_LEADER_OR_FOLLOWER."""
+
+    @property
+    def forwarding(self) -> bool:
+        """Produces may go to the source. If not, producers get NOT_ENOUGH_REPLICAS and try again."""
+
+
+class Mirror(Protocol):
+    @property
+    def link(self) -> str: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def topic_id(self) -> bytes:
+        """The target's id of the topic."""
+
+    @property
+    def source_topic_id(self) -> bytes | None:
+        """The source's id; None if the source is too old to have one."""
+
+    def partition(self, index: int) -> MirroredPartition | None: ...
+
+
+class MirrorDirectory(Protocol):
+    def by_name(self, name: str) -> Mirror | None: ...
+
+    def by_id(self, topic_id: bytes) -> Mirror | None: ...
+
+
+class FollowerProgress(Protocol):
+    @property
+    def fetch_offset(self) -> int: ...
+
+    @property
+    def caught_up_monotonic(self) -> float: ...
+
+
+class LocalLog(Protocol):
+    """What is in memory of a source partition (``fetcher.MirrorPartition`` satisfies it)."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    loaded: bool
+    listeners: set[Callable[[Any], None]]
+
+    @property
+    def followers(self) -> Mapping[int, FollowerProgress]: ...
+
+    def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
+        """Whole batches from the one that holds ``offset``; ``([], 0)`` at the tail; None if not in memory."""
+
+
+class FollowerApi(Protocol):
+    """Serves replica fetchers (``fetcher.FollowerServer``)."""
+
+    def handle_fetch(self, exchange: Exchange, request: FetchRequest) -> None: ...
+
+    def handle_list_offsets(self, exchange: Exchange) -> None: ...
+
+    def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None: ...
+
+
+class PartitionMetadata(Protocol):
+    @property
+    def leader(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+class SourceConnectionLike(Protocol):
+    """``wire.connection.Connection``, as far as the router uses it."""
+
+    @property
+    def channel(self) -> Any: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def next_correlation_id(self) -> int: ...
+
+    def api_range(self, api: str) -> tuple[int, int] | None: ...
+
+    def close(self) -> None: ...
+
+
+class SourceCluster(Protocol):
+    """``wire.cluster.Cluster``, as far as the router uses it."""
+
+    def leader(self, tp: TopicPartition) -> Node | None: ...
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, timeout: float) -> None: ...
+
+    async def open_connection(self, node: Node) -> Any: ...
+
+    async def list_offsets(
+        self, tps: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout: float
+    ) -> Mapping[TopicPartition, Any]: ...
+
+
+class RouterEvents(Protocol):
+    def forwarding_refused(self, link: str, reason: str) -> None:
+        """The source refuses the link's own principal or setup: an operator must act; producers keep trying."""
+
+
+class OpenUpstream(Protocol):
+    """Opens a raw channel (no handshake, no authentication of ours) to a real broker's listener."""
+
+    async def __call__(self, node: Node, security_protocol: str) -> Any: ...
+
+
+@dataclass(slots=True)
+class RouterPorts:
+    """Everything the router asks of others."""
+
+    broker_id: int
+    mirrors: MirrorDirectory
+    image: Callable[[], ClusterImage]
+    source: Callable[[str], SourceCluster]
+    local_log: Callable[[TopicPartition], LocalLog | None]
+    followers: FollowerApi
+    open_upstream: OpenUpstream
+    events: RouterEvents
+    link_brokers: Callable[[], frozenset[int]]
+    """Broker ids of all sidecars: never chosen as an upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLimits:
+    """Budgets and deadlines; the defaults fit a sidecar of 128 MiB."""
+
+    held_bytes: int = 48 << 20
+    read_bytes: int = 32 << 20
+    fetch_max_bytes: int = 8 << 20
+    fetch_partition_bytes: int = 1 << 20
+    min_timeout: float = 1.0
+    max_timeout: float = 60.0
+    connect_timeout: float = 10.0
+    source_silence: float = 10.0
+    """A source connection that owes an answer this long beyond the request's own timeout is closed."""
+    settle_grace: float = 3.0
+    source_idle: float = 300.0
+    backoff_min: float = 0.02
+    backoff_max: float = 0.5
+    authorization_ttl: float = 30.0
+    upstream_timeout: float = 30.0
+
+
+@dataclass(slots=True)
+class RouterStats:
+    """Plain counters; linker reads them for its metrics."""
+
+    produce_requests: int = 0
+    produce_bytes: int = 0
+    produce_answered: int = 0
+    produce_errors: dict[int, int] = field(default_factory=dict)
+    produce_retries: int = 0
+    produce_lost: int = 0
+    produce_seconds: float = 0.0
+    produce_slowest: float = 0.0
+    held_bytes: int = 0
+    fetch_requests: int = 0
+    fetch_local_bytes: int = 0
+    fetch_source_bytes: int = 0
+    passed_through: int = 0
+    upstreams_opened: int = 0
+    source_connections: int = 0

@@ -1,0 +1,525 @@
+"""Produce of one client: take the request apart, forward each partition through its lane, merge the answers.
+
+Lives here: admission (is the partition ours, may the client write, may it be forwarded at all), grouping by
+source leader,
+merging, deadlines. Not here: order and retries (``lanes.py``), source connections (``forwarder.py``).
+
+Each part of a request is answered by the source's own words, with these exceptions: leadership errors are
+solved here; a
+refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished within the
+request's
+timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it was. All of those are
+retriable.
+Requests with acks=0 are forwarded with acks=1: they need an answer from the source for order, retries and fences.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from router.authorize import Authorizer, Operation
+from router.fence import FenceState
+from router.forwarder import RouteTable, SourceRoute
+from router.hub import ForwardingHub
+from router.lanes import (
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    Answer,
+    Batch,
+    Lane,
+    LaneState,
+    Verdict,
+    verdict,
+)
+from router.leadership import current_leader, endpoints_of
+from router.ports import Mirror
+from wire.errors import LinkerError, LocalProtocolError, MalformedFrame, WireError, error_name
+from wire.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    TopicKey,
+    encode_produce_request,
+    encode_produce_response,
+    parse_produce_request,
+    parse_produce_response,
+)
+from wire.server import Exchange, ServerConnection
+from wire.types import Node, TopicPartition
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+INVALID_RECORD: Final = 87
+UNKNOWN_TOPIC_ID: Final = 100
+
+SOURCE_VERSIONS: Final = (9, 13)
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_MAGIC_OFFSET: Final = 16
+_BATCH_HEADER_SIZE: Final = 61
+_TRANSACTIONAL: Final = 0x10
+# attributes at 21, then last offset delta, two timestamps; producer id, epoch and base sequence at 43
+_ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
+
+Pair = tuple[Lane["ProduceJob"], Batch["ProduceJob"]]
+
+
+class ProduceJob:
+    """One client request until its answer, and its records until the source let go of them."""
+
+    __slots__ = (
+        "batches",
+        "deadline",
+        "exchange",
+        "in_lanes",
+        "remaining",
+        "request",
+        "results",
+        "session",
+        "size",
+        "started",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self, session: ProduceSession, exchange: Exchange, request: ProduceRequest, now: float
+    ) -> None:
+        limits = session.hub.limits
+        self.session = session
+        self.exchange = exchange
+        self.request = request
+        self.size = len(exchange.frame)
+        self.started = now
+        # A little less than what the client gave, so that our answer comes before it hangs up.
+        timeout = min(max(request.timeout_ms / 1000, limits.min_timeout), limits.max_timeout)
+        self.deadline = now + timeout * 0.9
+        self.results: list[ProduceResult | None] = [None] * sum(len(parts) for _, parts in request.topics)
+        self.remaining = len(self.results)
+        self.batches: list[Pair] = []
+        self.in_lanes = 0  # batches that are queued or in flight: they keep the request's bytes in memory
+        self.throttle_ms = 0
+
+
+class ProduceSession:
+    """The produces of one client connection."""
+
+    def __init__(self, hub: ForwardingHub, connection: ServerConnection, authorizer: Authorizer) -> None:
+        self.hub = hub
+        self._connection = connection
+        self._authorizer = authorizer
+        self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
+        self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._jobs: deque[ProduceJob] = deque()
+        self._backlog: deque[ProduceJob] = (
+            deque()
+        )  # in request order behind one whose authorization is being asked
+        self._stuck: dict[Lane[ProduceJob], str] = {}  # waits for a leader or a connection: its link
+        self._vanished = False
+
+    # Requests
+
+    def handle(self, exchange: Exchange) -> None:
+        header = exchange.header
+        request = parse_produce_request(exchange.frame, exchange.body_offset, header.api_version)
+        now = self.hub.loop.time()
+        job = ProduceJob(self, exchange, request, now)
+        self.hub.stats.produce_requests += 1
+        self.hub.budget.add(self._connection, job.size)
+        job.in_lanes = 1  # held by the request itself until it is admitted
+        self._jobs.append(job)
+        self.hub.watch(self)
+        if self._backlog or not self._authorized(job):
+            self._backlog.append(job)
+        else:
+            self._admit(job)
+
+    def _authorized(self, job: ProduceJob) -> bool:
+        """Whether all topics' authorization is known; if not, the backlog goes on when it is."""
+        known = True
+        for key, _ in job.request.topics:
+            mirror = self._mirror(key)
+            if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.WRITE) is None:
+                self._authorizer.ask(mirror.topic, self._authorization_known)
+                known = False
+        return known
+
+    def _authorization_known(self) -> None:
+        while self._backlog and not self._vanished:
+            if not self._authorized(self._backlog[0]):
+                return
+            self._admit(self._backlog.popleft())
+
+    def _mirror(self, key: TopicKey) -> Mirror | None:
+        mirrors = self.hub.ports.mirrors
+        return mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
+
+    def _admit(self, job: ProduceJob) -> None:
+        lanes: dict[Lane[ProduceJob], None] = {}
+        slot = 0
+        for key, partitions in job.request.topics:
+            mirror = self._mirror(key)
+            for index, records in partitions:
+                if job.results[slot] is None:  # else: its time was over in the backlog
+                    code = self._refusal(key, mirror, index, records)
+                    if code != NONE or mirror is None:
+                        self._finish_slot(job, slot, ProduceResult(index, code))
+                    else:
+                        lane = self._lane(TopicPartition(mirror.topic, index))
+                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+                        batch = Batch(job, slot, records, producer_id, producer_epoch, base_sequence)
+                        job.batches.append((lane, batch))
+                        job.in_lanes += 1
+                        lane.offer(batch)
+                        lanes[lane] = None
+                slot += 1
+        if job.remaining == 0 and not job.results:
+            self._answer(job)  # a request without partitions is answered too
+        self._left(job)
+        if lanes:
+            self.pump_lanes(lanes)
+
+    def _refusal(self, key: TopicKey, mirror: Mirror | None, index: int, records: memoryview) -> int:
+        """Why the batch is not forwarded, as an error code; NONE if it is."""
+        if mirror is None:
+            image = self.hub.ports.image()
+            if isinstance(key, bytes):
+                return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
+            return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
+        if not self._authorizer.allowed(mirror.topic, Operation.WRITE):
+            return TOPIC_AUTHORIZATION_FAILED
+        partition = mirror.partition(index)
+        if partition is None:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        tp = TopicPartition(mirror.topic, index)
+        if not partition.serving or self.hub.fences.state(tp) is FenceState.HANDED_OVER:
+            return NOT_LEADER_OR_FOLLOWER
+        if len(records) < _BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
+            return INVALID_RECORD
+        if _ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL or not partition.forwarding:
+            return NOT_ENOUGH_REPLICAS
+        return NONE
+
+    def _lane(self, tp: TopicPartition) -> Lane[ProduceJob]:
+        lane = self._lanes.get(tp)
+        if lane is None:
+            lane = self._lanes[tp] = self.hub.fences.open_lane(tp)
+        return lane
+
+    # Sending
+
+    def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
+        """Send whatever may be sent now: the batches of one request to one source node leave as one request."""
+        todo = list(lanes)
+        routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
+        while todo:
+            groups: dict[tuple[SourceRoute, ProduceJob], list[Pair]] = {}
+            more = []
+            for lane in todo:
+                if lane not in routes:
+                    routes[lane] = self._route(lane)
+                route = routes[lane]
+                if route is not None and (batch := lane.take(route)) is not None:
+                    groups.setdefault((route, batch.job), []).append((lane, batch))
+                    more.append(lane)
+            for (route, job), pairs in groups.items():
+                self._send(route, job, pairs)
+            todo = more
+
+    def _route(self, lane: Lane[ProduceJob]) -> SourceRoute | None:
+        """The open connection to the partition's leader; without one the lane is stuck until that changes."""
+        if not lane.needs_route:
+            return None
+        mirror = self.hub.ports.mirrors.by_name(lane.tp.topic)
+        partition = mirror.partition(lane.tp.partition) if mirror is not None else None
+        if mirror is None or partition is None or not partition.serving:
+            self.deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            return None
+        if not partition.forwarding:
+            self.deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
+            return None
+        if lane.state is LaneState.WAITING:
+            self._wait(lane, mirror.link)
+            return None
+        node = self._leader(mirror.link, lane.tp)
+        if node is None:
+            self._wait(lane, mirror.link)
+            return None
+        route = self._routes.get(mirror.link, node)
+        if route is None:
+            self._stuck[lane] = mirror.link  # on_change comes when it is open, or failed
+        return route
+
+    def _leader(self, link: str, tp: TopicPartition) -> Node | None:
+        return self.hub.ports.source(link).leader(tp)
+
+    def _wait(self, lane: Lane[ProduceJob], link: str) -> None:
+        self._stuck[lane] = link
+        self.hub.recover(link, lane.tp.topic, self._recovered)
+
+    def _route_changed(self, link: str, error: LinkerError | None) -> None:
+        if error is None:
+            self._move_on(link)
+            return
+        for lane, of in list(self._stuck.items()):
+            if of == link:
+                self.hub.recover(link, lane.tp.topic, self._recovered)
+
+    def _recovered(self, link: str) -> None:
+        self._move_on(link)
+
+    def _move_on(self, link: str) -> None:
+        lanes = [lane for lane, of in self._stuck.items() if of == link]
+        for lane in lanes:
+            del self._stuck[lane]
+            lane.wake()
+        self.pump_lanes(lanes)
+
+    def _send(self, route: SourceRoute, job: ProduceJob, pairs: list[Pair]) -> None:
+        try:
+            version, topics = self._regroup(route, pairs)
+        except LinkerError as error:
+            # The node cannot take forwarded produces at all; retriable for the client, an operator must act.
+            self._refused(route.link, str(error))
+            self._settle([answer for lane, batch in pairs for answer in lane.answered(batch, 35)], pairs)
+            return
+        now = self.hub.loop.time()
+        timeout_ms = max(1, min(job.request.timeout_ms, int((job.deadline - now) * 1000)))
+        correlation_id = route.next_correlation_id()
+        buffers = encode_produce_request(
+            version,
+            correlation_id,
+            job.exchange.header.client_id,
+            None,
+            job.request.acks or 1,
+            timeout_ms,
+            topics,
+        )
+        due = now + timeout_ms / 1000 + self.hub.limits.source_silence
+        self.hub.stats.produce_bytes += sum(batch.size for _, batch in pairs)
+        route.send(correlation_id, buffers, partial(self._replied, route, version, pairs), now, due)
+
+    def _regroup(
+        self, route: SourceRoute, pairs: list[Pair]
+    ) -> tuple[int, list[tuple[TopicKey, list[tuple[int, memoryview]]]]]:
+        """The source's own keys for the topics, and the version that has them."""
+        by_topic: dict[str, list[tuple[int, memoryview]]] = {}
+        for lane, batch in pairs:
+            by_topic.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch.records))
+        ids: dict[str, bytes] = {}
+        for topic in by_topic:
+            mirror = self.hub.ports.mirrors.by_name(topic)
+            if mirror is not None and mirror.source_topic_id is not None:
+                ids[topic] = mirror.source_topic_id
+        low, high = SOURCE_VERSIONS
+        with_ids = len(ids) == len(by_topic)
+        version = route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
+        if version >= _FIRST_WITH_TOPIC_IDS:
+            return version, [(ids[topic], parts) for topic, parts in by_topic.items()]
+        return version, list(by_topic.items())
+
+    # Answers of the source
+
+    def _replied(
+        self, route: SourceRoute, version: int, pairs: list[Pair], reply: memoryview | WireError
+    ) -> None:
+        if isinstance(reply, WireError):
+            self._lost(pairs)
+            return
+        try:
+            response = parse_produce_response(reply, version)
+            results = self._match(version, pairs, response)
+        except MalformedFrame as error:
+            self._lost(pairs)
+            route.close(error)
+            return
+        answers: list[Answer[ProduceJob]] = []
+        for (lane, batch), result in zip(pairs, results, strict=True):
+            if response.throttle_ms > batch.job.throttle_ms:
+                batch.job.throttle_ms = response.throttle_ms
+            what = lane.answered(batch, result.error)
+            if verdict(result.error) is Verdict.OURS:
+                self._refused(
+                    route.link, f"the source answered {error_name(result.error)} to a produce of {lane.tp}"
+                )
+            elif what and what[0] == (batch, result.error):
+                result.current_leader = None  # the source's broker ids mean nothing here
+                self._finish_slot(batch.job, batch.slot, result)
+                what = what[1:]
+            elif not what and not batch.closed:
+                self.hub.stats.produce_retries += 1
+            answers.extend(what)
+        self._settle(answers, pairs)
+
+    def _match(self, version: int, pairs: list[Pair], response: ProduceResponse) -> list[ProduceResult]:
+        """The results in the order of what was sent; brokers group and order partitions as they like."""
+        if len(pairs) == 1 and len(response.topics) == 1 and len(response.topics[0][1]) == 1:
+            only = response.topics[0][1]
+            if only[0].index != pairs[0][0].tp.partition:
+                raise MalformedFrame("the answer is for another partition", api="produce", version=version)
+            return only
+        found = {(key, result.index): result for key, results in response.topics for result in results}
+        matched = []
+        for lane, _ in pairs:
+            key: TopicKey = lane.tp.topic
+            if version >= _FIRST_WITH_TOPIC_IDS:
+                mirror = self.hub.ports.mirrors.by_name(lane.tp.topic)
+                key = (mirror.source_topic_id if mirror is not None else None) or b""
+            result = found.get((key, lane.tp.partition))
+            if result is None:
+                raise MalformedFrame(f"no result for {lane.tp}", api="produce", version=version)
+            matched.append(result)
+        return matched
+
+    def _lost(self, pairs: list[Pair]) -> None:
+        self.hub.stats.produce_lost += len(pairs)
+        self._settle([answer for lane, batch in pairs for answer in lane.lost(batch)], pairs)
+
+    def _settle(self, answers: Iterable[Answer[ProduceJob]], pairs: list[Pair]) -> None:
+        """After answers arrived for these batches: tell the client, let go of the bytes, send what may go
+        now.
+        """
+        sent = {id(batch) for _, batch in pairs}
+        self.deliver(answers, sent)
+        for _, batch in pairs:
+            if batch.closed:
+                self._left(batch.job)
+        lanes = {lane: None for lane, _ in pairs}
+        for lane in list(lanes):
+            if lane.vanished and self.hub.fences.discard_lane(lane):
+                self._lanes.pop(lane.tp, None)
+        if self._vanished:
+            if not self._lanes:
+                self._routes.close_idle()
+        else:
+            self.pump_lanes(lanes)
+        self.hub.lanes_changed()
+
+    def deliver(self, answers: Iterable[Answer[ProduceJob]], still_counted: set[int] | None = None) -> None:
+        """Tell the client; batches that are still in flight, or named in still_counted, keep their bytes."""
+        for batch, code in answers:
+            job, lane = batch.job, batch.lane
+            if lane is None:
+                raise LocalProtocolError(f"{batch!r} was answered but never offered")
+            if not (still_counted and id(batch) in still_counted) and batch not in lane.in_flight:
+                self._left(job)
+            if job.results[batch.slot] is None and not self._vanished:
+                self._finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
+
+    def _left(self, job: ProduceJob) -> None:
+        job.in_lanes -= 1
+        if job.in_lanes == 0:
+            self.hub.budget.release(job.size)
+
+    def _refused(self, link: str, reason: str) -> None:
+        self.hub.ports.events.forwarding_refused(link, reason)
+
+    # Answers to the client
+
+    def _finish_slot(self, job: ProduceJob, slot: int, result: ProduceResult) -> None:
+        job.results[slot] = result
+        job.remaining -= 1
+        if job.remaining == 0:
+            self._answer(job)
+
+    def _answer(self, job: ProduceJob) -> None:
+        stats = self.hub.stats
+        stats.produce_answered += 1
+        seconds = self.hub.loop.time() - job.started
+        stats.produce_seconds += seconds
+        stats.produce_slowest = max(stats.produce_slowest, seconds)
+        leaders: set[int] = set()
+        topics: list[tuple[TopicKey, list[ProduceResult]]] = []
+        slot = 0
+        failed = 0
+        for key, partitions in job.request.topics:
+            results = []
+            for _ in partitions:
+                result = job.results[slot]
+                slot += 1
+                if result is None:
+                    raise LinkerError(
+                        f"produce of {job.exchange.connection.peer} answered before it was finished"
+                    )
+                if result.error != NONE:
+                    failed = result.error
+                    stats.produce_errors[failed] = stats.produce_errors.get(failed, 0) + 1
+                    if failed == NOT_LEADER_OR_FOLLOWER:
+                        self._add_leader(key, result, leaders)
+                results.append(result)
+            topics.append((key, results))
+        exchange = job.exchange
+        if job.request.acks == 0:
+            if failed:
+                # As a broker does it: a closed connection is the only way to tell, and makes the client
+                # refresh.
+                exchange.fail(WireError(f"produce with acks=0 failed: {error_name(failed)}", api="produce"))
+            else:
+                exchange.no_reply()
+            return
+        nodes = endpoints_of(self.hub.ports.image(), leaders, self._connection.listener.name)
+        exchange.reply(
+            encode_produce_response(
+                job.request.version,
+                exchange.header.correlation_id,
+                topics,
+                throttle_ms=job.throttle_ms,
+                node_endpoints=nodes,
+            )
+        )
+
+    def _add_leader(self, key: TopicKey, result: ProduceResult, leaders: set[int]) -> None:
+        image = self.hub.ports.image()
+        topic = key if isinstance(key, str) else getattr(image.topics_by_id.get(key), "name", None)
+        leader = current_leader(image, TopicPartition(topic, result.index)) if topic is not None else None
+        # Naming ourselves would only send the client back at once.
+        if leader is not None and leader[0] >= 0 and leader[0] != self.hub.ports.broker_id:
+            result.current_leader = leader
+            leaders.add(leader[0])
+
+    # Time and the end
+
+    def sweep(self, now: float) -> bool:
+        while self._jobs and self._jobs[0].remaining == 0:
+            self._jobs.popleft()
+        for job in list(self._jobs):
+            if job.remaining and job.deadline <= now:
+                self._expire(job)
+        self._routes.sweep(now)
+        return bool(self._jobs) or bool(len(self._routes))
+
+    def _expire(self, job: ProduceJob) -> None:
+        if not job.batches:  # still in the backlog
+            slot = 0
+            for _, partitions in job.request.topics:
+                for index, _ in partitions:
+                    if job.results[slot] is None:
+                        self._finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
+                    slot += 1
+            return
+        for lane, batch in job.batches:
+            self.deliver(lane.expire(batch))
+
+    def closed(self) -> None:
+        """The client is gone: forget what was not sent; what was sent is accounted until the source has
+        answered.
+        """
+        self._vanished = True
+        self._stuck.clear()
+        self.hub.forget_waiter(self._recovered)
+        self.hub.budget.forget(self._connection)
+        for job in self._backlog:
+            self._left(job)
+        self._backlog.clear()
+        for tp, lane in list(self._lanes.items()):
+            for batch in lane.vanish():
+                self._left(batch.job)
+            if self.hub.fences.discard_lane(lane):
+                del self._lanes[tp]
+        self._jobs.clear()
+        self._routes.close_idle()
+        self.hub.lanes_changed()

@@ -1,0 +1,306 @@
+"""A router between a fake source and a fake target, with a listener to connect clients to."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.dispatch import Router
+from router.passthrough import UpstreamConnector
+from router.ports import RouterLimits, RouterPorts
+from tests.fakes.batches import build_batch
+from tests.fakes.cluster import FakeCluster
+from wire.cluster import Cluster
+from wire.connection import Connection
+from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
+from wire.produce import ProduceResult, encode_produce_request, parse_produce_response
+from wire.security import ClientSecurity, ListenerSecurity
+from wire.server import Exchange, Listener, ListenerInfo, start_listener
+from wire.types import TopicPartition
+
+LINK_BROKER = 900
+E0 = 3
+
+
+@dataclass
+class Partition:
+    session_epoch: int = E0
+    start_offset: int = 0
+    serving: bool = True
+    forwarding: bool = True
+
+
+@dataclass
+class MirrorTopic:
+    topic: str
+    topic_id: bytes
+    source_topic_id: bytes | None
+    partitions: dict[int, Partition]
+    link: str = "east"
+
+    def partition(self, index: int) -> Partition | None:
+        return self.partitions.get(index)
+
+
+class Directory:
+    def __init__(self) -> None:
+        self.mirrors: dict[str, MirrorTopic] = {}
+
+    def by_name(self, name: str) -> MirrorTopic | None:
+        return self.mirrors.get(name)
+
+    def by_id(self, topic_id: bytes) -> MirrorTopic | None:
+        return next((mirror for mirror in self.mirrors.values() if mirror.topic_id == topic_id), None)
+
+
+@dataclass
+class Progress:
+    fetch_offset: int
+    caught_up_monotonic: float
+
+
+class Log:
+    """Recent batches in memory, as the fetcher keeps them."""
+
+    def __init__(self) -> None:
+        self.high_watermark = 0
+        self.last_stable_offset = 0
+        self.log_start_offset = 0
+        self.loaded = True
+        self.listeners: set[Callable[[Any], None]] = set()
+        self.followers: dict[int, Progress] = {}
+        self.window_start = 0
+        self.batches: list[tuple[int, int, bytes]] = []  # base, next, bytes
+
+    def append(self, count: int) -> None:
+        base = self.high_watermark
+        data = build_batch(count, base_offset=base, leader_epoch=E0)
+        self.batches.append((base, base + count, data))
+        self.high_watermark = self.last_stable_offset = base + count
+        for listener in list(self.listeners):
+            listener(self)
+
+    def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
+        if offset < self.window_start:
+            return None
+        found: list[memoryview] = []
+        size = 0
+        for _, following, data in self.batches:
+            if following > offset and (not found or size + len(data) <= max_bytes):
+                found.append(memoryview(data))
+                size += len(data)
+        return found, size
+
+
+class Followers:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def _note(self, what: str, exchange: Exchange) -> None:
+        self.asked.append(what)
+        exchange.reply([struct.pack(">ii", 4, exchange.header.correlation_id)])
+
+    def handle_fetch(self, exchange: Exchange, request: Any) -> None:
+        self._note("fetch", exchange)
+
+    def handle_list_offsets(self, exchange: Exchange) -> None:
+        self._note("list_offsets", exchange)
+
+    def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None:
+        self._note("offset_for_leader_epoch", exchange)
+
+
+@dataclass
+class Events:
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    def forwarding_refused(self, link: str, reason: str) -> None:
+        self.refused.append((link, reason))
+
+
+class Rig:
+    """`async with Rig() as rig:`; topic "orders" is mirrored with two partitions."""
+
+    def __init__(
+        self,
+        *,
+        source_nodes: int = 2,
+        limits: RouterLimits | None = None,
+        partitions: int = 2,
+        protocol: str = "PLAINTEXT",
+        source_versions: dict[str, tuple[int, int] | None] | None = None,
+        sasl_users: dict[str, str] | None = None,
+    ) -> None:
+        self.source = FakeCluster(source_nodes, api_versions=source_versions)
+        self.target = FakeCluster([1, 2], sasl_users=sasl_users)
+        self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01)
+        self.directory = Directory()
+        self.image = ClusterImage()
+        self.logs: dict[TopicPartition, Log] = {}
+        self.followers = Followers()
+        self.events = Events()
+        self.partitions = partitions
+        self.protocol = protocol
+        self.clients: list[Connection] = []
+        self.loop_errors: list[dict[str, Any]] = []
+        self.router: Router
+        self.listener: Listener
+        self.cluster: Cluster
+
+    async def __aenter__(self) -> Rig:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.loop_errors.append(context))
+        await self.source.__aenter__()
+        await self.target.__aenter__()
+        self.cluster = Cluster("east", self.source.bootstrap, ClientSecurity.plaintext(), "linker")
+        await self.cluster.connect(timeout=5)
+        ports = RouterPorts(
+            broker_id=LINK_BROKER,
+            mirrors=self.directory,
+            image=lambda: self.image,
+            source=lambda link: self.cluster,
+            local_log=self.logs.get,
+            followers=self.followers,
+            open_upstream=UpstreamConnector(lambda: None),
+            events=self.events,
+            link_brokers=lambda: frozenset({LINK_BROKER}),
+        )
+        self.router = Router(ports, self.limits)
+        self.listener = await start_listener(
+            "127.0.0.1",
+            0,
+            ListenerInfo("CLIENTS", self.protocol),
+            ListenerSecurity.plaintext(),
+            self.router,
+        )
+        for broker in self.target.brokers.values():
+            self.image.brokers[broker.id] = self._broker(
+                broker.id, broker.port, "r1" if broker.id == 1 else "r2"
+            )
+        self.image.brokers[LINK_BROKER] = self._broker(LINK_BROKER, self.listener.port, "r9")
+        self.mirror("orders", self.partitions)
+        return self
+
+    @staticmethod
+    def _broker(broker_id: int, port: int, rack: str) -> BrokerImage:
+        endpoints = {"CLIENTS": Endpoint("127.0.0.1", port, 0)}
+        return BrokerImage(broker_id, 10 + broker_id, bytes(16), rack, endpoints, False, False, ())
+
+    def mirror(self, name: str, partitions: int) -> MirrorTopic:
+        at_source = self.source.add_topic(name, partitions)
+        at_target = self.target.add_topic(name, partitions)
+        made = MirrorTopic(
+            name, at_target.topic_id, at_source.topic_id, {index: Partition() for index in range(partitions)}
+        )
+        self.directory.mirrors[name] = made
+        topic = TopicImage(
+            made.topic_id,
+            name,
+            {index: self.partition_image(index, LINK_BROKER, E0) for index in range(partitions)},
+        )
+        self.image.topics_by_id[made.topic_id] = topic
+        self.image.topics_by_name[name] = topic
+        return made
+
+    @staticmethod
+    def partition_image(index: int, leader: int, epoch: int) -> PartitionImage:
+        return PartitionImage(
+            index, (LINK_BROKER, 1, 2), (LINK_BROKER,), (1, 2), (LINK_BROKER,), leader, epoch, 0
+        )
+
+    def elect(self, name: str, index: int, leader: int, epoch: int) -> None:
+        """The target's controller moved leadership."""
+        self.image.topics_by_name[name].partitions[index] = self.partition_image(index, leader, epoch)
+
+    async def client(self, client_id: str = "app") -> Connection:
+        connection = await Connection.open(
+            "127.0.0.1", self.listener.port, ClientSecurity.plaintext(), client_id=client_id, timeout=5
+        )
+        self.clients.append(connection)
+        return connection
+
+    async def __aexit__(self, *exc: object) -> None:
+        for client in self.clients:
+            client.close()
+        await self.listener.close()
+        await self.router.close()
+        await self.cluster.close()
+        await self.source.__aexit__()
+        await self.target.__aexit__()
+        assert self.loop_errors == []
+        assert self.router.hub.budget.used >= 0
+
+    def values(self, name: str = "orders", index: int = 0) -> list[tuple[int, int]]:
+        """(producer id, base sequence) of every batch in the source's log."""
+        infos = [stored.info for stored in self.source.partition(name, index).log.batches]
+        return [(info.producer_id, info.base_sequence) for info in infos]
+
+
+class Producer:
+    """Sends produce requests over a connection without waiting; collects the answers."""
+
+    def __init__(self, connection: Connection, rig: Rig, *, version: int = 13, producer_id: int = -1) -> None:
+        self.connection = connection
+        self.rig = rig
+        self.version = version
+        self.producer_id = producer_id
+        self.sequences: dict[int, int] = {}
+
+    def send(
+        self,
+        *partitions: int,
+        topic: str = "orders",
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        sequence: int | None = None,
+        transactional: bool = False,
+        records: bytes | None = None,
+    ) -> asyncio.Future[list[ProduceResult]]:
+        done: asyncio.Future[list[ProduceResult]] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda f: f.cancelled() or f.exception())
+        parts = []
+        for index in partitions:
+            if sequence is None:
+                base = self.sequences.get(index, 0)
+                self.sequences[index] = base + 1
+            else:
+                base = sequence
+            batch = records or build_batch(
+                1,
+                producer_id=self.producer_id,
+                producer_epoch=0 if self.producer_id >= 0 else -1,
+                base_sequence=base if self.producer_id >= 0 else -1,
+                transactional=transactional,
+            )
+            parts.append((index, memoryview(batch)))
+        mirror = self.rig.directory.mirrors.get(topic)
+        key: str | bytes = topic
+        if self.version >= 13:
+            key = mirror.topic_id if mirror is not None else self.rig.image.topics_by_name[topic].id
+        correlation_id = self.connection.next_correlation_id()
+        buffers = encode_produce_request(
+            self.version, correlation_id, "app", None, acks, timeout_ms, [(key, parts)]
+        )
+
+        def replied(reply: Any) -> None:
+            if done.done():
+                return
+            if isinstance(reply, Exception):
+                done.set_exception(reply)
+            else:
+                done.set_result(
+                    [r for _, rs in parse_produce_response(reply, self.version).topics for r in rs]
+                )
+
+        self.connection.channel.send(correlation_id, buffers, None if acks == 0 else replied)
+        return done
+
+
+async def eventually(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError("it did not happen in time")
+        await asyncio.sleep(0.005)
