@@ -34,7 +34,7 @@ class MirrorDirectory:
         other = self._by_name.get(mirror.tp)
         if other is not None:
             raise LinkerError(
-                f"{mirror.tp} is mirrored by link {other.spec.link!r} already; link {mirror.spec.link!r} cannot have it"
+                f"link {mirror.spec.link!r} cannot have {mirror.tp}: it is {other.spec.link!r}'s already"
             )
         self._by_name[mirror.tp] = mirror
         self._by_id[mirror.spec.topic_id, mirror.spec.partition] = mirror

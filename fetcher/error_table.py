@@ -53,8 +53,8 @@ _TABLE: dict[ErrorCode, tuple[Action, str]] = {
         Action.FAIL,
         "the fetch version is too old for the topic's compression",
     ),
-    ErrorCode.offset_not_available: (Action.RETRY, "the new source leader does not know its high watermark
-    yet"), ErrorCode.unknown_topic_id: (Action.REFRESH, "the source does not know the topic id"),
+    ErrorCode.offset_not_available: (Action.RETRY, "the new source leader has no high watermark yet"),
+    ErrorCode.unknown_topic_id: (Action.REFRESH, "the source does not know the topic id"),
     ErrorCode.inconsistent_topic_id: (Action.REFRESH, "the source has another topic id"),
 }
 

@@ -149,12 +149,13 @@ class FollowerAnswers:
             return Answer(result, tell=True, now=True, again=True)
         if progress.lane is None and offset < mirror.log_start_offset:
             return self._behind(partition, mirror, result, now)
-        reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first) if room or
-        first else None if reading is None:
+        reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
+        if reading is None:
             return self._quiet(partition, result)
         result.records = reading.views
         result.size = reading.size
-        result.log_start_offset = max(min(mirror.log_start_offset, reading.next_offset, mirror.high_watermark), 0)
+        usable = min(reading.next_offset, mirror.high_watermark)
+        result.log_start_offset = max(min(mirror.log_start_offset, usable), 0)
         return Answer(result, tell=True, now=True, again=True, charges=reading.charges)
 
     @staticmethod

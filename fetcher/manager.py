@@ -176,8 +176,8 @@ class FetcherManager:
             elif lane.failures + 1 >= _MALFORMED_LIMIT:
                 # In range by its own word, and yet refused: it does not know our last leader epoch.
                 mirror.fail(
-                    f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its log has "
-                    f"it; the mirror's last source leader epoch is {lane.last_epoch}"
+                    f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its "
+                    f"log has it; the mirror's last source leader epoch is {lane.last_epoch}"
                 )
                 return
             else:
@@ -221,8 +221,8 @@ class FetcherManager:
             )
         elif offset < mirror.log_start_offset:
             mirror.fail(
-                f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} ends at "
-                f"{end_offset}, the mirror starts at {mirror.log_start_offset}"
+                f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} "
+                f"ends at {end_offset}, the mirror starts at {mirror.log_start_offset}"
             )
         else:
             mirror.truncate(offset)

@@ -3,8 +3,8 @@
 Invariants:
 - Nothing is read before a follower asks: a follower's fetch offset starts a lane, so after a restart every
 follower resumes at its own log end.
-- The source's position is never ahead of what a follower may be told: high watermark and log start come
-from the source's own answers, and until they are known (`loaded`) followers get a retriable error, never an empty log.
+- High watermark and log start come from the source's own answers, and until they are known (`loaded`)
+followers get a retriable error, never an empty log.
 - After the source lost data each replica must be seen at or below the truncation point before it gets
 anything else (`untruncated`), since afterwards its stale tail would be invisible by offset.
 """
@@ -448,8 +448,8 @@ class MirrorPartition:
         if behind is None:
             return Behind.MOVE, ""
         return Behind.FAIL, (
-            f"retention at the source has outrun the mirror: its log starts at offset {self.log_start_offset}, "
-            f"the mirror has copied up to {behind}"
+            "retention at the source has outrun the mirror: "
+            f"its log starts at offset {self.log_start_offset}, the mirror has copied up to {behind}"
         )
 
     def fail(self, reason: str) -> None:

@@ -1,0 +1,247 @@
+"""A whole fetcher on real sockets: fake source cluster, manager, listener, fake followers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.followers import FollowerServer
+from fetcher.manager import FetcherManager
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.source_fetcher import FetchLimits
+from fetcher.spec import MirrorSpec
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.follower import FakeFollower, FollowerLog
+from wire.buffers import FramePool
+from wire.cluster import Cluster
+from wire.fetch import parse_fetch_request
+from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from wire.security import ClientSecurity, ListenerSecurity
+from wire.server import Exchange, ListenerInfo, start_listener
+from wire.types import TopicPartition
+
+BROKER_ID = 900
+SESSION_EPOCH = 7
+
+
+class Events:
+    """Records what the fetcher reports."""
+
+    def __init__(self) -> None:
+        self.failures: dict[TopicPartition, str] = {}
+        self.epochs: list[tuple[TopicPartition, int, int]] = []
+        self.truncations: list[tuple[TopicPartition, int, tuple[int, ...]]] = []
+        self.availability: list[tuple[TopicPartition, bool]] = []
+
+    def failed(self, tp: TopicPartition, reason: str) -> None:
+        self.failures[tp] = reason
+
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
+        self.epochs.append((tp, epoch, start_offset))
+
+    def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        self.truncations.append((tp, offset, replicas))
+
+    def source_unavailable(self, tp: TopicPartition, since: float) -> None:
+        self.availability.append((tp, False))
+
+    def source_available(self, tp: TopicPartition) -> None:
+        self.availability.append((tp, True))
+
+
+class Rig:
+    def __init__(
+        self,
+        source: FakeCluster,
+        *,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        budget: int = 32 << 20,
+        rack: str | None = None,
+        limits: FetchLimits | None = None,
+        **options: Any,
+    ) -> None:
+        self.source = source
+        self.replicas = replicas
+        self.events = Events()
+        self.budget = MemoryBudget(budget)
+        self.directory = MirrorDirectory()
+        self.image = ClusterImage()
+        for replica in replicas:
+            self.image.brokers[replica] = BrokerImage(
+                replica, 100 + replica, bytes(16), None, {}, False, False, ()
+            )
+        pool = FramePool(4 << 20)
+        self.cluster = Cluster(
+            "source",
+            source.bootstrap,
+            ClientSecurity.from_properties({}),
+            "linker",
+            connect_timeout=2.0,
+            connection_options={"alloc": pool.take},
+        )
+        self.manager = FetcherManager(
+            "link",
+            self.cluster,
+            self.budget,
+            self.directory,
+            self.events,
+            open_connection=self.cluster.open_connection,
+            client_id="linker",
+            rack=rack,
+            limits=limits or FetchLimits(max_wait_ms=100, request_timeout=2.0, reconnect_backoff=(0.02, 0.2)),
+            **({"attach_grace": 0.2, "detach_after": 0.3, "deleted_after": 0.6} | options),
+        )
+        self.server = FollowerServer(self.directory, lambda: self.image, BROKER_ID)
+        self.followers: dict[int, FakeFollower] = {}
+        self.port = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Rig]:
+        listener = await start_listener(
+            "127.0.0.1",
+            0,
+            ListenerInfo("PLAINTEXT", "PLAINTEXT"),
+            ListenerSecurity.from_properties({}),
+            self._dispatch,
+        )
+        self.port = listener.port
+        await self.cluster.connect(timeout=5)
+        manager = asyncio.create_task(self.manager.run())
+        try:
+            yield self
+        finally:
+            for task in [*self.tasks, manager]:
+                task.cancel()
+            results = await asyncio.gather(*self.tasks, manager, return_exceptions=True)
+            self.server.close()
+            await listener.close()
+            await self.cluster.close()
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                raise result
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        key = exchange.header.api_key
+        if key == 1:
+            request = parse_fetch_request(exchange.frame, exchange.body_offset, exchange.header.api_version)
+            self.server.handle_fetch(exchange, request)
+        elif key == 2:
+            self.server.handle_list_offsets(exchange)
+        else:
+            self.server.handle_offset_for_leader_epoch(exchange)
+
+    # --- mirrors and followers -----------------------------------------------------------------------------------
+
+    def add_image(self, topic: str, partitions: int, *, leader_epoch: int = SESSION_EPOCH) -> bytes:
+        topic_id = ("t-" + topic).encode().ljust(16, b"\0")[:16]
+        image = TopicImage(
+            topic_id,
+            topic,
+            {
+                i: PartitionImage(
+                    i, (BROKER_ID, *self.replicas), (BROKER_ID,), self.replicas, (), BROKER_ID, leader_epoch, 1
+                )
+                for i in range(partitions)
+            },
+        )
+        self.image.topics_by_id[topic_id] = image
+        self.image.topics_by_name[topic] = image
+        return topic_id
+
+    def spec(self, topic: str, partition: int, **changes: Any) -> MirrorSpec:
+        found = self.source.topics[topic]
+        values: dict[str, Any] = {
+            "link": "link",
+            "topic": topic,
+            "partition": partition,
+            "topic_id": self.image.topics_by_name[topic].id,
+            "source_topic_id": found.topic_id,
+            "session_epoch": SESSION_EPOCH,
+            "start_offset": 0,
+            "target_replicas": self.replicas,
+        }
+        return MirrorSpec(**(values | changes))
+
+    def mirror(self, topic: str, partitions: int | None = None, **changes: Any) -> list[MirrorPartition]:
+        count = partitions or len(self.source.topics[topic].partitions)
+        self.add_image(topic, count)
+        return self.manager.add([self.spec(topic, i, **changes) for i in range(count)])
+
+    def follow(self, replica: int, *, start: bool = True, **options: Any) -> FakeFollower:
+        """A follower of every mirrored partition."""
+        logs = [
+            FollowerLog(m.spec.topic, m.spec.topic_id, m.spec.partition, SESSION_EPOCH, m.spec.segment_bytes)
+            for m in self.directory
+        ]
+        follower = FakeFollower(self.port, replica, 100 + replica, logs, **({"max_wait_ms": 100} | options))
+        self.followers[replica] = follower
+        if start:
+            self.start(follower)
+        return follower
+
+    def start(self, follower: FakeFollower) -> None:
+        self.tasks.append(asyncio.create_task(follower.run()))
+
+    # --- checks --------------------------------------------------------------------------------------------------
+
+    def expected(self, topic: str, partition: int, start: int = 0) -> bytes:
+        """The source's bytes with E0 for its leader epochs."""
+        return b"".join(
+            with_epoch(batch.data, SESSION_EPOCH)
+            for batch in self.source.partition(topic, partition).log.batches
+            if batch.info.last_offset >= start
+        )
+
+    def copied(self, follower: FakeFollower) -> bool:
+        for log in follower.logs.values():
+            source = self.source.partition(log.topic, log.index).log
+            if log.end != source.high_watermark or log.high_watermark != source.high_watermark:
+                return False
+        return True
+
+    def check(self, follower: FakeFollower) -> None:
+        """Byte for byte, and nothing that a stock follower would mind."""
+        assert follower.protocol_errors == []
+        for log in follower.logs.values():
+            assert log.failed is None, f"{log.topic}-{log.index} failed on the follower: {log.failed}"
+            assert log.data() == self.expected(log.topic, log.index, log.log_start), f"{log.topic}-{log.index}"
+
+    async def settled(self, timeout: float = 10.0) -> None:
+        """Every follower has everything, and it is the same."""
+        await eventually(lambda: all(self.copied(f) for f in self.followers.values()), timeout, self.state)
+        for follower in self.followers.values():
+            self.check(follower)
+
+    def state(self) -> str:
+        lines = [f"budget {self.budget.used} fetchers {self.manager.fetchers}"]
+        for mirror in self.directory:
+            source = self.source.partition(mirror.tp).log if mirror.spec.topic in self.source.topics else None
+            lines.append(
+                f"{mirror} failed={mirror.failed} trouble={mirror.trouble} source_end="
+                f"{source and source.log_end_offset} lanes="
+                f"{[(x.window.start, x.position, x.window.bytes, x.followers, x.fetcher, x.suspended) for x in mirror.lanes]}"
+            )
+            for replica, follower in self.followers.items():
+                log = follower.logs[mirror.spec.topic_id, mirror.spec.partition]
+                lines.append(f"   replica {replica}: end {log.end} hw {log.high_watermark} failed {log.failed} {log.errors[-5:]}")
+        return "\n".join(lines)
+
+
+def with_epoch(batch: bytes, epoch: int) -> bytes:
+    return batch[:12] + epoch.to_bytes(4, "big") + batch[16:]
+
+
+async def eventually(
+    condition: Callable[[], bool], timeout: float = 10.0, state: Callable[[], str] = lambda: ""
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s\n{state()}")
+        await asyncio.sleep(0.01)
