@@ -1,0 +1,112 @@
+"""FrameReader: every split, hostile sizes, and views that stay what they were."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
+from wire.framing import SCRATCH_MAX, FrameReader
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(p)) + p for p in payloads)
+
+
+def feed(reader: FrameReader, data: bytes, sizes: list[int] | None = None) -> list[memoryview]:
+    """Feed data in pieces of the given sizes (then whatever fits)."""
+    frames = []
+    position = 0
+    steps = iter(sizes or [])
+    while position < len(data) and reader.error is None:
+        target = reader.get_buffer()
+        assert len(target) > 0
+        count = min(len(target), len(data) - position, next(steps, len(target)))
+        target[:count] = data[position : position + count]
+        frames += reader.advance(count)
+        position += count
+    return frames
+
+
+def payloads_of(seed: int, sizes: list[int]) -> list[bytes]:
+    source = random.Random(seed)
+    return [source.randbytes(size) for size in sizes]
+
+
+def test_byte_at_a_time() -> None:
+    payloads = payloads_of(1, [4, 5, 100, 3000, 5000, 4])
+    data = framed(*payloads)
+    assert [bytes(f) for f in feed(FrameReader(10_000), data, [1] * len(data))] == payloads
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_split_gives_the_same_frames_and_views_keep_their_content(seed: int) -> None:
+    source = random.Random(seed)
+    sizes = [source.choice([4, 17, 500, 4000, 30_000, 66_000, 200_000]) for _ in range(40)]
+    payloads = payloads_of(seed, sizes)
+    commit = source.choice([None, 1000, 50_000])
+    reader = FrameReader(1 << 20, commit_max=commit)
+    steps = [source.choice([1, 3, 100, 5000, 70_000]) for _ in range(2000)]
+    # compared only at the end: a view that was overwritten by later bytes would show
+    frames = feed(reader, framed(*payloads), steps)
+    assert [bytes(f) for f in frames] == payloads, f"seed {seed}"
+    assert not reader.partial
+
+
+def test_two_writable_frames_from_one_read_do_not_overlap() -> None:
+    first, second = feed(FrameReader(100), framed(b"aaaa", b"bbbb"))
+    first[:] = b"XXXX"
+    assert bytes(second) == b"bbbb"
+
+
+def test_a_large_frame_is_received_straight_into_the_given_buffer() -> None:
+    made: list[bytearray] = []
+
+    def alloc(size: int) -> bytearray:
+        made.append(bytearray(size + 100))  # a pool may give more than was asked for
+        return made[-1]
+
+    payload = random.Random(2).randbytes(SCRATCH_MAX * 3)
+    (frame,) = feed(FrameReader(1 << 20, alloc=alloc), framed(payload))
+    assert len(made) == 1
+    assert frame.obj is made[0]
+    assert bytes(frame) == payload
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 3])
+def test_a_size_below_the_least_is_malformed(size: int) -> None:
+    reader = FrameReader(1000)
+    assert feed(reader, struct.pack(">i", size) + b"rest") == []
+    assert isinstance(reader.error, MalformedFrame)
+    assert not isinstance(reader.error, FrameTooLarge)
+
+
+def test_frames_before_a_bad_size_are_still_handed_out() -> None:
+    reader = FrameReader(1000)
+    frames = feed(reader, framed(b"good") + b"GET / HTTP/1.1\r\n")
+    assert [bytes(f) for f in frames] == [b"good"]
+    assert isinstance(reader.error, FrameTooLarge)
+    with pytest.raises(LocalProtocolError):
+        reader.advance(1)
+
+
+def test_the_limit_itself_is_allowed() -> None:
+    assert len(feed(FrameReader(100_000), framed(bytes(100_000)))) == 1
+    reader = FrameReader(100_000)
+    feed(reader, struct.pack(">i", 100_001))
+    assert isinstance(reader.error, FrameTooLarge)
+
+
+def test_an_announced_size_allocates_no_more_than_commit_max() -> None:
+    asked: list[int] = []
+
+    def alloc(size: int) -> bytearray:
+        asked.append(size)
+        return bytearray(size)
+
+    reader = FrameReader(100 << 20, alloc=alloc, commit_max=1 << 20)
+    feed(reader, struct.pack(">i", 100 << 20) + b"x" * 10)
+    assert sum(asked) <= 1 << 20
+    assert reader.partial
