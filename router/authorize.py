@@ -59,7 +59,7 @@ class Authorizer:
         self.ask(_CLUSTER, callback)
 
     def ask(self, topic: str, callback: Callable[[], None] | None = None) -> None:
-        """Ask the broker; the callback comes when the answer is known (never, if the connection ends first)."""
+        """Ask the broker; the callback comes with the answer (never, if the connection ends first)."""
         waiting = self._asking.get(topic)
         if waiting is None:
             waiting = self._asking[topic] = []

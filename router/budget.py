@@ -1,4 +1,4 @@
-"""One byte budget for everything the router keeps in memory of clients' produces. Nothing about Kafka here."""
+"""One byte budget for all that the router keeps in memory of clients' produces. Nothing of Kafka here."""
 
 from __future__ import annotations
 

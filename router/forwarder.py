@@ -64,7 +64,7 @@ class SourceRoute:
     def send(
         self, correlation_id: int, buffers: Sequence[Buffer], on_reply: OnReply, now: float, due: float
     ) -> None:
-        """Send one request; on_reply is called exactly once, possibly at once if the connection just closed."""
+        """Send one request; on_reply is called exactly once, at once if the connection just closed."""
         if self.connection is None:
             raise LocalProtocolError("the source connection is not open")
         self.last_used = now
@@ -143,7 +143,7 @@ class RouteTable:
                 key,
                 route,
                 RequestTimedOut(
-                    f"source node {route.node.id} was not connected within {self._limits.connect_timeout:g} s",
+                    f"source node {route.node.id} not connected within {self._limits.connect_timeout:g} s",
                     sent=False,
                     peer=f"{route.node.host}:{route.node.port}",
                 ),

@@ -145,7 +145,7 @@ class ForwardingHub:
         self._pump(lanes)
 
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
-        """The target's brokers lead now: answer what was held with NOT_LEADER_OR_FOLLOWER and the new leader."""
+        """The target leads now: what was held is answered NOT_LEADER_OR_FOLLOWER with the new leader."""
         by_session: dict[Session, list[Answer[Any]]] = {}
         for batch, code in self.fences.hand_over(tps):
             by_session.setdefault(batch.job.session, []).append((batch, code))

@@ -4,7 +4,7 @@ the same way.
 One upstream per client connection, opened with the first frame, to a live real broker's listener of the same
 name. It carries the
 client's own SASL exchange, so the broker knows it as this client and can be asked what this client may do
-(``authorize.py``). When it dies the client's connection is closed: authentication and order live and die together.
+(``authorize.py``). When it dies the client's connection is closed: authentication and order die together.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class LocalLog(Protocol):
     def followers(self) -> Mapping[int, FollowerProgress]: ...
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
-        """Whole batches from the one that holds ``offset``; ``([], 0)`` at the tail; None if not in memory."""
+        """Whole batches from the one that holds ``offset``; ([], 0) at the tail; None if not in memory."""
 
 
 class FollowerApi(Protocol):
@@ -132,7 +132,7 @@ class SourceCluster(Protocol):
 
 class RouterEvents(Protocol):
     def forwarding_refused(self, link: str, reason: str) -> None:
-        """The source refuses the link's own principal or setup: an operator must act; producers keep trying."""
+        """The source refuses the link's own principal or setup: an operator must act."""
 
 
 class OpenUpstream(Protocol):

@@ -10,7 +10,7 @@ refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not 
 request's
 timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it was. All of those are
 retriable.
-Requests with acks=0 are forwarded with acks=1: they need an answer from the source for order, retries and fences.
+Requests with acks=0 are forwarded with acks=1: order, retries and fences need the source's answer.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ProduceSession:
     # Sending
 
     def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
-        """Send whatever may be sent now: the batches of one request to one source node leave as one request."""
+        """Send whatever may be sent now: batches of one request to one source node leave together."""
         todo = list(lanes)
         routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
         while todo:

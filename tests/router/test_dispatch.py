@@ -1,0 +1,209 @@
+"""What is passed through, restricted, or refused before authentication."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from router.api_versions import SERVED, restrict
+from tests.router.rig import Producer, Rig, eventually
+from wire import codec
+from wire.connection import Connection
+from wire.errors import ConnectionLost, WireError
+from wire.security import ClientSecurity
+
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-256",
+    "sasl.username": "alice",
+    "sasl.password": "secret",
+}
+
+
+async def test_requests_of_others_are_passed_through_in_order() -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        answers = await asyncio.gather(
+            *[client.call("metadata", {"topics": [{"name": "orders"}]}, timeout=5) for _ in range(10)]
+        )
+        assert {answer.topics[0].name for answer in answers} == {"orders"}
+        assert rig.target.counts["metadata"] == 10
+        assert rig.router.stats.upstreams_opened == 1
+
+
+async def test_api_versions_are_cut_to_what_we_serve() -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        for key, (low, high) in SERVED.items():
+            offered = client.api_range(codec.api_name(key))
+            if offered is not None:
+                assert low <= offered[0] <= offered[1] <= high
+        assert client.api_range("metadata") == rig.target.api_range("metadata")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+def test_restrict_never_raises_what_the_real_broker_has(version: int) -> None:
+    keys = [
+        {"api_key": 0, "min_version": 0, "max_version": 11},
+        {"api_key": 1, "min_version": 0, "max_version": 40},
+        {"api_key": 17, "min_version": 0, "max_version": 0},
+        {"api_key": 3, "min_version": 0, "max_version": 13},
+    ]
+    frame = codec.encode_response("api_versions", version, 7, {"api_keys": keys})
+    answer = codec.decode_response("api_versions", version, restrict(version, memoryview(frame)))
+    ranges = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+    assert ranges == {0: (3, 11), 1: (4, 18), 3: (0, 13)}
+
+
+def test_restrict_keeps_an_unsupported_version_answer() -> None:
+    keys = [{"api_key": 18, "min_version": 0, "max_version": 4}]
+    frame = codec.encode_response("api_versions", 0, 7, {"error_code": 35, "api_keys": keys})
+    answer = codec.decode_response("api_versions", 0, restrict(9, memoryview(frame)))
+    assert int(answer.error_code) == 35
+
+
+async def test_death_of_the_upstream_closes_the_client() -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        for broker in rig.target.brokers.values():
+            await broker.disconnect_all()
+        await asyncio.wait_for(client.closed_event.wait(), 5)
+
+
+async def test_no_real_broker_alive_closes_the_client() -> None:
+    async with Rig() as rig:
+        for broker in rig.target.brokers.values():
+            await broker.stop()
+        with pytest.raises(ConnectionLost):
+            await rig.client()
+
+
+async def test_one_dead_broker_is_no_obstacle() -> None:
+    async with Rig() as rig:
+        await rig.target.brokers[1].stop()
+        for _ in range(5):
+            await rig.client()
+
+
+async def test_sasl_is_relayed_and_rights_are_the_clients() -> None:
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
+        security = ClientSecurity.from_properties(SASL)
+        client = await Connection.open("127.0.0.1", rig.listener.port, security, client_id="app", timeout=5)
+        rig.clients.append(client)
+        assert (await Producer(client, rig).send(0))[0].error == 0
+
+
+async def test_wrong_password_is_refused_by_the_real_broker() -> None:
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "other"}) as rig:
+        with pytest.raises(WireError):
+            await Connection.open(
+                "127.0.0.1",
+                rig.listener.port,
+                ClientSecurity.from_properties(SASL),
+                client_id="app",
+                timeout=5,
+            )
+
+
+async def test_nothing_is_served_before_authentication() -> None:
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
+        client = await rig.client()  # ApiVersions is allowed
+        with pytest.raises(ConnectionLost):
+            await client.call("metadata", {"topics": None}, timeout=5)
+        client = await rig.client()
+        with pytest.raises(ConnectionLost):
+            await Producer(client, rig).send(0)
+
+
+async def test_half_a_sasl_exchange_gives_no_rights() -> None:
+    """The first step of SCRAM succeeds for everybody; the real broker then refuses to say what the client may
+    do.
+    """
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
+        client = await rig.client()
+        await client.call("sasl_handshake", {"mechanism": "SCRAM-SHA-256"}, timeout=5, version=1)
+        first = b"n,,n=alice,r=abcdefgh"
+        answer = await client.call("sasl_authenticate", {"auth_bytes": first}, timeout=5, version=1)
+        assert int(answer.error_code) == 0
+        with pytest.raises(ConnectionLost):
+            await Producer(client, rig, version=12).send(0)
+        assert rig.source.counts["produce"] == 0
+
+
+async def test_sasl_handshake_v0_is_refused() -> None:
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
+        client = await rig.client()
+        frame = codec.encode_request(
+            "sasl_handshake", 0, {"mechanism": "PLAIN"}, correlation_id=99, client_id="app"
+        )
+        client.channel.send(99, [len(frame).to_bytes(4, "big") + frame], lambda _: None)
+        await asyncio.wait_for(client.closed_event.wait(), 5)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_txn_markers_are_answered_well_formed(version: int) -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        marker = {
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "transaction_result": True,
+            "topics": [{"name": "orders", "partition_indexes": [0, 1]}],
+            "coordinator_epoch": 0,
+        }
+        correlation_id = client.next_correlation_id()
+        frame = codec.encode_request(
+            "write_txn_markers", version, {"markers": [marker]}, correlation_id=correlation_id, client_id="b"
+        )
+        got: list[memoryview] = []
+        client.channel.send(
+            correlation_id,
+            [len(frame).to_bytes(4, "big") + frame],
+            lambda reply: got.append(reply),  # type: ignore[arg-type]
+        )
+        await eventually(lambda: bool(got))
+        answer = codec.decode_response("write_txn_markers", version, got[0])
+        parts = answer.markers[0].topics[0].partitions
+        assert [(part.partition_index, int(part.error_code)) for part in parts] == [(0, 0), (1, 0)]
+
+
+async def test_rights_are_asked_once_and_again_when_they_are_old() -> None:
+    from router.ports import RouterLimits
+
+    async with Rig(limits=RouterLimits(authorization_ttl=0.1)) as rig:
+        producer = Producer(await rig.client(), rig)
+        await asyncio.gather(*[producer.send(0) for _ in range(5)])
+        assert rig.target.counts["metadata"] == 1
+        await asyncio.sleep(0.15)
+        await asyncio.gather(*[producer.send(0) for _ in range(5)])
+        await eventually(lambda: rig.target.counts["metadata"] == 2)
+
+
+async def test_garbage_on_the_listener_leaves_others_alone() -> None:
+    async with Rig() as rig:
+        good = await rig.client()
+        for junk in (
+            b"\0" * 200,
+            b"\xff" * 200,
+            b"\0\0\0\x0c" + b"\0\x63" * 6,
+            b"GET / HTTP/1.1\r\n\r\n" * 5,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+            writer.write(junk)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+        assert (await Producer(good, rig).send(0))[0].error == 0
+
+
+async def test_byte_at_a_time() -> None:
+    async with Rig() as rig:
+        frame = codec.encode_request("metadata", 12, {"topics": []}, correlation_id=5, client_id="slow")
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+        for byte in len(frame).to_bytes(4, "big") + frame:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 5), "big")
+        assert (await reader.readexactly(size))[:4] == (5).to_bytes(4, "big")
+        writer.close()
