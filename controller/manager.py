@@ -69,6 +69,11 @@ class LinkController:
         """Partitions for which a sidecar that starts must not forward anything, until the promote driver says so."""
         return frozenset(s.tp for s in self._image.link_partitions(link) if s.phase in FENCED_AT_START)
 
+    async def refresh(self) -> None:
+        """After a commit whose outcome is unknown: read what the store has."""
+        async with self._turn:
+            await self._reload_if_stale()
+
     # Links.
 
     async def create_link(
@@ -272,9 +277,7 @@ class LinkController:
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:
         async with self._turn:
-            if self._stale:
-                self._image = ControllerImage.load(await self._store.tree("/"))
-                self._stale = False
+            await self._reload_if_stale()
             records, reply = decide(self._image)
             if dry_run or not records:
                 return reply
@@ -286,3 +289,8 @@ class LinkController:
         for listener in tuple(self.listeners):
             listener(records)
         return reply
+
+    async def _reload_if_stale(self) -> None:
+        if self._stale:
+            self._image = ControllerImage.load(await self._store.tree("/"))
+            self._stale = False

@@ -82,10 +82,10 @@ class PromoteDriver:
         """
         async with self._turn:
             outcomes: list[PromoteOutcome] = []
-            image = self._controller.image
-            for job in image.running_jobs(self._link):
-                states = [image.partitions.get((self._link, tp)) for tp in job.partitions]
-                held = [s.tp for s in states if s is not None and s.phase in PROMOTING]
+            # The commit that ended the last run may have been carried out although it raised.
+            await self._controller.refresh()
+            for job in self._controller.image.running_jobs(self._link):
+                held = [tp for tp in job.partitions if self._phase(tp) in PROMOTING]
                 context = self._context(job.id, held)
                 if held:
                     await self._resume_batch(context)

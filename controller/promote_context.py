@@ -157,6 +157,7 @@ class BatchContext:
             lambda timeout: self.ports.fencer.unfence(tps, timeout=timeout), "releasing the fence"
         )
         self._stop_fence_clock()
+        await self.controller.refresh()
         held = [tp for tp in tps if self.phase_of(tp) in PROMOTING]
         if held:
             await self.controller.advance(self.link, held, Phase.ACTIVE, reasons=reasons)
@@ -171,6 +172,7 @@ class BatchContext:
             lambda timeout: self.ports.fencer.handed_over(chosen, timeout=timeout), "answering held produces"
         )
         self._stop_fence_clock()
+        await self.controller.refresh()
         fresh = [tp for tp in chosen if self.phase_of(tp) is Phase.VALIDATED]
         if fresh:
             await self.controller.advance(self.link, fresh, Phase.HANDED_OVER)
@@ -179,6 +181,7 @@ class BatchContext:
 
     async def finish(self) -> None:
         """HANDED_OVER -> PROMOTED: what mirroring forced on a topic is put back once all of the topic is over."""
+        await self.controller.refresh()
         over = [tp for tp in self.tps if self.phase_of(tp) is Phase.HANDED_OVER]
         if not over:
             return

@@ -166,6 +166,7 @@ class HandOverRun:
     async def _note(self, items: Collection[HandOverItem]) -> None:
         """Write the attempts down before they are made. An older one that is still unknown is covered by a newer."""
         context = self._context
+        await context.controller.refresh()
         states = context.controller.image.partitions
         fresh = {
             item.tp: item.attempt for item in items if states[context.link, item.tp].attempt != item.attempt

@@ -1,0 +1,107 @@
+"""Producer ids: how far the target's allocator has to be moved, and whether forwarding is safe. Pure.
+
+Clients of the target get their ids from the target's allocator, but until promote their batches land in the source's
+partitions. An id that the source has given, or will give, to another producer would make the source drop records as
+duplicates and still acknowledge them. So every id the target hands out must be above all the source will hand out
+while the link lives: the target's ids start at a floor with a margin above the source's, and the distance is watched.
+
+An allocator hands blocks of 1000 to brokers, which hand out single ids. InitProducerId on a source broker shows an id
+of that broker's current block; the source's next block starts at or above the end of the highest block seen. Blocks
+that the target's real brokers hold from before the floor are used up by asking them for ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from controller.errors import Refused
+
+BLOCK = 1000
+DEFAULT_MARGIN = 1_000_000
+MAX_PRODUCER_ID = 2**63 - 1
+
+
+class ProducerIdPlan(NamedTuple):
+    """What to do before forwarding may be enabled."""
+
+    floor: int  # every id handed out at the target has to be >= this
+    blocks: int  # AllocateProducerIds calls still needed at the target's controller
+    drain: Mapping[int, int]  # target broker -> ids below the floor it may still hold
+
+
+class Verdict(NamedTuple):
+    allowed: bool
+    reason: str | None
+    distance: int  # ids the source may still hand out before it reaches the target's
+    extend: bool  # time to sample and warn: less than half of the margin is left
+
+
+def block_end(producer_id: int) -> int:
+    """The first id after the block that an id is from."""
+    return (producer_id // BLOCK + 1) * BLOCK
+
+
+def source_end(samples: Mapping[int, int]) -> int:
+    """Below this is everything the source has handed to its brokers, as far as its brokers' samples show."""
+    if not samples:
+        raise Refused("no producer id was sampled: every source broker has to be asked")
+    if min(samples.values()) < 0:
+        raise Refused(f"a source broker answered producer id {min(samples.values())}")
+    return max(block_end(producer_id) for producer_id in samples.values())
+
+
+def plan(
+    source_samples: Mapping[int, int],
+    target_next: int,
+    target_samples: Mapping[int, int],
+    *,
+    margin: int = DEFAULT_MARGIN,
+    floor: int | None = None,
+) -> ProducerIdPlan:
+    """`target_next` is the metadata image's next_producer_id; `target_samples` the last id of each real broker.
+
+    A floor that was reached once stays: ids above it are in clients' hands.
+    """
+    needed = source_end(source_samples) + margin if floor is None else floor
+    if needed > MAX_PRODUCER_ID - margin:
+        raise Refused(f"producer ids are used up: the floor would be {needed}")
+    # Rounded up to whole blocks, because a block is handed out whole.
+    needed = -(-needed // BLOCK) * BLOCK
+    blocks = max(0, -(-(needed - target_next) // BLOCK))
+    drain = {
+        broker: block_end(sample) - 1 - sample
+        for broker, sample in sorted(target_samples.items())
+        if block_end(sample) <= needed and block_end(sample) - 1 > sample
+    }
+    return ProducerIdPlan(needed, blocks, drain)
+
+
+def judge(
+    source_samples: Mapping[int, int],
+    target_next: int,
+    target_samples: Mapping[int, int],
+    floor: int,
+    *,
+    margin: int = DEFAULT_MARGIN,
+) -> Verdict:
+    """May producers at the target be forwarded to the source now?"""
+    distance = floor - source_end(source_samples)
+    extend = distance < margin // 2
+    if distance < BLOCK:
+        reason = (
+            f"the source's producer ids (up to {source_end(source_samples)}) have come too close to those handed "
+            f"out at the target (from {floor}): promote, or make a new link with a larger margin"
+        )
+        return Verdict(False, reason, distance, extend)
+    if target_next < floor:
+        reason = f"the target would hand out producer ids from {target_next}, they have to start at {floor}"
+        return Verdict(False, reason, distance, extend)
+    if not target_samples:
+        return Verdict(False, "no broker of the target was asked for a producer id yet", distance, extend)
+    low = {broker: sample for broker, sample in sorted(target_samples.items()) if sample < floor}
+    if low:
+        broker, sample = next(iter(low.items()))
+        reason = f"broker {broker} of the target still hands out producer id {sample}, below {floor}"
+        return Verdict(False, reason, distance, extend)
+    return Verdict(True, None, distance, extend)

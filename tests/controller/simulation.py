@@ -1,0 +1,613 @@
+"""A small world for the promote driver: a source, two clusters' brokers, a controller with a late metadata log, a
+router and producers. Time is virtual, randomness seeded, invariants are checked after every event.
+
+The point of it is trouble: any await of the driver may be where the process dies, requests get lost before or after
+they were carried out, and an AlterPartition of a dead process may still land seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from controller.alignment import ReplicaPosition, SourceEnd
+from controller.handover import HandOverItem
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.ports import PromotePorts, PromoteSettings
+from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
+from controller.state import MirrorPartition, MirrorTopic
+from controller.store import Operation, StoreError
+from tests.controller.memory_store import MemoryStore
+from wire.errors import BrokerError, ConnectionLost, LinkerError
+from wire.types import TopicPartition
+
+LINK = "l"
+SIDECAR = 900
+TOPIC_ID = b"\x07" * 16
+
+
+class InvariantBroken(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Partition:
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+@dataclass(frozen=True)
+class Broker:
+    id: int
+    epoch: int
+    rack: str | None = None
+    fenced: bool = False
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True)
+class Topic:
+    id: bytes
+    name: str
+    partitions: Mapping[int, Partition]
+
+
+@dataclass(frozen=True)
+class Image:
+    topics_by_name: Mapping[str, Topic]
+    brokers: Mapping[int, Broker]
+
+
+@dataclass
+class Flight:
+    items: Sequence[HandOverItem]
+
+
+@dataclass
+class Chances:
+    """Probabilities of what happens to one exchange."""
+
+    alter_lost: float = 0.0  # never arrives, connection dies
+    alter_late: float = 0.0  # lands later, connection dies
+    alter_unanswered: float = 0.0  # carried out at once, the answer is lost
+    alter_not_controller: float = 0.0  # answered NOT_CONTROLLER, carried out later or never
+    call_fails: float = 0.0  # any other call raises
+
+
+@dataclass
+class World:
+    rng: random.Random
+    partitions: int = 3
+    chances: Chances = field(default_factory=Chances)
+    outside_writer: bool = False
+    crash_at: int | None = None
+    crash_mode: str = "cancel"  # cancel | raise
+
+    def __post_init__(self) -> None:
+        self.tps = [TopicPartition("t", index) for index in range(self.partitions)]
+        self.loop = asyncio.get_running_loop()
+        self.store = GatedStore(self)
+        self.source = dict.fromkeys(self.tps, 1000)
+        self.high_watermark = dict(self.source)
+        self.last_stable: dict[TopicPartition, int] = {}  # only where a transaction is open
+        self.brokers = {b: Broker(b, 10 + b) for b in (1, 2, 3, SIDECAR)}
+        self.real: dict[TopicPartition, Partition] = {
+            tp: Partition((1, 2, SIDECAR), (SIDECAR,), (1, 2), (SIDECAR,), SIDECAR, 5, 8) for tp in self.tps
+        }
+        self.positions: dict[TopicPartition, dict[int, ReplicaPosition]] = {
+            tp: {1: ReplicaPosition(1000, 11), 2: ReplicaPosition(1000, 12)} for tp in self.tps
+        }
+        self.visible = self._snapshot()
+        self._published = 0
+        self._written = 0
+        self.flying: list[Flight] = []
+        self.fenced: set[TopicPartition] = set()
+        self.handed_over: set[TopicPartition] = set()
+        self.up = True
+        self.generation = 0
+        self.gates = 0
+        self.crashed = False
+        self.death: asyncio.Event = asyncio.Event()
+        self.waiters: set[asyncio.Event] = set()
+        self.restored: list[str] = []
+        self.tail_differs: dict[TopicPartition, str] = {}
+        self.broken: InvariantBroken | None = None
+        self.stopped = False
+        self.log: list[str] = []
+        self.sent = 0
+        self.fence_drain = (0.0, 0.003)
+        self.busy_until = 0.3
+
+    # Events of the world.
+
+    def start(self) -> None:
+        self._produce()
+
+    def _produce(self) -> None:
+        if self.stopped:
+            return
+        for tp in self.tps:
+            if self.forwarding(tp) or (self.outside_writer and self.rng.random() < 0.02):
+                self.append(tp, self.rng.randint(1, 3))
+        self.check()
+        # Densely while a promote is young, seldom while it waits out a long outage.
+        self.loop.call_later(0.004 if self.loop.time() < self.busy_until else 0.1, self._produce)
+
+    def append(self, tp: TopicPartition, count: int) -> None:
+        self.source[tp] += count
+        self.loop.call_later(self.rng.uniform(0, 0.002), self._commit_source, tp, self.source[tp])
+
+    def _commit_source(self, tp: TopicPartition, end: int) -> None:
+        self.high_watermark[tp] = max(self.high_watermark[tp], end)
+        for broker in (1, 2):
+            self.loop.call_later(self.rng.uniform(0, 0.01), self._fetched, tp, broker, end)
+
+    def _fetched(self, tp: TopicPartition, broker: int, end: int) -> None:
+        state = self.brokers[broker]
+        if state.fenced or not self.up:
+            # A real follower asks again once both are there.
+            if not self.stopped:
+                self.loop.call_later(0.05, self._fetched, tp, broker, end)
+            return
+        offset = max(self.positions[tp][broker].offset, end)
+        self.positions[tp][broker] = ReplicaPosition(offset, state.epoch)
+        self.notify()
+
+    def broker_down(self, broker: int, seconds: float) -> None:
+        self.brokers[broker] = replace(self.brokers[broker], fenced=True)
+        self.publish()
+
+        def back() -> None:
+            self.brokers[broker] = Broker(broker, self.brokers[broker].epoch + 100)
+            self.publish()
+            for tp in self.tps:
+                self.loop.call_later(0.02, self._fetched, tp, broker, self.positions[tp][broker].offset)
+
+        self.loop.call_later(seconds, back)
+
+    def notify(self) -> None:
+        for waiter in self.waiters:
+            waiter.set()
+
+    def _snapshot(self) -> Image:
+        partitions = {tp.partition: state for tp, state in self.real.items()}
+        return Image({"t": Topic(TOPIC_ID, "t", partitions)}, dict(self.brokers))
+
+    def publish(self) -> None:
+        """The log is read a little later, but in order."""
+        self._written += 1
+        number, snapshot = self._written, self._snapshot()
+
+        def show() -> None:
+            if number > self._published:
+                self._published = number
+                self.visible = snapshot
+                self.notify()
+
+        self.loop.call_later(self.rng.uniform(0.0, 0.02), show)
+        self.check()
+
+    def carry_out(self, items: Sequence[HandOverItem]) -> dict[TopicPartition, int]:
+        """Kafka's validation of AlterPartition, for what matters here."""
+        codes: dict[TopicPartition, int] = {}
+        for item in items:
+            state = self.real[item.tp]
+            if item.leader_epoch < state.leader_epoch:
+                codes[item.tp] = 74
+            elif state.leader != SIDECAR:
+                codes[item.tp] = 42
+            elif item.partition_epoch < state.partition_epoch:
+                codes[item.tp] = 95
+            elif any(
+                self.brokers[b].fenced or self.brokers[b].epoch != epoch for b, epoch in item.new_isr
+            ):
+                codes[item.tp] = 107
+            else:
+                self._aligned_or_broken(item.tp)
+                self.real[item.tp] = Partition(
+                    (1, 2), (1, 2), (), (), 1, state.leader_epoch + 1, state.partition_epoch + 1
+                )
+                codes[item.tp] = 108
+        self.publish()
+        return codes
+
+    def _aligned_or_broken(self, tp: TopicPartition) -> None:
+        offsets = {b: self.positions[tp][b].offset for b in (1, 2)}
+        ends = set(offsets.values()) | (set() if self.outside_writer else {self.source[tp]})
+        if len(ends) != 1:
+            self.fail(f"{tp} handed over with source end {self.source[tp]} and replicas {offsets}")
+
+    # Invariants.
+
+    def forwarding(self, tp: TopicPartition) -> bool:
+        return self.up and tp not in self.fenced and tp not in self.handed_over
+
+    def fail(self, what: str) -> None:
+        if self.broken is None:
+            self.broken = InvariantBroken(what + "\n  " + "\n  ".join(self.log[-40:]))
+
+    def check(self) -> None:
+        for tp in self.tps:
+            if not self.forwarding(tp):
+                continue
+            state = self.real[tp]
+            if state.leader != SIDECAR:
+                self.fail(f"{tp} is forwarded to the source after it was handed over")
+            for flight in self.flying:
+                for item in flight.items:
+                    if item.tp == tp and item.attempt.partition_epoch == state.partition_epoch:
+                        self.fail(f"{tp} is forwarded while {item.attempt} may still land")
+
+    # Where the process may die.
+
+    async def gate(self, generation: int, label: str) -> None:
+        if generation != self.generation:
+            raise asyncio.CancelledError(f"{label}: a call of a dead process")
+        self.gates += 1
+        self.log.append(f"{self.loop.time():.3f} #{self.gates} {label}")
+        self.check()
+        if self.gates == self.crash_at:
+            if self.crash_mode == "raise":
+                raise ConnectionLost(f"simulated at {label}", sent=True)
+            self.die()
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.rng.uniform(0, 0.001))
+
+    def die(self) -> None:
+        self.log.append("-- the process dies --")
+        self.crashed = True
+        self.up = False
+        self.generation += 1
+        self.fenced.clear()
+        self.handed_over.clear()
+        self.death.set()
+
+    def unlucky(self, chance: float) -> bool:
+        return chance > 0 and self.rng.random() < chance
+
+
+class GatedStore(MemoryStore):
+    """Dies before or after the commit became durable."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.gated = False
+        self.failing = 0
+
+    async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        if not self.gated:
+            await super().commit(operations, controller_epoch=controller_epoch)
+            return
+        generation = self.world.generation
+        if self.failing > 0:
+            self.failing -= 1
+            raise StoreError("disk full")
+        await self.world.gate(generation, "store.commit before")
+        await super().commit(operations, controller_epoch=controller_epoch)
+        await self.world.gate(generation, "store.commit after")
+
+
+class Ports:
+    """All ports of one incarnation of the process."""
+
+    own_broker = SIDECAR
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.generation = world.generation
+
+    async def _call(self, label: str) -> None:
+        await self.world.gate(self.generation, label)
+        if self.world.unlucky(self.world.chances.call_fails):
+            raise LinkerError(f"simulated failure of {label}")
+
+    # Fencer.
+
+    async def fence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await self._call("fence before")
+        self.world.fenced.update(tps)
+        drain = self.world.rng.uniform(*self.world.fence_drain)
+        if drain > timeout:
+            await asyncio.sleep(timeout)
+            raise LinkerError("FenceTimeout: t-0 has 3 produces in flight")
+        await asyncio.sleep(drain)
+        await self.world.gate(self.generation, "fence after")
+
+    async def unfence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await self._call("unfence before")
+        self.world.fenced.difference_update(tps)
+        self.world.check()
+        await self.world.gate(self.generation, "unfence after")
+
+    async def handed_over_(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await self._call("handed_over before")
+        for tp in tps:
+            if self.world.real[tp].leader == SIDECAR:
+                self.world.fail(f"{tp}: the router is told of a hand-over that did not happen")
+        self.world.handed_over.update(tps)
+        await self.world.gate(self.generation, "handed_over after")
+
+    # Progress.
+
+    def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        world = self.world
+        return {
+            tp: max(world.high_watermark[tp] - p.offset for p in world.positions[tp].values()) for tp in tps
+        }
+
+    def positions(
+        self, tps: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
+        return {tp: dict(self.world.positions[tp]) for tp in tps}
+
+    async def wait_until(
+        self, tps: Collection[TopicPartition], predicate: Callable[[], bool], *, timeout: float
+    ) -> bool:
+        await self._call("progress.wait before")
+        return await self._wait(predicate, timeout)
+
+    async def _wait(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        changed = asyncio.Event()
+        self.world.waiters.add(changed)
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate():
+                    changed.clear()
+                    await changed.wait()
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            self.world.waiters.discard(changed)
+
+    # Source ends, tail check, configs.
+
+    async def ends(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, SourceEnd]:
+        await self._call("ends before")
+        world = self.world
+        read = {
+            tp: SourceEnd(
+                world.source[tp],
+                world.high_watermark[tp],
+                world.last_stable.get(tp, world.high_watermark[tp]),
+            )
+            for tp in tps
+        }
+        await world.gate(self.generation, "ends after")
+        return read
+
+    async def check(
+        self, ends: Mapping[TopicPartition, int], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        await self._call("tail check")
+        return {tp: why for tp, why in self.world.tail_differs.items() if tp in ends}
+
+    async def restore(self, topic: str, configs: Mapping[str, str | None], *, timeout: float) -> None:
+        await self._call("restore before")
+        for tp in self.world.tps:
+            if self.world.real[tp].leader == SIDECAR:
+                self.world.fail(f"configs of {topic} restored before {tp} was handed over")
+        self.world.restored.append(topic)
+        await self.world.gate(self.generation, "restore after")
+
+
+class HandOverPort:
+    own_broker = SIDECAR
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
+        self.world = ports.world
+
+    def link_brokers(self) -> Collection[int]:
+        return {SIDECAR}
+
+    def image(self) -> Image:
+        return self.world.visible
+
+    async def caught_up(self, *, timeout: float) -> None:
+        await self.ports._call("caught_up")
+        wanted = self.world._written
+        async with asyncio.timeout(timeout):
+            while self.world._published < wanted:
+                await asyncio.sleep(0.001)
+
+    async def wait_until(self, predicate: Callable[[Image], bool], *, timeout: float) -> bool:
+        await self.ports._call("image.wait before")
+        return await self.ports._wait(lambda: predicate(self.world.visible), timeout)
+
+    async def alter_partition(
+        self, items: Sequence[HandOverItem], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        world = self.world
+        await self.ports._call("alter_partition before")
+        world.sent += 1
+        flight = Flight(items)
+        world.flying.append(flight)
+
+        def land() -> None:
+            if flight in world.flying:
+                world.carry_out(flight.items)
+                world.flying.remove(flight)
+                world.check()
+
+        def vanish() -> None:
+            if flight in world.flying:
+                world.flying.remove(flight)
+
+        # From here on the request is on the wire: a crash does not take it back.
+        if world.unlucky(world.chances.alter_lost):
+            vanish()
+            await world.gate(self.ports.generation, "alter_partition lost")
+            raise ConnectionLost("simulated", sent=True)
+        if world.unlucky(world.chances.alter_late):
+            world.loop.call_later(world.rng.uniform(0, 8), land)
+            await world.gate(self.ports.generation, "alter_partition late")
+            raise ConnectionLost("simulated", sent=True)
+        if world.unlucky(world.chances.alter_not_controller):
+            world.loop.call_later(world.rng.uniform(0, 3), land if world.rng.random() < 0.5 else vanish)
+            await world.gate(self.ports.generation, "alter_partition not controller")
+            raise BrokerError(41)
+        world.loop.call_later(world.rng.uniform(0, 0.004), land)
+        await world.gate(self.ports.generation, "alter_partition on the wire")
+        if flight in world.flying:
+            world.flying.remove(flight)
+            codes = world.carry_out(items)
+        else:
+            codes = {item.tp: 108 for item in items}  # landed while we slept: the answer comes now
+            codes |= {tp: 107 for tp in codes if world.real[tp].leader == SIDECAR}
+        await world.gate(self.ports.generation, "alter_partition carried out")
+        if world.unlucky(world.chances.alter_unanswered):
+            raise ConnectionLost("simulated", sent=True)
+        return codes
+
+    async def revoke(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        world = self.world
+        await self.ports._call("revoke before")
+        for tp in tps:
+            state = world.real[tp]
+            if state.leader == SIDECAR:
+                world.real[tp] = replace(state, partition_epoch=state.partition_epoch + 2)
+        world.publish()
+        await world.gate(self.ports.generation, "revoke after")
+
+
+class FencerPort:
+    def __init__(self, ports: Ports) -> None:
+        self.fence = ports.fence
+        self.unfence = ports.unfence
+        self.handed_over = ports.handed_over_
+
+
+def ports_of(world: World) -> PromotePorts:
+    ports = Ports(world)
+    return PromotePorts(
+        fencer=FencerPort(ports),
+        progress=ports,
+        source_ends=ports,
+        tail_check=ports,
+        hand_over=HandOverPort(ports),
+        configs=ports,
+    )
+
+
+async def mirrored(world: World) -> LinkController:
+    """A link with one ACTIVE topic."""
+    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    await controller.create_link(LINK, "source-cluster", {"bootstrap.servers": "s:9092"})
+    mirror = MirrorTopic(
+        link=LINK,
+        topic="t",
+        topic_id=TOPIC_ID,
+        source_topic_id=None,
+        partitions=world.partitions,
+        target_replicas=((1, 2),) * world.partitions,
+        restore_configs={"unclean.leader.election.enable": None},
+    )
+    states = [
+        MirrorPartition(
+            link=LINK,
+            topic="t",
+            partition=tp.partition,
+            phase=Phase.ACTIVE,
+            leader=SIDECAR,
+            leader_epoch=5,
+            isr=(SIDECAR,),
+            session_epoch=5,
+            start_offset=0,
+        )
+        for tp in world.tps
+    ]
+    await controller.create_mirror(mirror, states)
+    world.store.gated = True
+    return controller
+
+
+async def restarted(world: World, settings: PromoteSettings) -> tuple[LinkController, list[PromoteOutcome]]:
+    """The process starts again and takes up what the last one left, as often as it takes."""
+    world.crash_at = None
+    world.store.gated = False
+    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    world.store.gated = True
+    world.fenced = set(controller.fenced_at_start(LINK))
+    world.handed_over = set()
+    world.up = True
+    world.busy_until = world.loop.time() + 0.2
+    world.check()
+    return controller, await resumed(world, controller, settings)
+
+
+async def resumed(
+    world: World, controller: LinkController, settings: PromoteSettings
+) -> list[PromoteOutcome]:
+    driver = PromoteDriver(controller, LINK, ports_of(world), settings)
+    for _ in range(20):
+        try:
+            return await driver.resume()
+        except (PromoteStuck, StoreError):
+            await asyncio.sleep(0.1)
+    raise InvariantBroken("resume never came to an end\n  " + "\n  ".join(world.log[-60:]))
+
+
+async def promote_through_trouble(
+    world: World, settings: PromoteSettings | None = None
+) -> tuple[LinkController, list[PromoteOutcome]]:
+    """One whole life: promote, die where the world says, start again, end. Raises if an invariant broke."""
+    settings = settings or PromoteSettings(insist_timeout=20.0)
+    controller = await mirrored(world)
+    world.start()
+    world.gates = 0
+    job = await _begin(world, controller)
+    driver = PromoteDriver(controller, LINK, ports_of(world), settings)
+    outcomes: list[PromoteOutcome] = []
+    if job is not None:
+        run = asyncio.create_task(driver.run(job))
+        died = asyncio.create_task(world.death.wait())
+        await asyncio.wait({run, died}, return_when=asyncio.FIRST_COMPLETED)
+        died.cancel()
+        if world.crashed:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+        else:
+            try:
+                outcomes = [run.result()]
+            except (PromoteStuck, StoreError, ConnectionLost):
+                outcomes = await resumed(world, controller, settings)
+    if world.crashed:
+        await asyncio.sleep(world.rng.choice([0.0, 0.01, 0.5, 4.0, 12.0]))
+        controller, outcomes = await restarted(world, settings)
+    world.stopped = True
+    await asyncio.sleep(15)  # whatever is under way lands
+    world.check()
+    if world.broken is not None:
+        raise world.broken
+    for tp in world.tps:
+        phase = controller.image.partitions[LINK, tp].phase
+        handed_over = world.real[tp].leader != SIDECAR
+        if phase is Phase.PROMOTED and handed_over:
+            continue
+        if phase is Phase.ACTIVE and not handed_over and world.forwarding(tp):
+            continue
+        raise InvariantBroken(
+            f"{tp} ended {phase}, handed over {handed_over}, forwarding {world.forwarding(tp)}\n  "
+            + "\n  ".join(world.log[-60:])
+        )
+    return controller, outcomes
+
+
+async def _begin(world: World, controller: LinkController):  # type: ignore[no-untyped-def]
+    world.store.gated = False
+    try:
+        return await controller.begin_promote(LINK)
+    finally:
+        world.store.gated = True

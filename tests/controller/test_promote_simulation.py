@@ -1,0 +1,102 @@
+"""The promote driver in a world of trouble: die or fail at every await, with every kind of lost request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from controller.phases import Phase
+from controller.state import JobStatus
+from tests.controller.simulation import LINK, Chances, World, promote_through_trouble
+from tests.controller.virtual_loop import run_virtual
+
+PROFILES = {
+    "calm": Chances(),
+    "answer lost": Chances(alter_unanswered=1.0),
+    "request lost": Chances(alter_lost=0.6),
+    "request late": Chances(alter_late=0.9),
+    "controller changes": Chances(alter_not_controller=0.8),
+    "everything": Chances(
+        alter_lost=0.2, alter_late=0.3, alter_unanswered=0.2, alter_not_controller=0.2, call_fails=0.01
+    ),
+}
+
+
+def live(seed: int, profile: str, crash_at: int | None, mode: str, broker_fails: bool) -> tuple[int, list[Phase]]:
+    """One life. A failure names everything that is needed to see it again."""
+
+    async def main() -> tuple[int, list[Phase]]:
+        rng = random.Random(seed)
+        world = World(rng, chances=PROFILES[profile], crash_at=crash_at, crash_mode=mode)
+        if broker_fails:
+            world.loop.call_later(
+                rng.uniform(0, 0.06), world.broker_down, rng.choice([1, 2]), rng.choice([0.2, 3.0, 20.0])
+            )
+        controller, _ = await promote_through_trouble(world)
+        assert not controller.image.running_jobs(LINK)
+        return world.gates, [controller.image.partitions[LINK, tp].phase for tp in world.tps]
+
+    try:
+        return run_virtual(main())
+    except Exception as error:
+        raise AssertionError(f"live({seed}, {profile!r}, {crash_at}, {mode!r}, {broker_fails}): {error}") from error
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_without_a_crash(profile: str) -> None:
+    ended = {phase for seed in range(40) for phase in live(seed, profile, None, "cancel", seed % 2 == 1)[1]}
+    assert Phase.PROMOTED in ended
+
+
+@pytest.mark.parametrize("mode", ["cancel", "raise"])
+@pytest.mark.parametrize("profile", PROFILES)
+def test_trouble_at_every_await(profile: str, mode: str) -> None:
+    for seed in (1, 2):
+        broker_fails = seed == 2
+        gates, _ = live(seed, profile, None, mode, broker_fails)
+        for at in range(1, min(gates, 120) + 1):
+            live(seed, profile, at, mode, broker_fails)
+
+
+@pytest.mark.parametrize("profile", ["request late", "everything"])
+def test_random_lives(profile: str) -> None:
+    chooser = random.Random(profile)
+    for _ in range(150):
+        live(
+            chooser.randrange(10**6),
+            profile,
+            chooser.randrange(1, 70),
+            chooser.choice(["cancel", "raise"]),
+            chooser.random() < 0.5,
+        )
+
+
+def test_the_world_notices_a_driver_that_lets_go_too_early() -> None:
+    """The invariants have teeth: unfence behind the driver's back and they bite."""
+
+    async def main() -> None:
+        world = World(random.Random(1), chances=Chances(alter_late=1.0))
+        for delay in range(1, 40):
+            world.loop.call_later(delay * 0.02, world.fenced.clear)
+        await promote_through_trouble(world)
+
+    with pytest.raises(Exception, match="may still land|past the fence|after it was handed over|replicas"):
+        run_virtual(main())
+
+
+def test_a_calm_promote_is_recorded_and_quick() -> None:
+    async def main() -> None:
+        world = World(random.Random(3), partitions=12)
+        controller, outcomes = await promote_through_trouble(world)
+        (outcome,) = outcomes
+        assert outcome.promoted == tuple(world.tps)
+        assert not outcome.abandoned
+        assert outcome.phases_ms["fenced_total"] <= 100
+        assert world.sent == 1
+        assert world.restored == ["t"]
+        job = controller.image.jobs[LINK, outcome.job_id]
+        assert job.status is JobStatus.DONE
+        assert job.phases_ms == outcome.phases_ms
+
+    run_virtual(main())
