@@ -51,6 +51,7 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 60.0
+BUG = "internal error; the sidecar's log has the details"
 
 LinkPath = Annotated[str, Path(pattern=LINK_NAME_PATTERN)]
 TopicPath = Annotated[str, Path(pattern=TOPIC_NAME_PATTERN)]
@@ -88,8 +89,15 @@ probes = APIRouter()
 
 async def _within(call: Awaitable[T]) -> T:
     """Every wait has a deadline; long work is a job (promote) and answers at once."""
-    async with asyncio.timeout(REQUEST_TIMEOUT):
-        return await call
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT):
+            return await call
+    except (LinkerError, TimeoutError):
+        raise
+    except Exception as error:
+        # Left to the framework, a bug would also close the connection under the caller's next request.
+        log.exception("admin request failed")
+        raise ServiceError(BUG) from error
 
 
 # --- links
@@ -301,7 +309,7 @@ async def _on_http(_request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     log.error("admin request %s %s failed", request.method, request.url.path, exc_info=error)
-    return _error(500, 50001, "internal error; the sidecar's log has the details")
+    return _error(500, 50001, BUG)
 
 
 def operation_id(route: APIRoute) -> str:

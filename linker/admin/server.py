@@ -60,9 +60,8 @@ class AdminServer:
         return int(self._socket.getsockname()[1])
 
     async def start(self) -> None:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._socket = socket.create_server((self._host, self._port), family=family, backlog=128)
+            self._socket = _listen(self._host, self._port)
         except OSError as error:
             raise AdminServerError(
                 f"admin.listen: cannot bind to {self._host}:{self._port}: {error.strerror or error}"
@@ -93,3 +92,20 @@ class AdminServer:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    # Not create_server(): that leaves the protocol at 0, and asyncio sets TCP_NODELAY only where it reads
+    # IPPROTO_TCP. Without it each answer waits for the peer's delayed acknowledgement.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError:
+        listening.close()
+        raise
+    return listening

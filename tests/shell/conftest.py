@@ -78,7 +78,7 @@ def _server() -> Iterator[Running]:
 
 @pytest.fixture
 def api(_server: Running) -> Running:
-    """One server for all tests, because starting one takes longer than most tests; its service starts empty."""
+    """One server for all tests, because starting one takes longer than most tests; its service is empty."""
     vars(_server.service).clear()
     _server.service.__init__()  # type: ignore[misc]
     return _server

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -317,7 +318,6 @@ def test_failures_are_one_line_and_1(cli: Cli, api: Running) -> None:
 )
 def test_something_else_answers(cli: Cli, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        import threading
 
         def once() -> None:
             peer, _ = listening.accept()
@@ -395,7 +395,8 @@ def test_start_times() -> None:
 
 def test_help_is_quick_and_light() -> None:
     script = (
-        "import sys, time; t = time.perf_counter(); from linker.cli import main; sys.argv = ['linker', '--help']\n"
+        "import sys, time; t = time.perf_counter(); sys.argv = ['linker', '--help']\n"
+        "from linker.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = {'fastapi', 'uvicorn', 'httpx', 'pydantic', 'kio', 'prometheus_client'} & set(sys.modules)\n"
         "print('heavy', sorted(heavy), time.perf_counter() - t, file=sys.stderr)"

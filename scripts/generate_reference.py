@@ -1,0 +1,296 @@
+"""Write docs/reference/*.md from the code: CLI, admin API, configuration, metrics, errors; --check compares.
+
+What cannot be read off the code (why, and how things belong together) is in the other pages of docs/.
+"""
+
+# ruff: noqa: E501 - the prose of the pages is one line per paragraph
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from linker.admin import api, service
+from linker.admin.api import create_app
+from linker.cli.app import app as cli_app
+from linker.config import SECTIONS, section_keys
+from linker.metrics import CATALOGUE, Metrics, Snapshot
+from linker.properties import CLIENT_PROPERTIES, LISTENER_PROPERTIES, SECURITY_PROPERTIES
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+NOTE = "<!-- Written by scripts/generate_reference.py from the code; a test compares. -->"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return "\n".join([line(headers), line(["---"] * len(headers)), *(line(row) for row in rows)])
+
+
+def page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", NOTE, *parts]) + "\n"
+
+
+# --- CLI
+
+
+def cli() -> str:
+    root: Any = typer.main.get_command(cli_app)
+    common = {"admin_url", "token_file", "output", "dry_run"}
+    shared: dict[str, Any] = {}
+    parts: list[str] = []
+
+    def option(one: Any) -> tuple[str, str]:
+        names = ", ".join(f"`{name}`" for name in one.opts)
+        variable = f" (`{one.envvar}`)" if isinstance(one.envvar, str) else ""
+        default = getattr(one.default, "value", one.default)
+        shown = (
+            ""
+            if callable(default) or isinstance(default, (bool, tuple, type(None)))
+            else f" Default: `{default}`."
+        )
+        return names + variable, f"{one.help or ''}{shown}"
+
+    def walk(command: Any, path: str) -> None:
+        if hasattr(command, "commands"):
+            for name, child in command.commands.items():
+                walk(child, f"{path} {name}")
+            return
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        options = [one for one in command.params if one.param_type_name == "option" and one.name != "help"]
+        for one in options:
+            if one.name in common:
+                shared.setdefault(one.name, one)
+        takes = [one.name for one in options if one.name in common]
+        usage = " ".join([path, *(one.metavar or one.name.upper() for one in arguments)])
+        parts.append(f"## `{usage}`")
+        parts.append(" ".join((command.help or "").split()))
+        own = [option(one) for one in options if one.name not in common]
+        if own:
+            parts.append(table(("option", "meaning"), own))
+        if "dry_run" in takes:
+            parts.append("Takes `--dry-run`.")
+
+    walk(root, "linker")
+    rows = [option(shared[name]) for name in ("output", "dry_run", "admin_url", "token_file")]
+    intro = (
+        "Every command except `run` and `demo` is a client of the [admin API](api.md). Exit codes: 0 done, 1 failed "
+        "(one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
+    )
+    common_options = (
+        "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "
+        "`LINKER_ADMIN_TOKEN`. `LINKER_DEBUG=1` shows the traceback of an error."
+    )
+    demo = "Options of `linker demo` are shown by `linker demo --help`."
+    return page("Command line", intro, common_options, table(("option", "meaning"), rows), demo, *parts)
+
+
+# --- admin API
+
+
+class _Nobody:
+    """The document needs no service."""
+
+
+def _document() -> dict[str, Any]:
+    app = create_app(_Nobody(), Metrics(lambda: Snapshot(version="")), version="1")  # type: ignore[arg-type]
+    return app.openapi()
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"map to {_type(schema['additionalProperties'])}"
+    return str(schema.get("format", kind)) if kind == "string" else str(kind)
+
+
+def admin_api() -> str:
+    document = _document()
+    rows = []
+    for path, methods in document["paths"].items():
+        for method, one in methods.items():
+            content = one.get("requestBody", {}).get("content", {})
+            body = _type(content["application/json"]["schema"]) if content else ""
+            ok = next(code for code in one["responses"] if code.startswith("2"))
+            answers = one["responses"][ok].get("content", {}).get("application/json", {}).get("schema")
+            answer = _type(answers) if answers else "text"
+            query = ", ".join(f"`{p['name']}`" for p in one.get("parameters", []) if p["in"] == "query")
+            rows.append((f"`{method.upper()} {path}`", query, body, f"{ok} {answer}"))
+    parts = [table(("request", "query", "body", "answer"), rows)]
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if name in ("HTTPValidationError", "ValidationError"):
+            continue
+        parts.append(f"### {name}")
+        if "description" in schema:
+            parts.append(" ".join(schema["description"].split()))
+        if "enum" in schema:
+            parts.append("One of " + ", ".join(f"`{value}`" for value in schema["enum"]) + ".")
+            continue
+        required = set(schema.get("required", ()))
+        fields = [
+            (f"`{field}`", _type(one), "yes" if field in required else "", one.get("description", ""))
+            for field, one in schema.get("properties", {}).items()
+        ]
+        parts.append(table(("field", "type", "required", "meaning"), fields))
+    intro = (
+        "HTTP and JSON; the OpenAPI document is at `/openapi.json`. Bound to loopback by default. With `admin.token` in "
+        "the [configuration](config.md) every request except `/healthz` and `/readyz` needs "
+        "`Authorization: Bearer <token>`; without one the Host header has to name this machine. Whoever may use this "
+        "API may also use every secret that the sidecar can read, because links name them by reference."
+    )
+    limits = (
+        f"Bodies are at most 1 MiB and unknown fields are refused, as are unknown query names of a change. A request is "
+        f"given up after {api.REQUEST_TIMEOUT:.0f} s; a promote answers at once and is read by its id. With `dry_run` "
+        "a change answers 200 and changes nothing. Errors: [errors](errors.md)."
+    )
+    return page("Admin API", intro, limits, *parts)
+
+
+# --- configuration
+
+
+def configuration() -> str:
+    parts = [
+        (
+            "One YAML file; relative paths in it are relative to the file. `${env:NAME}` and `${file:/path}` stand for a "
+            "variable and for a file's content. An unknown key, a key given twice or a malformed value ends the start with "
+            "one line. `linker run --check` only checks. A commented example is `deploy/linker.yaml`."
+        )
+    ]
+    for name in ("sidecar", "store", "log"):
+        rows = []
+        for field_name, field in SECTIONS[name].model_fields.items():
+            if field.exclude:
+                continue
+            default = (
+                "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+            )
+            rows.append((f"`{field.alias or field_name}`", default, field.description or ""))
+        parts += [f"## `{name}`", table(("key", "default", "meaning"), rows)]
+    listener = ", ".join(f"`{key}`" for key in sorted(LISTENER_PROPERTIES))
+    parts.append(
+        f"The section `sidecar` also takes {listener} for all TLS listeners, and the same with "
+        "`listener.name.<name>.` in front for one of them."
+    )
+    client = ", ".join(f"`{key}`" for key in sorted(CLIENT_PROPERTIES))
+    overrides = {key for key in section_keys("target") if key.startswith("controller.")}
+    if overrides != {f"controller.{key}" for key in SECURITY_PROPERTIES} | {
+        "controller.quorum.bootstrap.servers"
+    }:
+        raise RuntimeError("the text about controller.* below is not true any more")
+    parts += [
+        "## `target`",
+        (
+            f"Client properties of the target cluster, with Kafka's names: {client}. Links take the same ones for their "
+            "source, secrets by reference only."
+        ),
+        (
+            "`controller.quorum.bootstrap.servers` names the controllers if brokers shall not be asked for them. "
+            "`controller.` in front of a security property overrides it towards the controllers."
+        ),
+    ]
+    return page("Configuration", *parts)
+
+
+def _default(value: object) -> str:
+    return "" if value in (None, [], {}) else f"`{value}`"
+
+
+# --- metrics and errors
+
+
+def metrics() -> str:
+    rows = [
+        (
+            f"`{name}{'_total' if entry.kind == 'counter' else ''}`",
+            entry.kind,
+            ", ".join(f"`{label}`" for label in entry.labels),
+            entry.help,
+        )
+        for name, entry in CATALOGUE.items()
+    ]
+    intro = (
+        "Prometheus' text format at `/metrics` of the admin API. A number that is not known has no line, and neither "
+        "has a link or partition that is gone. Counters start at 0 with the sidecar."
+    )
+    return page("Metrics", intro, table(("metric", "type", "labels", "meaning"), rows))
+
+
+def errors() -> str:
+    kinds = sorted(_subclasses(service.ServiceError), key=lambda one: one.error_code)
+    rows = [(kind.error_code, kind.status, _sentence(kind)) for kind in kinds]
+    edge = [
+        (40400, 404, "There is no such path."),
+        (40500, 405, "The path does not take that method."),
+        (40100, 401, "The token is missing or wrong."),
+        (40800, 408, "The body did not arrive in time."),
+        (41300, 413, "The body is too large."),
+        (42100, 421, "The Host header names another machine; only asked without a token."),
+        (50001, 500, "A bug; the sidecar's log has the details."),
+        (50201, 502, "A cluster did not do what the request needs; the message is the cluster's."),
+        (50401, 504, "No answer in time; the work may still be done."),
+    ]
+    intro = 'Every answer that is not 2xx is `{"error_code": ..., "message": "one line"}`. The CLI prints the message.'
+    return page("Errors", intro, table(("error_code", "HTTP", "meaning"), sorted([*rows, *edge])))
+
+
+def _subclasses(kind: type[service.ServiceError]) -> list[type[service.ServiceError]]:
+    return [one for one in kind.__subclasses__() if one.__module__ == service.__name__]
+
+
+def _sentence(kind: type[service.ServiceError]) -> str:
+    known = {
+        "InvalidRequest": "The request is malformed; the message names the field.",
+        "LinkNotFound": "There is no such link.",
+        "MirrorNotFound": "The link has no such mirror.",
+        "PromoteNotFound": "There is no such promote.",
+        "SidecarNotFound": "There is no such sidecar.",
+        "SourceTopicNotFound": "The source has no such topic.",
+    }
+    text = kind.__dict__.get("__doc__") or known[kind.__name__]
+    return " ".join(text.split())
+
+
+PAGES = {
+    "cli.md": cli,
+    "api.md": admin_api,
+    "config.md": configuration,
+    "metrics.md": metrics,
+    "errors.md": errors,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check: bool = parser.parse_args().check
+    stale = []
+    for name, build in PAGES.items():
+        path = REFERENCE / name
+        text = build()
+        if check:
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                stale.append(name)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        sys.stderr.write(f"stale: {', '.join(stale)}; run scripts/generate_reference.py\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

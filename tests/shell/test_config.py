@@ -1,0 +1,225 @@
+"""The configuration file: what it means, and one clear line for everything that is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linker.config import Config, ConfigError, Listener, load_config, parse_config
+from linker.properties import PropertyError, parse_bootstrap_servers, parse_listener
+
+BASE = Path("/etc/linker")
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "linker.yaml"
+
+MINIMAL = """
+sidecar:
+  broker.id: 900
+  listeners: ["PLAINTEXT://127.0.0.1:19092"]
+target:
+  bootstrap.servers: "one:9092,[::1]:9093"
+"""
+
+
+def parse(text: str, **environ: str) -> Config:
+    return parse_config(text, base=BASE, environ=environ)
+
+
+def test_minimal() -> None:
+    config = parse(MINIMAL)
+    assert config.sidecar.broker_id == 900
+    assert config.sidecar.client_listeners() == [
+        Listener("PLAINTEXT", "127.0.0.1", 19092, "127.0.0.1", 19092, "PLAINTEXT")
+    ]
+    assert config.target.bootstrap_servers() == [("one", 9092), ("::1", 9093)]
+    assert config.target.controller_bootstrap_servers() is None
+    assert config.store_path == BASE / "state" / "linker.db"
+    assert config.sidecar.admin_address() == ("127.0.0.1", 8080)
+    assert config.sidecar.memory_bytes == 134217728
+
+
+def test_everything() -> None:
+    config = parse(
+        """
+sidecar:
+  broker.id: 900
+  listeners: INTERNAL://:19092,CLIENTS://0.0.0.0:19093
+  advertised.listeners: INTERNAL://in.example:19092,CLIENTS://out.example:29093
+  listener.security.protocol.map: INTERNAL:PLAINTEXT,CLIENTS:SASL_SSL
+  ssl.keystore.location: /common.pem
+  ssl.client.auth: none
+  listener.name.clients.ssl.keystore.location: /clients.pem
+  listener.name.clients.ssl.key.password: ${env:KEY}
+  rack: a
+  state.dir: /var/lib/linker
+  admin.listen: 0.0.0.0:8080
+  admin.token: ${env:TOKEN}
+  memory.bytes: 33554432
+target:
+  bootstrap.servers: [one:9092, two:9092]
+  security.protocol: SASL_SSL
+  sasl.mechanism: SCRAM-SHA-512
+  sasl.username: linker
+  sasl.password: ${env:PASSWORD}
+  controller.quorum.bootstrap.servers: c1:9093
+  controller.security.protocol: SSL
+store: {type: sqlite, path: db/here.db}
+log: {level: debug, format: json}
+""",
+        TOKEN="0123456789",
+        PASSWORD="secret",
+        KEY="keypass",
+    )
+    clients = config.sidecar.client_listeners()[1]
+    assert clients == Listener("CLIENTS", "0.0.0.0", 19093, "out.example", 29093, "SASL_SSL")
+    assert config.sidecar.listener_properties("CLIENTS") == {
+        "ssl.keystore.location": "/clients.pem",
+        "ssl.key.password": "keypass",
+        "ssl.client.auth": "none",
+    }
+    assert config.sidecar.listener_properties("INTERNAL")["ssl.keystore.location"] == "/common.pem"
+    assert config.target.controller_bootstrap_servers() == [("c1", 9093)]
+    assert config.store_path == BASE / "db" / "here.db"
+    assert config.sidecar.state_dir == Path("/var/lib/linker")
+    shown = f"{config!r} {config} {config.model_dump()}"
+    for secret in ("0123456789", "keypass", "'secret'"):
+        assert secret not in shown
+
+
+def test_secrets_are_resolved_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", "first")
+    config = parse_config(
+        MINIMAL + "  sasl.password: ${env:PW}\n  controller.sasl.password: x${env:PW}\n", base=BASE
+    )
+    monkeypatch.setenv("PW", "second")
+    assert config.target.client_properties()["sasl.password"] == "second"
+    assert config.target.controller_properties()["sasl.password"] == "xsecond"
+
+
+SIDECAR = (
+    "sidecar: {broker.id: 900, listeners: ['PLAINTEXT://h:1']%s}\ntarget: {bootstrap.servers: 'x:1'%s}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file must hold sections"),
+        ("- a", "the file must hold sections"),
+        ("a: [", "not valid YAML: line 1: "),
+        ("\x00", "not valid YAML"),
+        ("[" * 10_000, "not valid YAML"),
+        ("a: !!python/object:os.system x", "not valid YAML"),
+        ("target: {}", "section sidecar is missing"),
+        ("sidecar: {}\ntarget: {bootstrap.servers: 'x:1'}", "sidecar.broker.id: is missing"),
+        ("sidecar: 5\ntarget: {bootstrap.servers: 'x:1'}", "sidecar must be a section"),
+        (SIDECAR % ("", "") + "sidecar: {}", "key sidecar is given twice"),
+        (SIDECAR % ("", "") + "sidcar: {}", "unknown key sidcar; did you mean sidecar?"),
+        (SIDECAR % ("", "") + "store: {type: zookeeper}", "store.type: "),
+        (SIDECAR % ("", "") + "log: {level: loud}", "log.level: "),
+        (SIDECAR % (", rakc: a", ""), "unknown key sidecar.rakc; did you mean rack?"),
+        (SIDECAR % (", broker_id: 1", ""), "unknown key sidecar.broker_id; did you mean broker.id?"),
+        (SIDECAR % (", listener_ssl: {}", ""), "unknown key sidecar.listener_ssl"),
+        (SIDECAR % (", memory.bytes: 5", ""), "sidecar.memory.bytes: "),
+        (SIDECAR % (", memory.bytes: lots", ""), "sidecar.memory.bytes: "),
+        (SIDECAR % (", ssl.keystore.locatoin: a", ""), "did you mean ssl.keystore.location?"),
+        (SIDECAR % (", listener.name.other.ssl.keystore.key: a", ""), "there is no listener OTHER"),
+        (SIDECAR % (", admin.listen: '0.0.0.0:8080'", ""), "admin.token must be set"),
+        (SIDECAR % (", admin.listen: 'example.org:8080'", ""), "admin.token must be set"),
+        (SIDECAR % (", admin.listen: '8080'", ""), "admin.listen: '8080' is not host:port"),
+        (SIDECAR % (", admin.token: short", ""), "admin.token is shorter"),
+        (SIDECAR % (", admin.token: '${env:NONE}'", ""), "environment variable NONE is not set"),
+        (SIDECAR % (", advertised.listeners: ['SSL://h:1']", ""), "advertised.listeners names SSL, but"),
+        (SIDECAR % (", listener.security.protocol.map: 'PLAINTEXT:TLS'", ""), "unknown protocol TLS"),
+        (
+            SIDECAR.replace("PLAINTEXT://h:1", "h:1") % ("", ""),
+            "'h:1' is not a listener; write NAME://host:port",
+        ),
+        (SIDECAR.replace("h:1'", "h:65536'") % ("", ""), "is not a listener"),
+        (SIDECAR.replace("//h", "//0.0.0.0") % ("", ""), "PLAINTEXT binds to every address; name one"),
+        (SIDECAR.replace("PLAINTEXT", "MINE") % ("", ""), "listener MINE has no protocol"),
+        (SIDECAR.replace("['PLAINTEXT://h:1']", "[]") % ("", ""), "sidecar.listeners: "),
+        (SIDECAR.replace("900", "-1") % ("", ""), "sidecar.broker.id: "),
+        (SIDECAR.replace("'x:1'", "''") % ("", ""), "target: bootstrap.servers is missing"),
+        (SIDECAR.replace("'x:1'", "'x'") % ("", ""), "target: bootstrap.servers: 'x' is not host:port"),
+        (
+            SIDECAR % ("", ", security.protocl: SSL"),
+            "unknown key target.security.protocl; did you mean security.protocol?",
+        ),
+        (SIDECAR % ("", ", security.protocol: TLS"), "security.protocol is TLS"),
+        (
+            SIDECAR % ("", ", sasl.password: '${env:NONE}'"),
+            "target: sasl.password: environment variable NONE",
+        ),
+        (SIDECAR % ("", ", sasl.password: '${file:/none}'"), "cannot read /none"),
+        (SIDECAR % ("", ", sasl.password: '${vault:x}'"), "${vault:...} is not known"),
+        (SIDECAR % ("", ", sasl: {password: x}"), "target.sasl must be a plain value"),
+        (
+            SIDECAR % ("", ", controller.quorum.bootstrap.servers: c"),
+            "target.controller.quorum.bootstrap.servers: 'c'",
+        ),
+    ],
+)
+def test_one_clear_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "linker.yaml"
+    for content, message in [
+        (b"\xff", "not UTF-8"),
+        (b"a: 1", "unknown key a"),
+        (b"#" * (1 << 21), "larger"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=message) as caught:
+            load_config(path)
+        assert str(path) in str(caught.value)
+    for missing in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="cannot read the config file"):
+            load_config(missing)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+ANY_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(ANY_VALUE, st.sampled_from(["sidecar", "target", "store", "log"]))
+def test_any_value_in_a_section_is_refused_clearly(value: object, section: str) -> None:
+    document = yaml.safe_load(MINIMAL)
+    document[section] = value
+    try:
+        parse(yaml.safe_dump(document))
+    except ConfigError as error:
+        assert str(error)
+
+
+@given(st.text(max_size=30))
+def test_any_address(text: str) -> None:
+    for attempt in (lambda: parse_listener(text, key="listeners"), lambda: parse_bootstrap_servers(text)):
+        try:
+            attempt()
+        except PropertyError as error:
+            assert str(error)
+
+
+def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINKER_TARGET_PASSWORD", "x")
+    assert load_config(EXAMPLE).sidecar.broker_id == 900

@@ -1,0 +1,51 @@
+"""The reference pages say what the code does, and the files to deploy fit the program."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_reference_pages_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "generate_reference.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_links_between_the_reference_pages_lead_somewhere() -> None:
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        headings = {
+            re.sub(r"[^a-z0-9]", "", heading.lower()) for heading in re.findall(r"^#+ (.*)$", text, re.M)
+        }
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            if target.startswith("#"):
+                assert target[1:] in headings, (page.name, target)
+            else:
+                assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_unit_starts_a_command_that_exists() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "linker.service")
+    words = unit["Service"]["ExecStart"].split()
+    assert words[1:] == ["run", "--config", "/etc/linker/linker.yaml"]
+
+
+def test_the_image_copies_every_package() -> None:
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert packages <= set(re.findall(r"^COPY (\w+) \1$", dockerfile, re.M))
