@@ -14,7 +14,7 @@ import aiokafka.errors
 import confluent_kafka
 
 from linker.demo.history import History
-from linker.demo.live_producers import START_TIMEOUT, STOP_TIMEOUT, LiveClientError
+from linker.demo.live_producers import CLIENT_LOG, START_TIMEOUT, STOP_TIMEOUT, LiveClientError
 from wire.types import TopicPartition
 
 
@@ -155,7 +155,8 @@ class LibrdkafkaConsumer(LiveConsumer):
                 "session.timeout.ms": "10000",
                 "fetch.wait.max.ms": "100",
                 "error_cb": lambda error: self.history.notice(self.name, str(error)),
-            }
+            },
+            logger=CLIENT_LOG,
         )
         self._stopping.clear()
         self._thread = threading.Thread(target=self._main, args=(consumer,), name=self.name, daemon=True)

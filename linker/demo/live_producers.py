@@ -7,6 +7,7 @@ it. None retries by itself what its library reported as failed: each sequence is
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from wire.types import TopicPartition
 
 FILLER = b"the quick brown fox jumps over the lazy dog " * 4
 TICK = 0.01
+CLIENT_LOG = logging.getLogger("linker.demo.clients")  # what librdkafka would print by itself
 STOP_TIMEOUT = 60.0
 START_TIMEOUT = 60.0
 
@@ -199,7 +201,8 @@ class LibrdkafkaProducer(ThreadedProducer):
                 "compression.type": "lz4",
                 "delivery.timeout.ms": "120000",
                 "error_cb": self._told,
-            }
+            },
+            logger=CLIENT_LOG,
         )
 
     def _told(self, error: Any) -> None:

@@ -6,6 +6,7 @@ aborted transactions that overlap, and compaction gaps. The clients that go on w
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LARGE_RECORD_BYTES = 900_000
 SMALLEST_SEGMENT = 1 << 20  # Kafka 4 allows no smaller one
 TIMEOUT = 60.0
+
+log = logging.getLogger(__name__)
 
 
 class SourceDataError(LinkerError):
@@ -64,7 +67,7 @@ class SourceFiller:
 
     def create(self, topics: Sequence[SourceTopic], replication_factor: int) -> None:
         """Create all topics at once and wait until each partition has a leader."""
-        admin = AdminClient(self._client)
+        admin = AdminClient(self._client, logger=log)
         new = [NewTopic(t.name, t.partitions, replication_factor, config=dict(t.configs)) for t in topics]
         for name, future in admin.create_topics(new, operation_timeout=TIMEOUT).items():
             try:
@@ -94,6 +97,7 @@ class SourceFiller:
                 raise SourceDataError(f"writing to {topic.name} at the source failed: {self._errors[0]}")
             if progress:
                 progress(topic.name)
+        self._producers.clear()
 
     # What a topic may be filled with; see TOPICS.
 
@@ -179,7 +183,9 @@ class SourceFiller:
         self, topic: SourceTopic, log_dirs: Mapping[int, Path], timeout: float = TIMEOUT
     ) -> int:
         """Wait until the leader's cleaner left gaps in each partition; how many offsets are gone."""
-        metadata = AdminClient(self._client).list_topics(topic.name, timeout=10).topics[topic.name]
+        metadata = (
+            AdminClient(self._client, logger=log).list_topics(topic.name, timeout=10).topics[topic.name]
+        )
         deadline = time.monotonic() + timeout
         gone = 0
         for partition in topic.topic_partitions():
@@ -188,8 +194,9 @@ class SourceFiller:
                 if time.monotonic() > deadline:
                     raise SourceDataError(f"the cleaner did not get to {partition} within {timeout:.0f} s")
                 time.sleep(0.1)
-            log = open_replica(log_dir, partition)
-            gone += log.end() - log.start - sum(batch.header.record_count for batch in log.batches())
+            replica = open_replica(log_dir, partition)
+            held = sum(batch.header.record_count for batch in replica.batches())
+            gone += replica.end() - replica.start - held
         return gone
 
     def _producer(self, codec: str, more: Mapping[str, str] | None = None) -> Any:
@@ -202,7 +209,8 @@ class SourceFiller:
                 "linger.ms": "5",
                 "batch.num.messages": "200",
                 **(more or {}),
-            }
+            },
+            logger=log,
         )
 
     def _shared(self, codec: str) -> Any:
