@@ -103,7 +103,9 @@ class ControllerChannel:
         deadline = time.monotonic() + timeout
         async with self._discovery:
             backoff = _BACKOFF_FIRST
-            while self._active is None:
+            while True:
+                if self._active is not None:
+                    return self._active
                 tried: dict[str, str] = {}
                 found = await self._try_controllers(tried, deadline)
                 if found is None and not self._bootstrap:
@@ -112,7 +114,7 @@ class ControllerChannel:
                     tried[f"controller {found.id}"] = f"leads only the older epoch {found.epoch}"
                 elif found is not None:
                     self._adopt(found)
-                    break
+                    return found
                 if time.monotonic() + backoff >= deadline:
                     reasons = "; ".join(f"{where}: {why}" for where, why in tried.items())
                     raise ControllerUnreachable(
@@ -120,7 +122,6 @@ class ControllerChannel:
                     )
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, _BACKOFF_MAX)
-            return self._active
 
     def moved(self, stale: ActiveController | None, *, leader_id: int = -1, epoch: int = -1) -> None:
         """Somebody learned that `stale` is not active any more; an answer may have named the new leader.
@@ -280,8 +281,7 @@ class ControllerChannel:
         lock = self._opening.setdefault(purpose, asyncio.Lock())
         async with lock:
             while True:
-                if self._closed:
-                    raise ConnectionLost("the channel to the controller is closed", sent=False)
+                self._check_open()
                 active = self._active or await self.discover(_remaining(deadline, timeout))
                 current = self._connections.get(purpose)
                 if current is not None:
@@ -301,11 +301,17 @@ class ControllerChannel:
                         ) from error
                     await asyncio.sleep(_BACKOFF_FIRST)
                     continue
-                if self._closed:
-                    connection.close()
-                    continue
+                try:
+                    self._check_open()
+                except ConnectionLost:
+                    await _end(connection)
+                    raise
                 self._connections[purpose] = (active, connection)
                 return active, connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionLost("the channel to the controller is closed", sent=False)
 
     async def open_connection(self, *, timeout: float) -> Connection:
         """A connection of the caller's own to the active controller."""

@@ -289,7 +289,8 @@ class Registration:
         self._hurry.set()
 
     async def wait_unfenced(self, timeout: float) -> None:
-        """Return when the controller has unfenced us."""
+        """Return when the controller has unfenced us and the image shows it."""
+        deadline = time.monotonic() + timeout
         try:
             async with asyncio.timeout(timeout):
                 await self._unfenced.wait()
@@ -303,6 +304,12 @@ class Registration:
             ) from None
         if self._failure is not None:
             raise self._failure
+
+        def unfenced(image: ClusterImage) -> bool | None:
+            broker = image.brokers.get(self.broker_id)
+            return True if broker is not None and not broker.fenced else None
+
+        await self._metadata.wait_for(unfenced, max(0.0, deadline - time.monotonic()))
 
     async def run(self) -> None:
         """Heartbeats from the registration on, until cancelled or until leave() has succeeded."""
