@@ -142,6 +142,8 @@ class FollowerAnswers:
         )
         result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
         if mirror.failed is not None or progress is None:
+            # Nothing changes any more: what the follower has it keeps.
+            result.log_start_offset = min(result.log_start_offset, max(request.log_start_offset, 0))
             return self._quiet(partition, result)
         diverging = self._diverging(partition, mirror)
         if diverging is not None:
@@ -151,7 +153,10 @@ class FollowerAnswers:
             return self._behind(partition, mirror, result, now)
         reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
         if reading is None:
-            return self._quiet(partition, result)
+            answer = self._quiet(partition, result)
+            # There may be batches that only did not fit into this answer: its turn comes.
+            answer.again = mirror.has_data_for(progress)
+            return answer
         result.records = reading.views
         result.size = reading.size
         usable = min(reading.next_offset, mirror.high_watermark)

@@ -195,7 +195,7 @@ class FollowerServer:
             if answer.tell or waiting.full:
                 told.append((partition, answer))
                 size += answer.result.size
-            else:
+            elif not answer.again:
                 quiet.append(partition)
             urgent = urgent or answer.now
         if not urgent or (size < request.min_bytes and not last_chance and not _more_than_data(told)):

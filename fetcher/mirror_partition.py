@@ -408,6 +408,7 @@ class MirrorPartition:
                 lane.starved_since = None
                 for replica in slowest:
                     self._leave_lane(replica, self.followers[replica])
+                self.notify()
         return watch
 
     def reclaim(self, idle_before: float) -> int:
@@ -425,6 +426,8 @@ class MirrorPartition:
                 for replica in list(lane.followers):
                     self._leave_lane(replica, self.followers[replica], close=False)
         self._close_empty_lanes()
+        if freed:
+            self.notify()
         return freed
 
     # --- states

@@ -1,8 +1,9 @@
 """A stock follower of the target: one fetcher thread with its own log per partition, as strict as Kafka's.
 
-It does what AbstractFetcherThread and ReplicaFetcherThread do: incremental fetch sessions, truncation on fetch,
-OFFSET_OUT_OF_RANGE by ListOffsets, a pause after an error, and a partition that *fails* (and stays failed) on exactly
-the answers that fail it there. Its own code reads batches and decodes responses, not the product's hot path.
+It does what AbstractFetcherThread and ReplicaFetcherThread do: incremental fetch sessions, truncation on
+fetch, OFFSET_OUT_OF_RANGE by ListOffsets, a pause after an error, and a partition that *fails* (and stays
+failed) on exactly the answers that fail it there. Its own code reads batches and decodes responses, not
+the product's hot path.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class FollowerLog:
         return self.batches[-1][2] if self.batches else -1
 
     def data(self) -> bytes:
-        return b"".join(batch[3] for batch in self.batches)
+        """What is above the log start; a broker removes the rest segment by segment."""
+        return b"".join(batch[3] for batch in self.batches if batch[1] >= self.log_start)
 
     def truncate(self, offset: int) -> None:
         self.truncations.append(offset)
@@ -81,7 +83,9 @@ class FollowerLog:
 
 
 class FakeFollower:
-    """`await follower.run()` until cancelled; `restart()` loses the session and the connection, not the logs."""
+    """`await follower.run()` until cancelled; `restart()` loses the session and the connection, not the
+    logs.
+    """
 
     def __init__(
         self,
@@ -168,7 +172,8 @@ class FakeFollower:
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         return codec.decode_response(api, version, await reader.readexactly(size))
 
-    # --- fetch ---------------------------------------------------------------------------------------------------
+    # --- fetch
+    # ---------------------------------------------------------------------------------------------------
 
     async def _fetch_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         now = asyncio.get_running_loop().time()

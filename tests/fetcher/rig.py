@@ -136,7 +136,7 @@ class Rig:
         else:
             self.server.handle_offset_for_leader_epoch(exchange)
 
-    # --- mirrors and followers -----------------------------------------------------------------------------------
+    # --- mirrors and followers ---
 
     def add_image(self, topic: str, partitions: int, *, leader_epoch: int = SESSION_EPOCH) -> bytes:
         topic_id = ("t-" + topic).encode().ljust(16, b"\0")[:16]
@@ -145,7 +145,14 @@ class Rig:
             topic,
             {
                 i: PartitionImage(
-                    i, (BROKER_ID, *self.replicas), (BROKER_ID,), self.replicas, (), BROKER_ID, leader_epoch, 1
+                    i,
+                    (BROKER_ID, *self.replicas),
+                    (BROKER_ID,),
+                    self.replicas,
+                    (),
+                    BROKER_ID,
+                    leader_epoch,
+                    1,
                 )
                 for i in range(partitions)
             },
@@ -188,7 +195,7 @@ class Rig:
     def start(self, follower: FakeFollower) -> None:
         self.tasks.append(asyncio.create_task(follower.run()))
 
-    # --- checks --------------------------------------------------------------------------------------------------
+    # --- checks ---
 
     def expected(self, topic: str, partition: int, start: int = 0) -> bytes:
         """The source's bytes with E0 for its leader epochs."""
@@ -210,7 +217,9 @@ class Rig:
         assert follower.protocol_errors == []
         for log in follower.logs.values():
             assert log.failed is None, f"{log.topic}-{log.index} failed on the follower: {log.failed}"
-            assert log.data() == self.expected(log.topic, log.index, log.log_start), f"{log.topic}-{log.index}"
+            assert log.data() == self.expected(log.topic, log.index, log.log_start), (
+                f"{log.topic}-{log.index}"
+            )
 
     async def settled(self, timeout: float = 10.0) -> None:
         """Every follower has everything, and it is the same."""
@@ -221,15 +230,17 @@ class Rig:
     def state(self) -> str:
         lines = [f"budget {self.budget.used} fetchers {self.manager.fetchers}"]
         for mirror in self.directory:
-            source = self.source.partition(mirror.tp).log if mirror.spec.topic in self.source.topics else None
-            lines.append(
-                f"{mirror} failed={mirror.failed} trouble={mirror.trouble} source_end="
-                f"{source and source.log_end_offset} lanes="
-                f"{[(x.window.start, x.position, x.window.bytes, x.followers, x.fetcher, x.suspended) for x in mirror.lanes]}"
-            )
+            topic = self.source.topics.get(mirror.spec.topic)
+            end = topic and topic.partitions[mirror.spec.partition].log.log_end_offset
+            lines.append(f"{mirror} failed={mirror.failed} trouble={mirror.trouble} source_end={end}")
+            for x in mirror.lanes:
+                lines.append(
+                    f"   lane {x.window.start} to {x.position}, {x.window.bytes} bytes, {x.followers}, "
+                    f"{x.fetcher}, suspended={x.suspended}"
+                )
             for replica, follower in self.followers.items():
                 log = follower.logs[mirror.spec.topic_id, mirror.spec.partition]
-                lines.append(f"   replica {replica}: end {log.end} hw {log.high_watermark} failed {log.failed} {log.errors[-5:]}")
+                lines.append(f"   replica {replica}: end {log.end} hw {log.high_watermark} {log.failed}")
         return "\n".join(lines)
 
 
