@@ -22,6 +22,7 @@ from linker.target import (
     TargetCluster,
 )
 from wire.cluster import Cluster
+from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
 
@@ -51,6 +52,14 @@ class Member:
         await self.target.serve(30)
         return self.target
 
+    async def remove(self) -> None:
+        """A test that failed must not leave its broker id taken in a cluster that others use."""
+        image = self.target.image.brokers.get(self.target.broker_id)
+        if not self.task.done() and image and image.incarnation_id == self.target.identity.incarnation_id:
+            await self.target.channel.call(
+                "unregister_broker", {"broker_id": self.target.broker_id}, timeout=10, idempotent=True
+            )
+
     async def stop(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -68,7 +77,7 @@ async def make_member() -> AsyncIterator[Callable[..., Member]]:
         *,
         security: ClientSecurity | None = None,
         listener: AdvertisedListener = SIDECAR,
-        by_controllers: bool = False,
+        controllers: str = "",
         **options: Any,
     ) -> Member:
         security = security or ClientSecurity.plaintext()
@@ -80,7 +89,7 @@ async def make_member() -> AsyncIterator[Callable[..., Member]]:
         target = TargetCluster(
             Cluster("target", parse_bootstrap(kafka.bootstrap), security, "linker-test"),
             controller_security=security,
-            controller_bootstrap=parse_bootstrap(kafka.controller_bootstrap) if by_controllers else (),
+            controller_bootstrap=parse_bootstrap(controllers) if controllers else (),
             identity=identity or Identity.create(900),
             save=save,
             listeners=[listener],
@@ -91,7 +100,10 @@ async def make_member() -> AsyncIterator[Callable[..., Member]]:
 
     yield make
     for member in members:
-        await member.stop()
+        try:
+            await member.remove()
+        finally:
+            await member.stop()
 
 
 async def eventually(condition: Callable[[], bool], timeout: float = 30.0) -> None:
@@ -204,9 +216,12 @@ async def test_placement_leaves_the_cordoned_sidecar_alone(
         timeout=20,
     )
     assert int(answer.topics[0].error_code) == 0
-    await target.metadata.wait_for(
-        lambda image: True if len(image.topics_by_name[topic].partitions) == 24 else None, 10
-    )
+
+    def placed(image: ClusterImage) -> bool | None:
+        there = image.topics_by_name.get(topic)
+        return True if there is not None and len(there.partitions) == 24 else None
+
+    await target.metadata.wait_for(placed, 10)
     assert not any(900 in p.replicas for p in target.image.topics_by_name[topic].partitions.values())
     await target.operations.delete_topic(topic)
     await target.leave(30)
@@ -222,7 +237,9 @@ async def test_a_restart_under_the_same_identity_changes_nothing(
     before = dict(target.image.topics_by_name[topic].partitions)
     epoch = target.identity.broker_epoch
     await first.stop()
-    again = await make_member(target_cluster, first.saved[-1], by_controllers=True).up()
+    again = await make_member(
+        target_cluster, first.saved[-1], controllers=target_cluster.controller_bootstrap
+    ).up()
     assert again.identity.broker_epoch == epoch
     assert again.image.topics_by_name[topic].partitions == before
     await again.operations.delete_topic(topic)
@@ -246,9 +263,8 @@ async def test_another_cluster(
     stored = Identity(900, bytes(15) + b"\x11", bytes(15) + b"\x12", 7, source_cluster.cluster_id)
     with pytest.raises(ClusterIdChanged, match=f"belongs to cluster {source_cluster.cluster_id}"):
         await make_member(target_cluster, stored).target.join(30)
-    wrong = parse_bootstrap(source_cluster.controller_bootstrap)
     with pytest.raises(ClusterIdChanged, match="belongs to another cluster"):
-        await make_member(target_cluster, controller_bootstrap=wrong).target.join(30)
+        await make_member(target_cluster, controllers=source_cluster.controller_bootstrap).target.join(30)
 
 
 async def test_quorum_of_three_with_snapshots(
