@@ -7,7 +7,7 @@ What a fence promises. When ``pending()`` is empty for a fenced partition, every
 sent for it has
 
 - been answered by the source (written or refused: the source will not touch it again), or
-- been sent again under the same producer id, epoch and sequence and answered (a late first copy is a duplicate
+- been sent again under the same producer id, epoch and sequence and answered (a late copy is a duplicate
   that the source drops), or
 - been lost with its connection at least ``settle_grace`` seconds ago.
 
