@@ -101,8 +101,10 @@ class ClientSecurity:
             raise InvalidSecurityConfig(
                 f"{prefix}ssl.endpoint.identification.algorithm={algorithm}: only https or empty is known"
             )
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=tls.trust)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies peer and host name
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if tls.trust is None:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         context.check_hostname = algorithm == "https"
         tls.load_into(context)
         return cls(protocol, sasl, tls, algorithm == "https", context)

@@ -147,6 +147,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def finish(self) -> None:
+        """Close once what was answered has left."""
+        if self._transport is not None:
+            self._transport.close()
+
     @property
     def open_exchanges(self) -> int:
         return len(self._open)
@@ -330,6 +335,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         # Set once the listener is closing and no exchange is open any more.
         self._quiet = asyncio.Event()
+        # Set once, besides, no connection is left.
+        self._empty = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -345,6 +352,8 @@ class Listener:
         """An exchange or a connection ended; what close() waits for."""
         if self.closing and not any(connection.open_exchanges for connection in self.connections):
             self._quiet.set()
+            if not self.connections:
+                self._empty.set()
 
     async def close(self, grace: float = 0.0) -> None:
         """Accept nothing more, give open exchanges `grace` seconds to be answered, then close every
@@ -358,6 +367,9 @@ class Listener:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._quiet.wait()
+                for connection in list(self.connections):
+                    connection.finish()
+                await self._empty.wait()
         except TimeoutError:
             pass  # who is not answered by now sees the connection close
         for connection in list(self.connections):
