@@ -73,7 +73,7 @@ def patch_batches(
     chunks: list[Chunk] = []
     epochs: list[tuple[int, int]] = []
     batches = largest = 0
-    next_offset = -1
+    floor = 0  # where the next batch may begin: after the one before it, and never below zero
     pos = chunk_start = start
     chunk_base = -1
     chunk_limit = start + chunk_bytes
@@ -81,8 +81,8 @@ def patch_batches(
     while pos <= last_header:
         base, length, epoch, magic, delta = unpack(buf, pos)
         batch_end = pos + 12 + length
-        if magic != 2 or length < MIN_LENGTH or base < next_offset or base < 0 or delta < 0:
-            raise _bad_batch(pos, base, length, magic, delta, next_offset)
+        if magic != 2 or length < MIN_LENGTH or base < floor or delta < 0:
+            raise _bad_batch(pos, base, length, magic, delta, floor)
         if batch_end > end:
             break
         if epoch != last_epoch:
@@ -93,21 +93,21 @@ def patch_batches(
         if chunk_base < 0:
             chunk_base = base
         elif batch_end > chunk_limit:
-            chunks.append(Chunk(chunk_start, pos, chunk_base, next_offset))
+            chunks.append(Chunk(chunk_start, pos, chunk_base, floor))
             chunk_start = pos
             chunk_base = base
             chunk_limit = pos + chunk_bytes
-        next_offset = base + delta + 1
+        floor = base + delta + 1
         if length > largest:
             largest = length
         batches += 1
         pos = batch_end
     else:
         _check_stub(buf, pos, end)
-    if batches:
-        chunks.append(Chunk(chunk_start, pos, chunk_base, next_offset))
-        largest += LENGTH_OVERHEAD
-    return Walk(chunks, next_offset, epochs, batches, largest)
+    if not batches:
+        return Walk(chunks, -1, epochs, 0, 0)
+    chunks.append(Chunk(chunk_start, pos, chunk_base, floor))
+    return Walk(chunks, floor, epochs, batches, largest + LENGTH_OVERHEAD)
 
 
 def _bad_batch(pos: int, base: int, length: int, magic: int, delta: int, floor: int) -> MalformedFrame:
@@ -156,22 +156,28 @@ def seek_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
     return end
 
 
-def clip_batches(buf: Buffer, start: int, end: int, max_bytes: int) -> int:
-    """End of the whole batches from `start` that fit into max_bytes, never less than one batch.
+def clip_batches(
+    buf: Buffer, start: int, end: int, max_bytes: int, max_offset: int, *, at_least_one: bool = True
+) -> tuple[int, int]:
+    """(end, next offset) of the whole batches from `start` that fit into max_bytes and end at max_offset at
+    most.
 
-    Only for bytes that patch_batches has walked.
+    With at_least_one the first batch comes whatever its size; (start, -1) if there is none. Only for bytes
+    that patch_batches has walked.
     """
-    if end - start <= max_bytes:
-        return end
-    unpack = INT32.unpack_from
+    unpack = _unpack_walk
     limit = start + max_bytes
     pos = start
+    next_offset = -1
     while pos < end:
-        batch_end = pos + LENGTH_OVERHEAD + int(unpack(buf, pos + 8)[0])
-        if batch_end > limit and pos > start:
-            return pos
+        base, length, _, _, delta = unpack(buf, pos)
+        batch_end = pos + LENGTH_OVERHEAD + length
+        after = base + delta + 1
+        if (batch_end > limit or after > max_offset) and not (at_least_one and pos == start):
+            break
         pos = batch_end
-    return end
+        next_offset = after
+    return pos, next_offset
 
 
 class BatchHeader(NamedTuple):

@@ -169,7 +169,8 @@ def _partition_tags(result: FetchPartitionResult) -> bytes:
 
 def _check_size(result: FetchPartitionResult, version: int) -> None:
     """A wrong size would shift every byte after it and show up as nonsense at the follower."""
-    if sum(map(len, result.records)) != result.size:
+    records = result.records
+    if (len(records[0]) if len(records) == 1 else sum(map(len, records))) != result.size:
         raise LocalProtocolError(
             f"partition {result.index}: size {result.size} is not the records' size", api=API, version=version
         )

@@ -1,4 +1,4 @@
-"""Property tests here must not fail because a machine is busy: hypothesis' own per-example deadline is off."""
+"""A busy machine must not fail a property test: hypothesis' deadline per example is off."""
 
 from hypothesis import settings
 

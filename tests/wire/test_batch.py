@@ -1,4 +1,4 @@
-"""Record batches: the epoch-stamping walk over every prefix and split, headers, records of every codec, hostile bytes."""
+"""Record batches: the stamping walk over every prefix and split, headers, every codec, hostile bytes."""
 
 from __future__ import annotations
 
@@ -81,10 +81,14 @@ def test_every_prefix_of_a_run_is_patched_and_cut_right(
     original = b"\xee" * lead + b"".join(batches)
     ends = [lead + sum(map(len, batches[: n + 1])) for n in range(len(batches))]
     # Byte by byte around the borders, every 7th byte elsewhere: each prefix takes a new walk.
-    stops = {stop for end in [lead, *ends] for stop in range(end - 2, end + 20)} | set(range(lead, len(original), 7))
+    stops = {stop for end in [lead, *ends] for stop in range(end - 2, end + 20)} | set(
+        range(lead, len(original), 7)
+    )
     for stop in sorted(stop for stop in stops if lead <= stop <= len(original)):
         buffer = bytearray(original)
-        walk = patch_batches(memoryview(buffer) if as_view else buffer, lead, stop, EPOCH, chunk_bytes, last_epoch)
+        walk = patch_batches(
+            memoryview(buffer) if as_view else buffer, lead, stop, EPOCH, chunk_bytes, last_epoch
+        )
         whole = [batch for batch, end in zip(batches, ends, strict=True) if end <= stop]
         assert walk.batches == len(whole)
         assert walk.next_offset == (fields(whole[-1])[2] if whole else -1)
@@ -206,17 +210,26 @@ def test_flipped_bytes_are_malformed_or_give_chunks_inside_the_buffer(
         at = chunk.end
 
 
-@given(runs(), st.integers(1, 1000))
-def test_seek_and_clip_agree_with_a_plain_search(batches: list[bytes], max_bytes: int) -> None:
+@given(runs(), st.integers(0, 1000), st.integers(0, 30), st.booleans())
+def test_seek_and_clip_agree_with_a_plain_search(
+    batches: list[bytes], max_bytes: int, span: int, at_least_one: bool
+) -> None:
     buffer = b"".join(batches)
     starts = [sum(map(len, batches[:n])) for n in range(len(batches))]
-    for at, batch in zip(starts, batches, strict=True):
+    for number, batch in enumerate(batches):
+        at = starts[number]
         base, _, after = fields(batch)
         for offset in (base, after - 1):
             assert seek_batch(buffer, 0, len(buffer), offset) == at
-        end = clip_batches(buffer, at, len(buffer), max_bytes)
-        fitting = [s + len(b) for s, b in zip(starts, batches, strict=True) if s >= at and s + len(b) - at <= max_bytes]
-        assert end == max(fitting, default=at + len(batch))
+        expected = (at, -1)
+        for start, candidate in zip(starts[number:], batches[number:], strict=True):
+            end, next_offset = start + len(candidate), fields(candidate)[2]
+            fits = end - at <= max_bytes and next_offset <= base + span
+            if not fits and not (at_least_one and start == at):
+                break
+            expected = (end, next_offset)
+        clipped = clip_batches(buffer, at, len(buffer), max_bytes, base + span, at_least_one=at_least_one)
+        assert clipped == expected
     after_all = fields(batches[-1])[2] if batches else 0
     assert seek_batch(buffer, 0, len(buffer), after_all) == len(buffer)
 
@@ -226,9 +239,11 @@ def test_headers_are_what_an_independent_reader_sees(batches: list[bytes]) -> No
     buffer = b"".join(batches)
     headers = list(iter_batch_headers(buffer, 0, len(buffer)))
     assert [
-        (h.position, h.size, h.base_offset, h.last_offset, h.leader_epoch, h.crc, h.record_count) for h in headers
+        (h.position, h.size, h.base_offset, h.last_offset, h.leader_epoch, h.crc, h.record_count)
+        for h in headers
     ] == [
-        (b.position, b.size, b.base_offset, b.last_offset, b.leader_epoch, b.crc, b.count) for b in parse_batches(buffer)
+        (b.position, b.size, b.base_offset, b.last_offset, b.leader_epoch, b.crc, b.count)
+        for b in parse_batches(buffer)
     ]
 
 
@@ -299,7 +314,9 @@ COMPRESS = {
 def compressed_batch(codec: str, payload: bytes, count: int, attributes: int = 0) -> bytearray:
     number, compress = COMPRESS[codec]
     body = compress(payload)
-    tail = struct.pack(">hiqqqhii", attributes | number, max(count - 1, 0), 1000, 5000, -1, -1, -1, count) + body
+    tail = (
+        struct.pack(">hiqqqhii", attributes | number, max(count - 1, 0), 1000, 5000, -1, -1, -1, count) + body
+    )
     return bytearray(struct.pack(">qiibI", 100, len(tail) + 9, 0, 2, crc32c(tail)) + tail)
 
 

@@ -1,4 +1,4 @@
-"""The hand-written Fetch codec against the schema codec: every version, random contents, both directions, hostile bytes."""
+"""Fetch by hand against the schema codec: every version, random contents, both directions; hostile bytes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,9 @@ def test_every_version_of_a_request_round_trips() -> None:
 
 
 def test_a_follower_that_does_not_track_the_high_watermark_shows_as_minus_one() -> None:
-    request = FetchRequest(18, 1, 5, topics=[(b"\1" * 16, [FetchPartition(0, 1, 2, 3, 4, 5, HIGH_WATERMARK_UNSUPPORTED)])])
+    request = FetchRequest(
+        18, 1, 5, topics=[(b"\1" * 16, [FetchPartition(0, 1, 2, 3, 4, 5, HIGH_WATERMARK_UNSUPPORTED)])]
+    )
     frame, body = schema_request(request)
     assert parse_fetch_request(frame, body, 18).topics[0][1][0].high_watermark == -1
 
@@ -228,7 +230,10 @@ def schema_response(version: int, topics: list[Any], top: dict[str, Any]) -> byt
             if p.diverging is not None:
                 entry["diverging_epoch"] = {"epoch": p.diverging[0], "end_offset": p.diverging[1]}
             if p.current_leader is not None:
-                entry["current_leader"] = {"leader_id": p.current_leader[0], "leader_epoch": p.current_leader[1]}
+                entry["current_leader"] = {
+                    "leader_id": p.current_leader[0],
+                    "leader_epoch": p.current_leader[1],
+                }
             entries.append(entry)
         responses.append({key_name: key, "partitions": entries})
     fields["responses"] = responses
@@ -336,7 +341,9 @@ FULL_RESULT = FetchPartitionResult(
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_request_cut_at_any_byte_is_malformed(version: int) -> None:
-    request = FetchRequest(version, topics=[("topic" if version < 13 else b"\1" * 16, FULL_REQUEST.topics[0][1])])
+    request = FetchRequest(
+        version, topics=[("topic" if version < 13 else b"\1" * 16, FULL_REQUEST.topics[0][1])]
+    )
     request.forgotten = [("topic" if version < 13 else b"\2" * 16, [1, 2])]
     frame, body = schema_request(request)
     for end in range(body, len(frame)):
@@ -348,7 +355,9 @@ def test_a_request_cut_at_any_byte_is_malformed(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(12, 19))
 def test_a_response_cut_at_any_byte_is_malformed(version: int) -> None:
-    frame = schema_response(version, [("t" if version < 13 else b"\1" * 16, [FULL_RESULT])], {"throttle_ms": 1})
+    frame = schema_response(
+        version, [("t" if version < 13 else b"\1" * 16, [FULL_RESULT])], {"throttle_ms": 1}
+    )
     for end in range(len(frame)):
         with pytest.raises(MalformedFrame):
             parse_fetch_response(frame[:end], version)
@@ -357,9 +366,16 @@ def test_a_response_cut_at_any_byte_is_malformed(version: int) -> None:
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6), st.integers(4, 18))
-def test_flipped_bytes_of_a_request_are_malformed_or_valid(flips: list[tuple[int, int]], version: int) -> None:
-    request = FetchRequest(version, topics=[("topic" if version < 13 else b"\1" * 16, FULL_REQUEST.topics[0][1])])
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6),
+    st.integers(4, 18),
+)
+def test_flipped_bytes_of_a_request_are_malformed_or_valid(
+    flips: list[tuple[int, int]], version: int
+) -> None:
+    request = FetchRequest(
+        version, topics=[("topic" if version < 13 else b"\1" * 16, FULL_REQUEST.topics[0][1])]
+    )
     frame, body = schema_request(request)
     damaged = bytearray(frame)
     for position, value in flips:
@@ -372,7 +388,10 @@ def test_flipped_bytes_of_a_request_are_malformed_or_valid(flips: list[tuple[int
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6), st.integers(12, 18))
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6),
+    st.integers(12, 18),
+)
 def test_flipped_bytes_of_a_response_are_malformed_or_point_into_the_frame(
     flips: list[tuple[int, int]], version: int
 ) -> None:
@@ -392,7 +411,10 @@ def test_flipped_bytes_of_a_response_are_malformed_or_point_into_the_frame(
 @given(st.binary(max_size=300), st.integers(4, 18))
 @example(b"\xff" * 100, 18)
 def test_garbage_is_malformed_or_valid(data: bytes, version: int) -> None:
-    for parse in (lambda: parse_fetch_request(data, 0, version), lambda: parse_fetch_response(data, max(version, 12))):
+    for parse in (
+        lambda: parse_fetch_request(data, 0, version),
+        lambda: parse_fetch_response(data, max(version, 12)),
+    ):
         try:
             parse()
         except MalformedFrame:

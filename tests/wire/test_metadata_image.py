@@ -1,4 +1,4 @@
-"""The cluster image: Kafka's replay rules one by one, then random logs over every prefix, every split, and as snapshots."""
+"""The cluster image: Kafka's replay rules one by one; random logs by every prefix, split, as snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from tests.fakes.metadata_records import encode_batch, encode_record, leader_change, snapshot_bytes
 from wire.batch import iter_batch_headers
 from wire.errors import MalformedFrame, UnsupportedApi
-from wire.metadata import ClusterImage, Endpoint, MetadataRecord, PartitionImage, load_snapshot, replay_batches
+from wire.metadata import (
+    ClusterImage,
+    Endpoint,
+    MetadataRecord,
+    PartitionImage,
+    load_snapshot,
+    replay_batches,
+)
 from wire.metadata.decode import decode_metadata_value
 
 T1, T2 = b"1" * 16, b"2" * 16
@@ -90,7 +97,12 @@ def test_every_change_counts_the_partition_epoch_and_only_a_given_leader_the_lea
     assert image.replay(change(isr=[1, 2])) == {T1}
     partition = image.partition(T1, 0)
     assert partition is not None
-    assert (partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch) == ((1, 2), 1, 5, 10)
+    assert (partition.isr, partition.leader, partition.leader_epoch, partition.partition_epoch) == (
+        (1, 2),
+        1,
+        5,
+        10,
+    )
     image.replay(change(leader=1))  # the same leader again still bumps
     image.replay(change(leader=-1))
     partition = image.partition(T1, 0)
@@ -110,7 +122,12 @@ def test_null_keeps_and_empty_clears() -> None:
     image.replay(change(isr=[], eligible_leader_replicas=[], last_known_elr=[], leader_recovery_state=1))
     partition = image.partition(T1, 0)
     assert partition is not None
-    assert (partition.isr, partition.elr, partition.last_known_elr, partition.leader_recovery_state) == ((), (), (), 1)
+    assert (partition.isr, partition.elr, partition.last_known_elr, partition.leader_recovery_state) == (
+        (),
+        (),
+        (),
+        1,
+    )
 
 
 def test_clearing_the_elr_is_a_change_of_the_partitions_that_have_one() -> None:
@@ -219,7 +236,10 @@ def test_features_configs_and_producer_ids() -> None:
     image.replay(TOPIC)
     touched = image.replay(record("ConfigRecord", resource_type=2, resource_name="t", name="a", value="1"))
     assert touched == {T1}
-    assert image.replay(record("ConfigRecord", resource_type=4, resource_name="1", name="b", value="2")) == frozenset()
+    assert (
+        image.replay(record("ConfigRecord", resource_type=4, resource_name="1", name="b", value="2"))
+        == frozenset()
+    )
     assert image.configs == {(2, "t"): {"a": "1"}, (4, "1"): {"b": "2"}}
     image.replay(record("ConfigRecord", resource_type=2, resource_name="t", name="a", value=None))
     image.replay(record("ConfigRecord", resource_type=2, resource_name="t", name="never", value=None))
@@ -302,7 +322,9 @@ def logs(draw: st.DrawFn, steps: int = 25) -> list[bytes]:
         elif kind in (2, 3, 4) and partitions:
             topic, index = draw(st.sampled_from(sorted(partitions)))
             fields: dict[str, Any] = draw(
-                st.fixed_dictionaries({}, optional={"isr": replicas, "leader": st.integers(-1, 3), "replicas": replicas})
+                st.fixed_dictionaries(
+                    {}, optional={"isr": replicas, "leader": st.integers(-1, 3), "replicas": replicas}
+                )
             )
             emit("PartitionChangeRecord", topic_id=topic, partition_id=index, **fields)
         elif kind == 5 and names:
@@ -312,11 +334,21 @@ def logs(draw: st.DrawFn, steps: int = 25) -> list[bytes]:
             emit("RemoveTopicRecord", topic_id=topic)
         elif kind == 6:
             value = draw(st.none() | st.sampled_from(["1", "2"]))
-            emit("ConfigRecord", resource_type=2, resource_name=draw(st.sampled_from("xyz")), name="k", value=value)
+            emit(
+                "ConfigRecord",
+                resource_type=2,
+                resource_name=draw(st.sampled_from("xyz")),
+                name="k",
+                value=value,
+            )
         elif kind == 7:
-            emit("BrokerRegistrationChangeRecord", broker_id=1, broker_epoch=1, fenced=draw(st.integers(-1, 1)))
+            emit(
+                "BrokerRegistrationChangeRecord", broker_id=1, broker_epoch=1, fenced=draw(st.integers(-1, 1))
+            )
         elif kind == 8:
-            emit("ProducerIdsRecord", broker_id=1, broker_epoch=1, next_producer_id=draw(st.integers(0, 10**6)))
+            emit(
+                "ProducerIdsRecord", broker_id=1, broker_epoch=1, next_producer_id=draw(st.integers(0, 10**6))
+            )
         elif not in_transaction:
             emit("BeginTransactionRecord")
             in_transaction = True
@@ -398,7 +430,9 @@ def test_every_split_of_a_log_gives_the_same_image(batches: list[bytes]) -> None
 
 @settings(max_examples=60)
 @given(logs(), st.data())
-def test_nothing_at_or_above_the_high_watermark_is_replayed(batches: list[bytes], data: st.DataObject) -> None:
+def test_nothing_at_or_above_the_high_watermark_is_replayed(
+    batches: list[bytes], data: st.DataObject
+) -> None:
     joined = b"".join(batches)
     headers = list(iter_batch_headers(joined, 0, len(joined)))
     committed = data.draw(st.integers(0, len(batches)))
@@ -413,7 +447,10 @@ def test_nothing_at_or_above_the_high_watermark_is_replayed(batches: list[bytes]
 
 def snapshot_values(image: ClusterImage) -> list[bytes]:
     """What a controller would write as a snapshot of this image."""
-    values = [encode_record("FeatureLevelRecord", {"name": n, "feature_level": v}) for n, v in image.features.items()]
+    values = [
+        encode_record("FeatureLevelRecord", {"name": n, "feature_level": v})
+        for n, v in image.features.items()
+    ]
     for broker in image.brokers.values():
         fields = {
             "broker_id": broker.id,
@@ -452,12 +489,16 @@ def test_an_image_from_a_snapshot_is_the_image_from_the_log(old: list[bytes], ba
     expected, _ = one_by_one(batches)
     image, _ = one_by_one(old)
     before = set(image.topics_by_id)
-    touched = load_snapshot(image, snapshot_bytes(3, snapshot_values(expected)), expected.offset + 1, expected.epoch)
+    touched = load_snapshot(
+        image, snapshot_bytes(3, snapshot_values(expected)), expected.offset + 1, expected.epoch
+    )
     assert state(image) == state(expected)
     assert (image.offset, image.epoch) == (expected.offset, expected.epoch)
     assert touched == before | set(expected.topics_by_id)
     # and the log goes on from there
-    more = encode_batch(image.offset + 1, image.epoch, [encode_record("TopicRecord", {"name": "n", "topic_id": B})])
+    more = encode_batch(
+        image.offset + 1, image.epoch, [encode_record("TopicRecord", {"name": "n", "topic_id": B})]
+    )
     assert replay_batches(image, more) == {B}
 
 

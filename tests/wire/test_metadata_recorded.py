@@ -1,4 +1,4 @@
-"""A recorded log of a stock cluster: our decoding against Kafka's own, our replay against Kafka's own snapshot."""
+"""A recorded log of a stock cluster: decoded as Kafka does, replayed to what Kafka's own snapshot says."""
 
 from __future__ import annotations
 
@@ -55,7 +55,12 @@ def test_every_record_is_decoded_as_kafka_decodes_it(name: str) -> None:
     for line in lines:
         item = json.loads(line)
         expected.append(
-            (item["offset"], item["type"], item["version"], struct_from_json(item["data"], schemas[item["type"]]))
+            (
+                item["offset"],
+                item["type"],
+                item["version"],
+                struct_from_json(item["data"], schemas[item["type"]]),
+            )
         )
     decoded = [
         (record.offset, *decode_metadata_value(record.value))
@@ -82,7 +87,7 @@ def everything(image: ClusterImage) -> tuple[Any, ...]:
 
 
 def test_replaying_the_log_gives_what_the_controller_wrote_as_its_snapshot() -> None:
-    """The controller's own replay is the judge of ours: partition and leader epochs, broker states, configs."""
+    """The controller's replay is the judge of ours: partition and leader epochs, broker states, configs."""
     from_log, from_snapshot = ClusterImage(), ClusterImage()
     replay_batches(from_log, (DATA / FILES[0]).read_bytes(), high_watermark=SNAPSHOT_END)
     load_snapshot(from_snapshot, (DATA / FILES[1]).read_bytes(), SNAPSHOT_END, SNAPSHOT_EPOCH)
