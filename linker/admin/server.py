@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wire.errors import LinkerError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 10.0
 STOP_TIMEOUT = 5.0
+HEADER_TIMEOUT = 10.0
 MAX_CONNECTIONS = 64
 
 
@@ -31,6 +33,33 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Protocol(H11Protocol):
+    """Closes connections whose next request does not come.
+
+    uvicorn waits for headers for ever, and as many silent peers as MAX_CONNECTIONS would lock everybody out.
+    """
+
+    _watch: asyncio.TimerHandle | None = None
+    _last_cycle: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch = self.loop.call_later(HEADER_TIMEOUT, self._close_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def _close_if_silent(self) -> None:
+        """A cycle is a request with complete headers; the same answered one twice: none came since."""
+        if (self.cycle is None or self.cycle.response_complete) and self.cycle is self._last_cycle:
+            self.transport.close()
+            return
+        self._last_cycle = self.cycle
+        self._watch = self.loop.call_later(HEADER_TIMEOUT, self._close_if_silent)
+
+
 class AdminServer:
     """`await start()`, then `.port`; `await close()` lets requests under way finish within the grace time."""
 
@@ -42,7 +71,7 @@ class AdminServer:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=_Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -12,6 +12,7 @@ import pytest
 
 from linker.admin import api as api_module
 from linker.admin import limits
+from linker.admin import server as server_module
 from linker.admin.api import create_app
 from linker.admin.server import AdminServer, AdminServerError
 from linker.admin.service import LinkService, PreflightFailed
@@ -234,6 +235,18 @@ def test_a_body_that_never_comes(api: Running, monkeypatch: pytest.MonkeyPatch) 
     with _raw(api) as peer:
         peer.sendall(b"POST /v1/links HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert b" 408 " in peer.recv(4096)
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_headers_that_never_end(api: Running, monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    """As the first request and after one that was answered; half a header, then silence."""
+    monkeypatch.setattr(server_module, "HEADER_TIMEOUT", 0.2)
+    with _raw(api) as peer:
+        peer.sendall(before + b"GET /healthz HTTP/1.1\r\nHost: lo")
+        seen = b""
+        while chunk := peer.recv(4096):
+            seen += chunk
+    assert seen.count(b" 200 ") == bool(before)
 
 
 @pytest.mark.parametrize(
