@@ -66,6 +66,8 @@ class Session:
     def __init__(self, session_id: int, replica_id: int, by_id: bool, now: float) -> None:
         self.id = session_id
         self.replica_id = replica_id
+        #: Epoch of the broker incarnation that fetches, -1 before Fetch v15 (KIP-903).
+        self.replica_epoch = -1
         self.by_id = by_id
         self.epoch = 1
         self.created = now

@@ -117,6 +117,7 @@ class FollowerAnswers:
             partition.session.replica_id, request.fetch_offset, request.log_start_offset, now
         )
         progress.session = partition.session
+        progress.broker_epoch = partition.session.replica_epoch
         partition.progress = progress
 
     def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> Answer:

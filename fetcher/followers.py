@@ -122,6 +122,7 @@ class FollowerServer:
             session = created or Session(0, request.replica_id, by_id, now)
         session.connection = exchange.connection
         session.last_used = now
+        session.replica_epoch = request.replica_epoch
         for partition in session.update(request):
             self._answers.note_fetch(partition, now)
         if not full and not session.partitions:

@@ -57,6 +57,7 @@ class FollowerProgress:
     """How far one replica has copied, by its own fetches."""
 
     __slots__ = (
+        "broker_epoch",
         "caught_up_monotonic",
         "fetch_offset",
         "high_watermark_sent",
@@ -68,6 +69,8 @@ class FollowerProgress:
 
     def __init__(self) -> None:
         self.fetch_offset = UNKNOWN_OFFSET
+        #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.
+        self.broker_epoch = -1
         self.log_start_offset = UNKNOWN_OFFSET
         self.last_fetch = 0.0
         #: Last time its fetch offset was at the high watermark.
@@ -346,6 +349,14 @@ class MirrorPartition:
         progress = self.followers.get(replica)
         if progress is not None:
             self._leave_lane(replica, progress)
+
+    def forget_followers(self) -> None:
+        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until it asks."""
+        for replica in list(self.followers):
+            self._leave_lane(replica, self.followers[replica], close=False)
+        self.followers.clear()
+        self._close_empty_lanes()
+        self.notify()
 
     def leave_behind_log_start(self) -> None:
         """Readers below the source's log start have nothing to read there; their next fetch decides."""

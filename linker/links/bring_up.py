@@ -23,10 +23,11 @@ from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
+from linker.links.configs import topic_configs
 from linker.target import TargetCluster
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.metadata.image import CONFIG_TOPIC, ClusterImage, PartitionImage, TopicImage
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
 _CALL_TIMEOUT = 15.0
 _LATEST, _EARLIEST = -1, -2
-_DEFAULT_SEGMENT_BYTES = 1 << 30
 
 
 class BringUp:
@@ -138,7 +138,7 @@ class BringUp:
             mirror = self._controller.image.mirrors[self._link, topic]
             await self._adopt(mirror, found)
             await self._establish(mirror, found)
-            self._serve(mirror)
+            await self._serve(mirror)
             await self._reassign(mirror, found)
 
     async def _topic(self, mirror: MirrorTopic) -> TopicImage | None:
@@ -224,17 +224,19 @@ class BringUp:
                 )
         return {tp: result.offset for tp, result in results.items()}
 
-    def _serve(self, mirror: MirrorTopic) -> None:
+    async def _serve(self, mirror: MirrorTopic) -> None:
         """Give to the fetchers what they do not have yet."""
-        specs = []
+        waiting = []
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
             if state.tp in self._fetcher.partitions or state.phase in ENDED or state.session_epoch < 0:
                 continue
             if state.phase in (Phase.FAILED, Phase.HANDED_OVER):
                 continue
-            specs.append(self._spec(mirror, state))
-        if not specs:
+            waiting.append(state)
+        if not waiting:
             return
+        segment_bytes = await self._segment_bytes(mirror.topic)
+        specs = [self._spec(mirror, state, segment_bytes) for state in waiting]
         self._fetcher.add(specs)
         image = self._target.image
         for spec in specs:
@@ -244,7 +246,7 @@ class BringUp:
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
 
-    def _spec(self, mirror: MirrorTopic, state: PartitionState) -> MirrorSpec:
+    def _spec(self, mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
         return MirrorSpec(
             link=self._link,
             topic=mirror.topic,
@@ -254,15 +256,15 @@ class BringUp:
             session_epoch=state.session_epoch,
             start_offset=state.start_offset or 0,
             source_epochs=state.source_epochs,
-            segment_bytes=self._segment_bytes(mirror.topic),
+            segment_bytes=segment_bytes,
             target_replicas=mirror.target_replicas[state.partition],
             untruncated=state.untruncated,
         )
 
-    def _segment_bytes(self, topic: str) -> int:
-        configs = self._target.image.configs
-        own = configs.get((CONFIG_TOPIC, topic), {}).get("segment.bytes")
-        return _number(own) if own is not None else _DEFAULT_SEGMENT_BYTES
+    async def _segment_bytes(self, topic: str) -> int:
+        """The effective value: an answer with more bytes than that makes the follower fail the partition."""
+        configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
+        return _number(configs[topic].effective["segment.bytes"])
 
     async def _reassign(self, mirror: MirrorTopic, topic: TopicImage) -> None:
         """Open the reassignment to the real brokers; again, if somebody cancelled it."""

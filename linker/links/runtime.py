@@ -90,7 +90,7 @@ class LinkRuntime:
             rack=self.source.rack,
             limits=FetchLimits(
                 partition_bytes=_int_option(options.get("partition_fetch_bytes"), 1 << 20),
-                request_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
+                max_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
             ),
             fetchers_per_node=_int_option(options.get("fetchers_per_node"), 2),
         )
@@ -102,6 +102,9 @@ class LinkRuntime:
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = "the source was not reached yet"
         self.unavailable_since: float | None = time.monotonic()
+        #: Counters of partitions that are not served any more.
+        self.fetched_bytes = 0
+        self.served_bytes = 0
         self._verified = asyncio.Event()
         self._resumed = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -228,8 +231,12 @@ class LinkRuntime:
 
     def _release_promoted(self) -> None:
         """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""
-        ended = [state.tp for state in self.controller.image.link_partitions(self.name) if state.phase in ENDED]
-        self.fetcher.remove([tp for tp in ended if tp in self.fetcher.partitions])
+        for state in self.controller.image.link_partitions(self.name):
+            copy = self.fetcher.partitions.get(state.tp)
+            if state.phase in ENDED and copy is not None:
+                self.fetched_bytes += copy.bytes_fetched
+                self.served_bytes += copy.bytes_served
+                self.fetcher.remove([state.tp])
 
     # --- the target changed --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,248 @@
+"""Links, mirrors and partitions as people are shown them: the controller's state joined with what runs now.
+
+Read only. Numbers that are not known are None, never 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.image import ControllerImage
+from controller.phases import PROMOTING, Phase, shown_state
+from controller.state import JobStatus, MirrorTopic
+from controller.state import MirrorPartition as PartitionState
+from controller.state import PromoteJob as Job
+from fetcher.mirror_partition import MirrorPartition
+from linker.admin.models import (
+    Forwarding,
+    MirrorState,
+    MirrorSummary,
+    PartitionLag,
+    PartitionStatus,
+    PromoteJob,
+    PromotePhase,
+    PromoteTopic,
+    ReplicaStatus,
+    Traffic,
+    worst_state,
+)
+from linker.links.runtime import LinkRuntime
+
+
+def moment(wall_ms: int) -> datetime:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)
+
+
+def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
+    """As shown. A partition that is bound but that not every replica has begun to copy is LINKING."""
+    available = runtime.source_available and state.tp not in runtime.events.unavailable
+    shown = MirrorState(shown_state(state.phase, source_available=available).value)
+    if shown is MirrorState.ACTIVE:
+        copy = runtime.fetcher.partitions.get(state.tp)
+        if copy is None or any(replica not in copy.followers for replica in copy.spec.target_replicas):
+            return MirrorState.LINKING
+    return shown
+
+
+def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
+    if state.failure or state.reason:
+        return state.failure or state.reason
+    copy = runtime.fetcher.partitions.get(state.tp)
+    if copy is not None and copy.trouble is not None:
+        return copy.trouble
+    return runtime.trouble or runtime.bring_up.trouble.get(state.topic)
+
+
+def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
+    return PartitionLag(**_lag_fields(runtime, state))
+
+
+def _lag_fields(runtime: LinkRuntime, state: PartitionState) -> dict[str, Any]:
+    copy = runtime.fetcher.partitions.get(state.tp)
+    known = copy is not None and copy.loaded
+    lag = runtime.lag(state.tp)
+    return {
+        "topic": state.topic,
+        "partition": state.partition,
+        "state": partition_state(runtime, state),
+        "reason": partition_reason(runtime, state),
+        "source_start_offset": copy.log_start_offset if copy is not None and known else None,
+        "source_end_offset": copy.high_watermark if copy is not None and known else None,
+        "target_end_offset": _target_end(copy),
+        "lag": lag,
+        "lag_ms": _lag_ms(copy, lag),
+    }
+
+
+def _target_end(copy: MirrorPartition | None) -> int | None:
+    if copy is None:
+        return None
+    offsets = [
+        follower.fetch_offset if (follower := copy.followers.get(replica)) is not None else -1
+        for replica in copy.spec.target_replicas
+    ]
+    return min(offsets) if offsets and min(offsets) >= 0 else None
+
+
+def _lag_ms(copy: MirrorPartition | None, lag: int | None) -> int | None:
+    if copy is None or lag is None:
+        return None
+    if lag == 0:
+        return 0
+    now = time.monotonic()
+    since = [copy.followers[r].caught_up_monotonic for r in copy.spec.target_replicas if r in copy.followers]
+    return int((now - min(since)) * 1000) if since and min(since) > 0 else None
+
+
+def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionStatus:
+    copy = runtime.fetcher.partitions.get(state.tp)
+    end = copy.high_watermark if copy is not None and copy.loaded else None
+    leader = runtime.source.leader(state.tp)
+    replicas = []
+    mirror = runtime.controller.image.mirrors[state.link, state.topic]
+    for broker in mirror.target_replicas[state.partition] if mirror.target_replicas else ():
+        follower = None if copy is None else copy.followers.get(broker)
+        offset = None if follower is None or follower.fetch_offset < 0 else follower.fetch_offset
+        replicas.append(
+            ReplicaStatus(
+                broker=broker,
+                end_offset=offset,
+                lag=None if offset is None or end is None else max(0, end - offset),
+            )
+        )
+    return PartitionStatus(
+        **_lag_fields(runtime, state),
+        leader=state.leader if state.leader >= 0 else None,
+        leader_epoch=state.leader_epoch if state.leader_epoch >= 0 else None,
+        session_epoch=state.session_epoch if state.session_epoch >= 0 else None,
+        isr=list(state.isr),
+        source_leader=None if leader is None else leader.id,
+        replicas=replicas,
+    )
+
+
+def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
+    states = runtime.controller.image.topic_partitions(mirror.link, mirror.topic)
+    shown = [partition_state(runtime, state) for state in states]
+    worst = worst_state(shown, default=MirrorState.LINKING)
+    lags = [partition_lag(runtime, state) for state in states]
+    known = [lag.lag for lag in lags if lag.lag is not None]
+    times = [lag.lag_ms for lag in lags if lag.lag_ms is not None]
+    reason = next(
+        (r for state, one in zip(states, shown, strict=True) if one is worst and (r := partition_reason(runtime, state))),
+        None,
+    )
+    cancelled = runtime.bring_up.cancelled.get(mirror.topic)
+    if reason is None and cancelled:
+        reason = f"its reassignment was cancelled by somebody {cancelled} times and asked for again"
+    return MirrorSummary(
+        link=mirror.link,
+        topic=mirror.topic,
+        state=worst,
+        reason=reason,
+        partitions=mirror.partitions,
+        lag=sum(known) if len(known) == len(lags) else None,
+        max_lag=max(known) if known else None,
+        lag_ms=max(times) if times else None,
+    )
+
+
+def link_state(runtime: LinkRuntime, mirrors: Iterable[MirrorSummary]) -> MirrorState:
+    if not runtime.source_available:
+        return MirrorState.SOURCE_UNAVAILABLE
+    return worst_state((mirror.state for mirror in mirrors), default=MirrorState.ACTIVE)
+
+
+def forwarding(runtime: LinkRuntime) -> Forwarding:
+    guard = runtime.producer_ids
+    return Forwarding(
+        enabled=guard.allowed,
+        reason=guard.reason,
+        target_next_producer_id=guard.target_next or None,
+        source_highest_producer_id=guard.source_highest,
+    )
+
+
+def traffic(runtime: LinkRuntime) -> Traffic:
+    copies = runtime.fetcher.partitions.values()
+    stats = runtime.router.stats
+    return Traffic(
+        fetched_bytes=runtime.fetched_bytes + sum(copy.bytes_fetched for copy in copies),
+        served_bytes=runtime.served_bytes + sum(copy.bytes_served for copy in copies),
+        forwarded_produces=stats.produce_requests,
+        forwarded_bytes=stats.produce_bytes,
+        forward_errors=sum(stats.produce_errors.values()),
+    )
+
+
+# The driver times its steps; people know the phase that a step ends in.
+_TIMED_AS = {
+    "catch_up": PromotePhase.CATCHING_UP,
+    "fence": PromotePhase.FENCED,
+    "align": PromotePhase.ALIGNED,
+    "validate": PromotePhase.VALIDATED,
+    "hand_over": PromotePhase.HANDED_OVER,
+    "finish": PromotePhase.PROMOTED,
+}
+
+
+def job_id(job: Job) -> str:
+    """The id people use: unique over links."""
+    return f"{job.link}-{job.id}"
+
+
+def find_job(image: ControllerImage, text: str) -> Job | None:
+    link, _, number = text.rpartition("-")
+    return image.jobs.get((link, int(number))) if number.isascii() and number.isdigit() else None
+
+
+def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
+    """A job with its topics' phases."""
+    image = runtime.controller.image
+    progress = runtime.progress.get(job.id)
+    topics = []
+    for topic in job.topics:
+        states = [s for tp in job.partitions if tp.topic == topic and (s := image.partitions.get((job.link, tp)))]
+        lags = [runtime.lag(state.tp) for state in states if state.phase in PROMOTING | {Phase.ACTIVE}]
+        known = [lag for lag in lags if lag is not None]
+        topics.append(
+            PromoteTopic(
+                topic=topic,
+                partitions=len(states),
+                phase=_promote_phase(job, states),
+                lag=sum(known) if lags and len(known) == len(lags) else None,
+                reason=next((state.reason for state in states if state.reason), None),
+            )
+        )
+    order = list(PromotePhase)
+    timed = job.phases_ms if progress is None else progress.phases_ms
+    reason = job.reason if progress is None else progress.waiting_for
+    return PromoteJob(
+        id=job_id(job),
+        link=job.link,
+        phase=PromotePhase.ABANDONED
+        if job.status is JobStatus.ABANDONED
+        else PromotePhase.PROMOTED
+        if job.status is JobStatus.DONE
+        else min(
+            (topic.phase for topic in topics if not topic.phase.final), key=order.index, default=PromotePhase.HANDED_OVER
+        ),
+        reason=reason,
+        topics=topics,
+        started_at=moment(job.started_at),
+        finished_at=None if job.ended_at is None else moment(job.ended_at),
+        phases_ms={phase: round(timed[name]) for name, phase in _TIMED_AS.items() if name in timed},
+    )
+
+
+def _promote_phase(job: Job, states: list[PartitionState]) -> PromotePhase:
+    phases = {state.phase for state in states}
+    if phases == {Phase.PROMOTED}:
+        return PromotePhase.PROMOTED
+    running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in phases]
+    if job.status is not JobStatus.RUNNING:
+        return PromotePhase.ABANDONED
+    return running[0] if running else PromotePhase.CATCHING_UP

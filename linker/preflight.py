@@ -1,0 +1,225 @@
+"""What is checked before anything is changed, as findings a person can act on; `create` refuses on the first fatal one,
+`doctor` shows them all.
+
+Only questions are asked here: nothing is created, changed or remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
+from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
+from linker.target import TargetCluster
+from wire.cluster import Cluster
+from wire.errors import LinkerError, error_name
+
+TIMEOUT = 15.0
+#: AclOperation codes (org.apache.kafka.common.acl.AclOperation).
+READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS = 3, 4, 5, 7, 8, 9, 10
+_OPERATION_NAMES = {
+    READ: "READ",
+    WRITE: "WRITE",
+    CREATE: "CREATE",
+    ALTER: "ALTER",
+    DESCRIBE: "DESCRIBE",
+    CLUSTER_ACTION: "CLUSTER_ACTION",
+    DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS",
+}
+_NOT_TOLD = -(1 << 31)
+_UNKNOWN_TOPIC = 3
+
+#: api -> least version the source must speak: Fetch v12 detects a source that lost data, Produce v9 is forwarded.
+SOURCE_NEEDS = {"fetch": 12, "produce": 9, "list_offsets": 4, "metadata": 9, "init_producer_id": 2}
+
+
+class Finding(NamedTuple):
+    """One check. `remedy` says what to do; a fatal finding refuses the change."""
+
+    name: str
+    fatal: bool
+    detail: str
+    remedy: str | None = None
+
+
+class SourceTopic(NamedTuple):
+    """A topic of the source as a mirror will need it."""
+
+    name: str
+    topic_id: bytes | None
+    partitions: int
+    replication_factor: int
+    configs: TopicConfigs
+    plan: ConfigPlan
+
+
+async def check_source(source: Cluster, target: TargetCluster) -> list[Finding]:
+    """Versions and identity of a source that was reached."""
+    findings: list[Finding] = []
+    if source.cluster_id == target.cluster.cluster_id:
+        findings.append(
+            Finding("clusters", True, f"source and target are the same cluster {source.cluster_id}")
+        )
+    for node in sorted(source.nodes):
+        connection = await source.connection(node)
+        for api, needed in SOURCE_NEEDS.items():
+            offered = connection.api_range(api)
+            if offered is None or offered[1] < needed:
+                have = "lacks it" if offered is None else f"has up to v{offered[1]}"
+                findings.append(
+                    Finding(
+                        "source version",
+                        True,
+                        f"the source is too old: {api} v{needed} is needed, broker {node} {have}",
+                        "a source of Kafka 2.8 or later is needed",
+                    )
+                )
+    return findings
+
+
+async def check_target_rights(target: TargetCluster) -> list[Finding]:
+    """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
+    response = await target.cluster.call(
+        "describe_cluster", {"include_cluster_authorized_operations": True}, timeout=TIMEOUT
+    )
+    needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE)
+    return [
+        Finding(
+            "target rights",
+            True,
+            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on Cluster at the target",
+            f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_OPERATION_NAMES[operation]} --cluster",
+        )
+        for operation in needed
+        if not _allowed(int(response.cluster_authorized_operations), operation)
+    ]
+
+
+async def read_source_topics(source: Cluster, topics: Sequence[str]) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+    """(topics that exist, names that do not, findings about rights)."""
+    response = await source.call(
+        "metadata",
+        {
+            "topics": [{"name": topic} for topic in topics],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": True,
+        },
+        timeout=TIMEOUT,
+        version=min(12, (await source.connection(None)).pick_version("metadata", max_version=12)),
+    )
+    missing: list[str] = []
+    findings: list[Finding] = []
+    described = {}
+    for topic in response.topics:
+        name = str(topic.name)
+        code = int(topic.error_code)
+        if code == _UNKNOWN_TOPIC:
+            missing.append(name)
+        elif code:
+            findings.append(
+                Finding(
+                    "source rights",
+                    True,
+                    f"topic {name} at the source: {error_name(code)}",
+                    f"grant DESCRIBE on topic {name} to the link's principal",
+                )
+            )
+        else:
+            described[name] = topic
+            operations = int(topic.topic_authorized_operations)
+            findings += [
+                Finding(
+                    "source rights",
+                    True,
+                    f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {name} at the source",
+                    "kafka-acls.sh --add --allow-principal User:<link> "
+                    f"--operation {_OPERATION_NAMES[operation]} --topic {name}",
+                )
+                for operation in (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
+                if not _allowed(operations, operation)
+            ]
+    if missing or any(finding.fatal for finding in findings):
+        return {}, missing, findings
+    configs = await topic_configs(source, list(described), timeout=TIMEOUT)
+    found = {}
+    for name, topic in described.items():
+        topic_id = getattr(topic, "topic_id", None)
+        found[name] = SourceTopic(
+            name,
+            None if topic_id is None else topic_id.bytes,
+            len(topic.partitions),
+            max((len(partition.replica_nodes) for partition in topic.partitions), default=1),
+            configs[name],
+            plan_configs(configs[name].overrides),
+        )
+    return found, missing, findings
+
+
+def _allowed(operations: int, operation: int) -> bool:
+    """A broker without an authorizer may leave the set out; then everything is allowed."""
+    return operations == _NOT_TOLD or bool(operations >> operation & 1)
+
+
+async def check_configs(
+    target: TargetCluster, topics: Mapping[str, SourceTopic], replication_factors: Mapping[str, int], brokers: Collection[int]
+) -> list[Finding]:
+    """Effective configs that would change data or stop the mirror."""
+    defaults = await topic_defaults(target.cluster, min(brokers), timeout=TIMEOUT)
+    findings: list[Finding] = []
+    for name, topic in topics.items():
+        effective = defaults | dict(topic.plan.create)
+        largest = largest_possible_batch(topic.configs.effective)
+        segment = _number(effective.get("segment.bytes"))
+        if largest is not None and segment is not None and largest > segment:
+            findings.append(
+                Finding(
+                    "segment.bytes",
+                    True,
+                    f"topic {name}: a batch of the source may have {largest} bytes, but the target's segment.bytes is "
+                    f"{segment}: no follower could append it",
+                    f"set segment.bytes on the source topic, or log.segment.bytes at the target, to {largest} or more",
+                )
+            )
+        for found in compare_effective(
+            name, topic.configs.effective, effective, replication_factor=replication_factors[name]
+        ):
+            if found.config != "segment.bytes":
+                findings.append(Finding(found.config, found.fatal, found.message))
+        findings += [
+            Finding(config, False, f"topic {name}: {config} is not copied: {why}") for config, why in topic.plan.skipped.items()
+        ]
+        findings += [
+            Finding(config, False, f"topic {name}: {config} {what}") for config, what in topic.plan.adjusted.items()
+        ]
+    return findings
+
+
+def largest_possible_batch(configs: Mapping[str, str]) -> int | None:
+    """The source cannot have appended a larger batch: it must pass max.message.bytes and fit a segment."""
+    limits = [
+        number
+        for name in ("max.message.bytes", "segment.bytes")
+        if (number := _number(configs.get(name))) is not None
+    ]
+    return min(limits, default=None)
+
+
+def refuse(findings: Collection[Finding]) -> None:
+    """Raise the fatal ones as one line."""
+    fatal = [finding for finding in findings if finding.fatal]
+    if fatal:
+        first = fatal[0]
+        more = f" (and {len(fatal) - 1} more findings; see linker doctor)" if len(fatal) > 1 else ""
+        raise PreflightError(f"{first.detail}{f'; {first.remedy}' if first.remedy else ''}{more}")
+
+
+class PreflightError(LinkerError):
+    """The clusters do not allow what was asked for; nothing was changed."""
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,342 @@
+"""The sidecar process: store, membership, listeners, links and admin API put together, and taken apart in order.
+
+Start: store (locked) -> target found and metadata replayed -> registered -> listeners serve -> links -> unfenced -> admin API.
+A link whose source is away does not keep the others, nor the admin API, from working. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from controller.manager import LinkController
+from controller.state import Link, SidecarIdentity
+from controller.store import SqliteStore
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.followers import FollowerServer
+from linker import __version__
+from linker.config import Config
+from linker.links.mirrors import Mirrors
+from linker.links.runtime import LinkRuntime
+from linker.snapshot import take_snapshot
+from linker.target import AdvertisedListener, Identity, StillHosting, TargetCluster
+from linker.target.registration import hosted_partitions
+from linker.tasks import first_error
+from router.dispatch import Router
+from router.ports import RouterLimits, RouterPorts
+from wire.channel import Channel
+from wire.cluster import Cluster
+from wire.errors import ConnectionLost, LinkerError
+from wire.metadata.image import ClusterImage
+from wire.security import ClientSecurity, ListenerSecurity
+from wire.server import Listener as OpenListener
+from wire.server import ListenerInfo, start_listener
+from wire.types import Node, format_address
+
+log = logging.getLogger(__name__)
+
+_JOIN_TIMEOUT = 60.0
+_SERVE_TIMEOUT = 60.0
+_LISTENER_GRACE = 2.0
+_ANSWER_GRACE = 0.5
+_PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+class CannotListen(LinkerError):
+    """A listener's address cannot be bound."""
+
+
+class Sidecar:
+    """One link broker. `run` until cancelled or until it has left the target cluster."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.version = __version__
+        self.links: dict[str, LinkRuntime] = {}
+        self.copies = MirrorDirectory()
+        self.budget = MemoryBudget(config.sidecar.memory_bytes)
+        self.listeners: list[OpenListener] = []
+        self.advertised: list[AdvertisedListener] = []
+        self.controller: LinkController
+        self.target: TargetCluster
+        self.router: Router
+        self.mirrors: Mirrors
+        self.followers: FollowerServer
+        self._starting: str | None = "the sidecar is starting"
+        self._left = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Returns after it has left the cluster; raises the first error that cannot be waited out."""
+        store_path = self.config.store_path
+        _make_directory(store_path.parent)
+        store = await SqliteStore.open(store_path)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(store.close)
+            self.controller = await LinkController.open(store)
+            await self._join(stack)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    self._group = group
+                    running = group.create_task(self.target.run(), name="target")
+                    await self._start(stack)
+                    if on_ready is not None:
+                        on_ready()
+                    await self._left.wait()
+                    for task in self._tasks.values():
+                        task.cancel()
+                    running.cancel()
+            except BaseExceptionGroup as errors:
+                raise first_error(errors) from errors
+            finally:
+                self._group = None
+
+    async def _join(self, stack: contextlib.AsyncExitStack) -> None:
+        """Everything that the target's membership consists of, not started yet."""
+        settings = self.config.sidecar
+        properties = self.config.target.client_properties()
+        cluster = Cluster(
+            "target",
+            self.config.target.bootstrap_servers(),
+            ClientSecurity.from_properties(properties),
+            properties.get("client.id", f"kafka-linker-{settings.broker_id}"),
+            rack=settings.rack,
+        )
+        stack.push_async_callback(cluster.close)
+        self.advertised = [
+            AdvertisedListener(one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol])
+            for one in settings.client_listeners()
+        ]
+        self.target = TargetCluster(
+            cluster,
+            controller_security=ClientSecurity.from_properties(self.config.target.controller_properties()),
+            identity=self._identity(settings.broker_id),
+            save=self._save_identity,
+            listeners=self.advertised,
+            controller_bootstrap=self.config.target.controller_bootstrap_servers() or (),
+            rack=settings.rack,
+            client_id=cluster.client_id,
+        )
+        stack.push_async_callback(self.target.close)
+
+    def _identity(self, broker_id: int) -> Identity:
+        kept = self.controller.image.identities.get(broker_id)
+        if kept is None:
+            return Identity.create(broker_id)
+        return Identity(broker_id, kept.incarnation_id, kept.log_dir_id, kept.broker_epoch, kept.cluster_id)
+
+    async def _save_identity(self, identity: Identity) -> None:
+        await self.controller.save_identity(
+            SidecarIdentity(
+                broker_id=identity.broker_id,
+                incarnation_id=identity.incarnation_id,
+                log_dir_id=identity.log_dir_id,
+                broker_epoch=identity.broker_epoch,
+                cluster_id=identity.cluster_id,
+            )
+        )
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        await self.target.join(_JOIN_TIMEOUT)
+        self.followers = FollowerServer(self.copies, lambda: self.target.image, self.target.broker_id)
+        self.mirrors = Mirrors(
+            lambda: self.controller.image,
+            lambda: self.target.image,
+            self.copies,
+            lambda link: link in self.links and self.links[link].forwards,
+            self.target.broker_id,
+        )
+        self.mirrors.rebuild()
+        self.controller.listeners.add(self.mirrors.on_records)
+        self.router = Router(
+            RouterPorts(
+                broker_id=self.target.broker_id,
+                mirrors=self.mirrors,
+                image=lambda: self.target.image,
+                source=lambda link: self.links[link].source,
+                local_log=lambda tp: self.copies(tp.topic, tp.partition),
+                followers=self.followers,
+                open_upstream=self._open_upstream,
+                events=self,
+                link_brokers=self.link_brokers,
+            ),
+            RouterLimits(),
+        )
+        stack.push_async_callback(self.router.close)
+        stack.callback(self.target.metadata.subscribe(self._on_target_change))
+        for link in self.controller.image.links.values():
+            self.start_link(link)
+        await self._listen(stack)
+        await self.target.serve(_SERVE_TIMEOUT)
+        await self._start_admin(stack)
+        self._starting = None
+        log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
+
+    async def _listen(self, stack: contextlib.AsyncExitStack) -> None:
+        for one in self.config.sidecar.client_listeners():
+            properties = {**self.config.sidecar.listener_properties(one.name), "security.protocol": one.security_protocol}
+            try:
+                listener = await start_listener(
+                    one.host or "0.0.0.0",  # noqa: S104  # as Kafka reads an empty host in listeners
+                    one.port,
+                    ListenerInfo(one.name, one.security_protocol),
+                    ListenerSecurity.from_properties(properties),
+                    self.router,
+                )
+            except OSError as error:
+                raise CannotListen(
+                    f"listener {one.name}: cannot bind to {format_address(one.host, one.port)}: {error.strerror or error}"
+                ) from error
+            self.listeners.append(listener)
+            stack.push_async_callback(listener.close, _LISTENER_GRACE)
+
+    async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
+        # Late, because the framework is heavy to load and the brokers are not to wait for it.
+        from linker.admin.api import create_app
+        from linker.admin.server import AdminServer
+        from linker.metrics import Metrics
+        from linker.service import SidecarService
+
+        token = self.config.sidecar.admin_token
+        app = create_app(
+            SidecarService(self),
+            Metrics(lambda: take_snapshot(self)),
+            version=self.version,
+            token=None if token is None else token.get_secret_value(),
+        )
+        host, port = self.config.sidecar.admin_address()
+        server = AdminServer(app, host, port)
+        await server.start()
+        stack.push_async_callback(server.close)
+        log.info("admin API on http://%s", format_address(host, server.port))
+
+    def not_ready(self) -> str | None:
+        """None when brokers, clients and requests are served, else why not."""
+        if self._starting is not None:
+            return self._starting
+        if self._left.is_set():
+            return "the sidecar has left the target cluster"
+        if not self.target.registration.session_valid:
+            return "the target's controller has not taken a heartbeat for a while"
+        return None
+
+    # --- links -------------------------------------------------------------------------------------------------------
+
+    def start_link(self, link: Link) -> None:
+        """Run a link of the controller's state."""
+        if self._group is None:
+            raise LinkerError("the sidecar is not running")
+        runtime = LinkRuntime(
+            link,
+            self.controller,
+            self.target,
+            self.router,
+            self.copies,
+            self.budget,
+            rack=self.config.sidecar.rack,
+            link_brokers=self.link_brokers,
+        )
+        self.links[link.name] = runtime
+        self._tasks[link.name] = self._group.create_task(runtime.run(), name=f"link {link.name}")
+
+    async def stop_link(self, name: str) -> None:
+        """End a link's work. Its state is the controller's business."""
+        runtime = self.links.pop(name, None)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if runtime is not None:
+            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+
+    async def restart_link(self, name: str) -> None:
+        """With its present state, after an update."""
+        await self.stop_link(name)
+        self.start_link(self.controller.image.links[name])
+
+    def link_brokers(self) -> frozenset[int]:
+        """Broker ids of all sidecars that this store knows."""
+        return frozenset({self.target.broker_id, *self.controller.image.identities})
+
+    def _on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
+        for runtime in self.links.values():
+            runtime.on_target_change(image, topics)
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    def check_may_leave(self) -> None:
+        """StillHosting while a partition of the target names us."""
+        leads, hosts = hosted_partitions(self.target.image, self.target.broker_id)
+        if leads or hosts:
+            raise StillHosting(self.target.broker_id, leads, hosts)
+
+    async def leave(self, timeout: float) -> None:
+        """Unregister, then end: shortly after, so that whoever asked gets the answer."""
+        await self.target.leave(timeout)
+        asyncio.get_running_loop().call_later(_ANSWER_GRACE, self._left.set)
+
+    # --- for the router ------------------------------------------------------------------------------------------------
+
+    def forwarding_refused(self, link: str, reason: str) -> None:
+        """router.ports.RouterEvents"""
+        log.error("link %s: the source refuses forwarded produces: %s", link, reason)
+
+    async def _open_upstream(self, node: Node, security_protocol: str) -> Any:
+        """A raw channel to a real broker for one client; whatever the client says is relayed on it."""
+        channel = Channel()
+        context = None
+        if security_protocol.endswith("SSL"):
+            context = self.target.cluster.security.ssl_context()
+            if context is None:
+                raise ConnectionLost(
+                    f"broker {node.id} wants {security_protocol}, but the target section has no ssl.* properties",
+                    sent=False,
+                )
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: channel,
+                node.host,
+                node.port,
+                ssl=context,
+                server_hostname=node.host if context is not None and context.check_hostname else None,
+            )
+        except OSError as error:
+            raise ConnectionLost(
+                f"cannot connect: {error.strerror or error}", sent=False, peer=format_address(node.host, node.port)
+            ) from error
+        return channel
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LinkerError(f"sidecar.state.dir: cannot create {path}: {error.strerror or error}") from error
+
+
+def run(config: Config) -> None:
+    """The process: until SIGTERM, Ctrl-C, or a fatal error (raised as one LinkerError)."""
+    uvloop.run(_main(config))
+
+
+async def _main(config: Config) -> None:
+    sidecar = Sidecar(config)
+    work = asyncio.create_task(sidecar.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        log.info("stopped")

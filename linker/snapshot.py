@@ -1,0 +1,82 @@
+"""All numbers of one moment for the metrics page, read from what runs. Nothing is counted here."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from controller.phases import ENDED
+from linker.admin.models import MirrorState
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+from linker.metrics import LinkSample, PartitionSample, Snapshot
+from wire.errors import error_name
+
+if TYPE_CHECKING:
+    from linker.sidecar import Sidecar
+
+
+def take_snapshot(sidecar: Sidecar) -> Snapshot:
+    """Called at every scrape."""
+    jobs = sidecar.controller.image.jobs.values()
+    age = time.monotonic() - sidecar.target.registration.last_heartbeat
+    return Snapshot(
+        version=sidecar.version,
+        heartbeat_age_seconds=None if age == float("inf") else age,
+        controller_epoch=sidecar.controller.controller_epoch,
+        window_limit_bytes=sidecar.budget.limit,
+        client_connections=sum(len(listener.connections) for listener in sidecar.listeners),
+        protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
+        promotes_running=sum(job.ended_at is None for job in jobs),
+        promote_phase_seconds={
+            (job.link, phase): ms / 1000
+            for job in sorted(jobs, key=lambda job: job.id)
+            for phase, ms in job.phases_ms.items()
+        },
+        links=[_link(runtime) for runtime in sidecar.links.values()],
+        partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
+    )
+
+
+def _link(runtime: LinkRuntime) -> LinkSample:
+    traffic = view.traffic(runtime)
+    return LinkSample(
+        link=runtime.name,
+        source_available=runtime.source_available,
+        forwarding_enabled=runtime.forwards,
+        fetched_bytes=traffic.fetched_bytes,
+        served_bytes=traffic.served_bytes,
+        forwarded_produces=traffic.forwarded_produces,
+        forwarded_bytes=traffic.forwarded_bytes,
+        forward_errors={error_name(code): count for code, count in runtime.router.stats.produce_errors.items()},
+        window_bytes=sum(lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes),
+    )
+
+
+def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:
+    samples = []
+    for state in runtime.controller.image.link_partitions(runtime.name):
+        if state.phase in ENDED:
+            samples.append(
+                PartitionSample(
+                    link=runtime.name,
+                    topic=state.topic,
+                    partition=state.partition,
+                    state=MirrorState(state.phase.value),
+                )
+            )
+            continue
+        lag = view.partition_lag(runtime, state)
+        samples.append(
+            PartitionSample(
+                link=runtime.name,
+                topic=state.topic,
+                partition=state.partition,
+                state=lag.state,
+                source_end_offset=lag.source_end_offset,
+                target_end_offset=lag.target_end_offset,
+                lag=lag.lag,
+                lag_seconds=None if lag.lag_ms is None else lag.lag_ms / 1000,
+            )
+        )
+    return samples
