@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.fakes.certs import Authority
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
-from wire.security import ListenerSecurity
+from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Exchange, Listener, ListenerInfo, ListenerLimits, ServerConnection, start_listener
 
 METADATA = 3
@@ -307,3 +308,41 @@ async def test_close_without_grace_cuts() -> None:
             await listener.close(grace=0.05)
         assert await c.is_closed()
         assert seen[0].done
+
+
+async def test_tls_listener_and_client_certificates() -> None:
+    authority = Authority()
+    server, own = authority.issue("127.0.0.1"), authority.issue("client")
+    trust = {"security.protocol": "SSL", "ssl.truststore.certificates": authority.pem}
+    security = ListenerSecurity.from_properties(
+        {
+            **trust,
+            "ssl.keystore.key": server.key,
+            "ssl.keystore.certificate.chain": server.certificate,
+            "ssl.client.auth": "required",
+        }
+    )
+    served: list[str] = []
+
+    def handler(exchange: Exchange) -> None:
+        served.append(exchange.connection.listener.security_protocol)
+        exchange.reply(answer(exchange, bytes(300_000)))
+
+    info = ListenerInfo("CLIENTS", "SSL")
+    listener = await start_listener("127.0.0.1", 0, info, security, handler)
+    try:
+        identity = {"ssl.keystore.key": own.key, "ssl.keystore.certificate.chain": own.certificate}
+        for props, accepted in (({**trust, **identity}, True), (trust, False)):
+            context = ClientSecurity.from_properties(props).ssl_context()
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
+                c = Client(reader, writer)
+                writer.write(request(1, bytes(200_000)))
+                outcome = await c.reply() == (1, bytes(300_000))
+                writer.transport.abort()
+            except (OSError, asyncio.IncompleteReadError):
+                outcome = False
+            assert outcome is accepted
+        assert served == ["SSL"]
+    finally:
+        await listener.close()
