@@ -4,7 +4,7 @@ Kafka's own placer is random and would also consider the link broker; here the f
 target list is the leader after promote, so both replicas and leaders are balanced, on top of what is there already.
 
 Replicas are chosen greedily: a rack that the partition has no replica in comes first, then the broker with the fewest
-replicas. Leaders are then evened out: a partition may be led by any of its replicas, so an excess of leaders moves
+replicas; what that leaves uneven is moved. Leaders are then evened out: a partition may be led by any of its replicas, so an excess of leaders moves
 along a chain of partitions to a broker that has too few, until no such chain is left. That is the smallest skew these
 replica sets allow.
 """
@@ -55,6 +55,7 @@ def place(
     replicas = {b: before.get(b, Load()).replicas for b in sorted(known)}
     leaders = {b: before.get(b, Load()).leaders for b in sorted(known)}
     sets = [_choose(replicas, racks, replication_factor) for _ in range(partitions)]
+    _even_out(sets, replicas, racks)
     led = _lead(sets, leaders)
     return tuple(
         (leader, *_rotated([b for b in members if b != leader], index))
@@ -76,6 +77,31 @@ def _choose(replicas: dict[int, int], racks: Mapping[int, str | None], count: in
         if racks:
             rack_of_chosen[racks[best]] = rack_of_chosen.get(racks[best], 0) + 1
     return chosen
+
+
+def _even_out(sets: list[list[int]], replicas: dict[int, int], racks: Mapping[int, str | None]) -> None:
+    """What greed left uneven: move single replicas from full to empty brokers where no partition loses a rack."""
+
+    def spread(members: Sequence[int]) -> int:
+        return len({racks[b] for b in members}) if racks else 0
+
+    moved = True
+    while moved:
+        moved = False
+        for full in sorted(replicas, key=lambda b: (-replicas[b], b)):
+            for empty in sorted(replicas, key=lambda b: (replicas[b], b)):
+                if replicas[full] - replicas[empty] < 2:
+                    break
+                for members in sets:
+                    if full not in members or empty in members:
+                        continue
+                    changed = [empty if b == full else b for b in members]
+                    if spread(changed) >= spread(members):
+                        members[:] = changed
+                        replicas[full] -= 1
+                        replicas[empty] += 1
+                        moved = True
+                        break
 
 
 def _lead(sets: Sequence[Sequence[int]], leaders: dict[int, int]) -> list[int]:

@@ -80,6 +80,7 @@ class Chances:
     alter_unanswered: float = 0.0  # carried out at once, the answer is lost
     alter_not_controller: float = 0.0  # answered NOT_CONTROLLER, carried out later or never
     call_fails: float = 0.0  # any other call raises
+    bump: float = 0.0  # somebody raises a partition's epochs, every few ms
 
 
 @dataclass
@@ -105,7 +106,9 @@ class World:
         self.positions: dict[TopicPartition, dict[int, ReplicaPosition]] = {
             tp: {1: ReplicaPosition(1000, 11), 2: ReplicaPosition(1000, 12)} for tp in self.tps
         }
-        self.visible = self._snapshot()
+        # What the replicas really hold: an unclean stop takes the end off it, and nobody is told.
+        self.held = {tp: {1: 1000, 2: 1000} for tp in self.tps}
+        self.visible = self.first_image = self._snapshot()
         self._published = 0
         self._written = 0
         self.flying: list[Flight] = []
@@ -137,6 +140,10 @@ class World:
         for tp in self.tps:
             if self.forwarding(tp) or (self.outside_writer and self.rng.random() < 0.02):
                 self.append(tp, self.rng.randint(1, 3))
+            if self.unlucky(self.chances.bump) and self.real[tp].leader == SIDECAR:
+                state = self.real[tp]
+                self.real[tp] = replace(state, partition_epoch=state.partition_epoch + 1)
+                self.publish()
         self.check()
         # Densely while a promote is young, seldom while it waits out a long outage.
         self.loop.call_later(0.004 if self.loop.time() < self.busy_until else 0.1, self._produce)
@@ -157,7 +164,8 @@ class World:
             if not self.stopped:
                 self.loop.call_later(0.05, self._fetched, tp, broker, end)
             return
-        offset = max(self.positions[tp][broker].offset, end)
+        offset = max(self.held[tp][broker], end)
+        self.held[tp][broker] = offset
         self.positions[tp][broker] = ReplicaPosition(offset, state.epoch)
         self.notify()
 
@@ -169,7 +177,8 @@ class World:
             self.brokers[broker] = Broker(broker, self.brokers[broker].epoch + 100)
             self.publish()
             for tp in self.tps:
-                self.loop.call_later(0.02, self._fetched, tp, broker, self.positions[tp][broker].offset)
+                self.held[tp][broker] -= self.rng.randint(0, 3)
+                self.loop.call_later(0.02, self._fetched, tp, broker, self.high_watermark[tp])
 
         self.loop.call_later(seconds, back)
 
@@ -220,7 +229,7 @@ class World:
         return codes
 
     def _aligned_or_broken(self, tp: TopicPartition) -> None:
-        offsets = {b: self.positions[tp][b].offset for b in (1, 2)}
+        offsets = self.held[tp]
         ends = set(offsets.values()) | (set() if self.outside_writer else {self.source[tp]})
         if len(ends) != 1:
             self.fail(f"{tp} handed over with source end {self.source[tp]} and replicas {offsets}")
@@ -451,11 +460,14 @@ class HandOverPort:
             await world.gate(self.ports.generation, "alter_partition lost")
             raise ConnectionLost("simulated", sent=True)
         if world.unlucky(world.chances.alter_late):
-            world.loop.call_later(world.rng.uniform(0, 8), land)
+            world.loop.call_later(world.rng.choice([0.01, 1.0, 20.0]) * world.rng.random(), land)
             await world.gate(self.ports.generation, "alter_partition late")
             raise ConnectionLost("simulated", sent=True)
         if world.unlucky(world.chances.alter_not_controller):
-            world.loop.call_later(world.rng.uniform(0, 3), land if world.rng.random() < 0.5 else vanish)
+            world.loop.call_later(
+                world.rng.choice([0.01, 1.0, 20.0]) * world.rng.random(),
+                land if world.rng.random() < 0.5 else vanish,
+            )
             await world.gate(self.ports.generation, "alter_partition not controller")
             raise BrokerError(41)
         world.loop.call_later(world.rng.uniform(0, 0.004), land)
@@ -542,6 +554,8 @@ async def restarted(world: World, settings: PromoteSettings) -> tuple[LinkContro
     world.fenced = set(controller.fenced_at_start(LINK))
     world.handed_over = set()
     world.up = True
+    world.visible = world.first_image  # replay starts at an old snapshot
+    world.publish()
     world.busy_until = world.loop.time() + 0.2
     world.check()
     return controller, await resumed(world, controller, settings)
@@ -587,7 +601,7 @@ async def promote_through_trouble(
         await asyncio.sleep(world.rng.choice([0.0, 0.01, 0.5, 4.0, 12.0]))
         controller, outcomes = await restarted(world, settings)
     world.stopped = True
-    await asyncio.sleep(15)  # whatever is under way lands
+    await asyncio.sleep(25)  # whatever is under way lands
     world.check()
     if world.broken is not None:
         raise world.broken

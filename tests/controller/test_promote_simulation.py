@@ -17,8 +17,14 @@ PROFILES = {
     "request lost": Chances(alter_lost=0.6),
     "request late": Chances(alter_late=0.9),
     "controller changes": Chances(alter_not_controller=0.8),
+    "epochs move": Chances(alter_late=0.5, alter_unanswered=0.3, bump=0.1),
     "everything": Chances(
-        alter_lost=0.2, alter_late=0.3, alter_unanswered=0.2, alter_not_controller=0.2, call_fails=0.01
+        alter_lost=0.2,
+        alter_late=0.3,
+        alter_unanswered=0.2,
+        alter_not_controller=0.2,
+        call_fails=0.01,
+        bump=0.03,
     ),
 }
 
@@ -59,7 +65,7 @@ def test_trouble_at_every_await(profile: str, mode: str) -> None:
             live(seed, profile, at, mode, broker_fails)
 
 
-@pytest.mark.parametrize("profile", ["request late", "everything"])
+@pytest.mark.parametrize("profile", ["request late", "controller changes", "epochs move", "everything"])
 def test_random_lives(profile: str) -> None:
     chooser = random.Random(profile)
     for _ in range(150):

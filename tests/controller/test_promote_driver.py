@@ -1,0 +1,353 @@
+"""The promote driver's ways out, one by one: what abandons a batch, and what the reason says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from controller.alignment import ReplicaPosition
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.ports import PromoteProgress, PromoteSettings
+from controller.promote import PromoteDriver, PromoteOutcome, batches
+from controller.state import JobStatus
+from controller.store import StoreError
+from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of, resumed
+from tests.controller.virtual_loop import run_virtual
+from wire.types import TopicPartition
+
+Prepare = Callable[[World, LinkController], Awaitable[None] | None]
+
+
+def promote(
+    prepare: Prepare | None = None, settings: PromoteSettings | None = None, partitions: int = 3
+) -> tuple[World, LinkController, PromoteOutcome, list[PromoteProgress]]:
+    async def main() -> tuple[World, LinkController, PromoteOutcome, list[PromoteProgress]]:
+        world = World(random.Random(5), partitions=partitions)
+        controller = await mirrored(world)
+        reports: list[PromoteProgress] = []
+        driver = PromoteDriver(controller, LINK, ports_of(world), settings, reports.append)
+        job = await controller.begin_promote(LINK)
+        if prepare is not None:
+            waiting = prepare(world, controller)
+            if waiting is not None:
+                await waiting
+        world.start()
+        outcome = await driver.run(job)
+        world.stopped = True
+        await asyncio.sleep(10)
+        if world.broken is not None:
+            raise world.broken
+        return world, controller, outcome, reports
+
+    return run_virtual(main())
+
+
+def returned(world: World, controller: LinkController, outcome: PromoteOutcome) -> str:
+    """All is as before, clients included; the reason."""
+    assert not outcome.promoted
+    assert set(outcome.abandoned) == set(world.tps)
+    for tp in world.tps:
+        state = controller.image.partitions[LINK, tp]
+        assert state.phase is Phase.ACTIVE
+        assert state.reason == outcome.abandoned[tp]
+        assert world.forwarding(tp)
+        assert world.real[tp].leader == SIDECAR
+    job = controller.image.jobs[LINK, outcome.job_id]
+    assert job.status is JobStatus.ABANDONED
+    assert job.reason
+    return job.reason
+
+
+def test_progress_is_reported() -> None:
+    world, _, outcome, reports = promote()
+    assert outcome.promoted == tuple(world.tps)
+    seen = list(dict.fromkeys(report.phase for report in reports))
+    assert seen == [
+        Phase.CATCHING_UP,
+        Phase.FENCED,
+        Phase.ALIGNED,
+        Phase.VALIDATED,
+        Phase.HANDED_OVER,
+        Phase.PROMOTED,
+    ]
+    assert set(reports[-1].lag) == set(world.tps)
+    assert {"catch_up", "fence", "align", "validate", "hand_over", "finish", "fenced_total"} <= set(
+        outcome.phases_ms
+    )
+
+
+def test_a_report_that_fails_decides_nothing() -> None:
+    async def main() -> None:
+        world = World(random.Random(5))
+        controller = await mirrored(world)
+        world.start()
+
+        def report(_: PromoteProgress) -> None:
+            raise RuntimeError("the terminal is gone")
+
+        driver = PromoteDriver(controller, LINK, ports_of(world), None, report)
+        outcome = await driver.run(await controller.begin_promote(LINK))
+        assert outcome.promoted == tuple(world.tps)
+
+    run_virtual(main())
+
+
+def test_somebody_writes_past_the_fence() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def write() -> None:
+            if world.tps[1] in world.fenced:
+                world.append(world.tps[1], 1)
+            world.loop.call_later(0.001, write)
+
+        write()
+
+    world, controller, outcome, _ = promote(prepare)
+    reason = returned(world, controller, outcome)
+    assert "past the fence" in reason
+    assert "t-1: its end at the source went from" in reason
+    assert "t-0" not in reason
+    assert world.sent == 0
+
+
+def test_the_drain_takes_too_long() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.fence_drain = (60.0, 60.0)
+
+    world, controller, outcome, _ = promote(prepare)
+    assert "3 produces in flight" in returned(world, controller, outcome)
+    assert outcome.phases_ms["fenced_total"] <= 6000
+
+
+def test_a_follower_is_down() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.loop.call_later(0.0, world.broker_down, 2, 100.0)
+
+    world, controller, outcome, _ = promote(prepare, PromoteSettings(catch_up_timeout=3.0))
+    assert "broker 2 is down" in returned(world, controller, outcome)
+    assert world.sent == 0
+
+
+def test_a_follower_goes_down_inside_the_fence_and_stays_away() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if world.fenced:
+                world.broker_down(2, 100.0)
+            else:
+                world.loop.call_later(0.0005, watch)
+
+        watch()
+
+    world, controller, outcome, _ = promote(prepare)
+    assert "broker 2 is down" in returned(world, controller, outcome)
+    assert outcome.phases_ms["fenced_total"] <= 11_000
+
+
+def test_a_follower_that_restarts_shows_its_position_again() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if world.fenced:
+                world.broker_down(2, 1.0)
+            else:
+                world.loop.call_later(0.0005, watch)
+
+        watch()
+
+    world, _, outcome, _ = promote(prepare)
+    assert outcome.promoted == tuple(world.tps)
+    assert {p[2].broker_epoch for p in world.positions.values()} == {112}
+
+
+def test_a_replica_beyond_the_source() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.positions[world.tps[2]][1] = ReplicaPosition(10**6, 11)
+
+    world, controller, outcome, _ = promote(prepare)
+    reason = returned(world, controller, outcome)
+    assert "ahead of the source: t-2: replica 1 is at 1000000" in reason
+
+
+def test_the_tails_differ() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.tail_differs[world.tps[0]] = "replica 2 has another CRC at offset 1017"
+
+    world, controller, outcome, _ = promote(prepare)
+    assert "t-0: replica 2 has another CRC at offset 1017" in returned(world, controller, outcome)
+    assert world.sent == 0
+
+
+def test_an_open_transaction_is_waited_for_before_the_fence() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.last_stable[world.tps[0]] = 500
+
+        def over() -> None:
+            assert not world.fenced
+            world.last_stable.clear()
+
+        world.loop.call_later(5.0, over)
+
+    world, _, outcome, reports = promote(prepare)
+    assert outcome.promoted == tuple(world.tps)
+    assert any("a transaction is open" in (report.waiting_for or "") for report in reports)
+
+
+def test_an_endless_transaction() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.last_stable[world.tps[0]] = 500
+
+    world, controller, outcome, _ = promote(prepare, PromoteSettings(catch_up_timeout=2.0))
+    assert "t-0: a transaction is open at the source" in returned(world, controller, outcome)
+
+
+def test_a_transaction_that_ends_inside_the_fence_may_move_the_end() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if not world.fenced:
+                world.loop.call_later(0.0002, watch)
+                return
+            world.last_stable[world.tps[0]] = 500
+            world.loop.call_later(0.5, marker)
+
+        def marker() -> None:
+            world.append(world.tps[0], 1)
+            world.loop.call_later(0.01, world.last_stable.clear)
+
+        watch()
+
+    world, _, outcome, _ = promote(prepare)
+    assert outcome.promoted == tuple(world.tps)
+
+
+def test_a_mirror_that_failed_is_not_promoted() -> None:
+    async def prepare(world: World, controller: LinkController) -> None:
+        await controller.fail_partition(LINK, world.tps[0], "source topic re-created")
+
+    async def main() -> None:
+        world = World(random.Random(5))
+        controller = await mirrored(world)
+        job = await controller.begin_promote(LINK)
+        world.start()
+        run = asyncio.create_task(PromoteDriver(controller, LINK, ports_of(world)).run(job))
+        while not world.fenced:
+            await asyncio.sleep(0.0005)
+        await prepare(world, controller)
+        outcome = await run
+        assert "source topic re-created" in (outcome.reason or "")
+        first, *others = (controller.image.partitions[LINK, tp].phase for tp in world.tps)
+        assert first is Phase.FAILED
+        assert set(others) == {Phase.ACTIVE}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("code", [31, 35])
+def test_what_no_retry_can_help(code: int) -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.carry_out = lambda items: {item.tp: code for item in items}  # type: ignore[method-assign]
+
+    world, controller, outcome, _ = promote(prepare)
+    reason = returned(world, controller, outcome)
+    assert ("CLUSTER_ACTION" if code == 31 else "UNSUPPORTED_VERSION") in reason
+    assert world.sent == 1
+
+
+@pytest.mark.parametrize("code", [107, 95, 74, 77, 42])
+def test_refusals_are_tried_again_until_the_fence_is_over(code: int) -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.carry_out = lambda items: {item.tp: code for item in items}  # type: ignore[method-assign]
+
+    world, controller, outcome, _ = promote(prepare)
+    assert "not ready for the hand-over within 10 s" in returned(world, controller, outcome)
+    assert world.sent > 5
+    assert outcome.phases_ms["fenced_total"] <= 12_000
+
+
+def test_part_of_a_batch_may_be_handed_over() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        whole = world.carry_out
+        world.carry_out = lambda items: {  # type: ignore[method-assign]
+            **whole([item for item in items if item.tp != world.tps[1]]),
+            **{item.tp: 107 for item in items if item.tp == world.tps[1]},
+        }
+
+    world, controller, outcome, _ = promote(prepare)
+    assert outcome.promoted == (world.tps[0], world.tps[2])
+    assert set(outcome.abandoned) == {world.tps[1]}
+    assert controller.image.partitions[LINK, world.tps[1]].phase is Phase.ACTIVE
+    assert world.restored == []  # the topic still has a mirrored partition that needs them
+
+
+def test_a_cancelled_reassignment_is_no_reason_to_hold_producers() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if not world.fenced:
+                world.loop.call_later(0.0002, watch)
+                return
+            state = world.real[world.tps[0]]
+            world.real[world.tps[0]] = type(state)((900,), (900,), (), (), 900, 6, 10)
+            world.publish()
+
+        watch()
+
+    world, controller, outcome, _ = promote(prepare)
+    assert "was it cancelled?" in returned(world, controller, outcome)
+    assert outcome.phases_ms["fenced_total"] <= 500
+
+
+def test_a_broken_store_does_not_keep_producers_held() -> None:
+    async def main() -> None:
+        world = World(random.Random(5))
+        controller = await mirrored(world)
+        job = await controller.begin_promote(LINK)
+        world.start()
+        run = asyncio.create_task(PromoteDriver(controller, LINK, ports_of(world)).run(job))
+        while not world.fenced:
+            await asyncio.sleep(0.0005)
+        world.store.failing = 10**6
+        with pytest.raises(StoreError):
+            await run
+        assert all(world.forwarding(tp) for tp in world.tps)
+        world.store.failing = 0
+        (outcome,) = await resumed(world, controller, PromoteSettings())
+        returned(world, controller, outcome)
+
+    run_virtual(main())
+
+
+def test_a_cancelled_driver_lets_nothing_go() -> None:
+    async def main() -> None:
+        world = World(random.Random(5))
+        controller = await mirrored(world)
+        job = await controller.begin_promote(LINK)
+        world.start()
+        run = asyncio.create_task(PromoteDriver(controller, LINK, ports_of(world)).run(job))
+        while not world.fenced:
+            await asyncio.sleep(0.0005)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert world.fenced == set(world.tps)
+
+    run_virtual(main())
+
+
+def test_several_batches_one_after_the_other() -> None:
+    world, _, outcome, _ = promote(settings=PromoteSettings(batch_partitions=5), partitions=12)
+    assert outcome.promoted == tuple(world.tps)
+    assert world.sent == 3
+    assert world.restored == ["t"]
+
+
+def test_cutting_into_batches() -> None:
+    def parts(topic: str, count: int) -> list[TopicPartition]:
+        return [TopicPartition(topic, index) for index in range(count)]
+
+    tps = parts("a", 3) + parts("b", 2) + parts("c", 7)
+    cut = batches(tps, 5)
+    assert [len(batch) for batch in cut] == [5, 5, 2]
+    assert [tp for batch in cut for tp in batch] == tps
+    assert batches(parts("a", 3) + parts("b", 3), 5) == [parts("a", 3), parts("b", 3)]
+    assert batches([], 5) == []
