@@ -1,7 +1,6 @@
 """`linker demo`: live clients move from one real cluster to another, and every record is accounted for.
 
-Everything goes the way an operator would go: the sidecar is a process, commands are the command line's. What
-is written, read, compared and judged lives in the modules beside this one.
+Options, exit code and report; what happens in between is scenario.py's.
 """
 
 from __future__ import annotations
@@ -13,287 +12,26 @@ import logging
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from linker.admin.client import AdminError
-from linker.admin.models import MirrorState, MirrorSummary
-from linker.demo.checker import check
-from linker.demo.history import History
-from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
-from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
-from linker.demo.live_producers import (
-    AiokafkaProducer,
-    KafkaPythonProducer,
-    LibrdkafkaProducer,
-    LiveProducer,
-)
-from linker.demo.progress import Progress
+from linker.demo.kafka_dist import DEFAULT_VERSION
 from linker.demo.report import DemoResult, show_report, write_report
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
-from linker.demo.source_data import LIVE_TOPICS, TOPICS, SourceFiller, SourceTopic
 from wire.errors import LinkerError
 
-LINK = "demo"
-SIDECAR_ID = 900
-CATCH_UP_TIMEOUT = 120.0
-CAUGHT_UP_LAG = 500  # records over all partitions; the producers never stop
-DRAIN_TIMEOUT = 30.0
+if TYPE_CHECKING:
+    from linker.demo.scenario import Demo
+
 OVERALL_TIMEOUT = 900.0
-SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
+CLIENT_LIBRARIES = ("aiokafka", "confluent_kafka", "kafka")
 
 
-class DemoError(LinkerError):
-    """The demonstration could not be carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What may be chosen."""
-
-    out: Path
-    source_version: str = DEFAULT_VERSION
-    target_version: str = DEFAULT_VERSION
-    seconds: float = 5.0  # how long clients run undisturbed between two steps
-    rate: float = 1.0
-    keep: bool = False
-
-
-class Demo:
-    """One run. Every attribute is set by the phase that makes it."""
-
-    def __init__(self, options: DemoOptions, console: Console) -> None:
-        self.options = options
-        self.history = History()
-        self.progress = Progress(console, self._ticker)
-        self.topics: Sequence[SourceTopic] = TOPICS
-        self.producers: list[LiveProducer] = []
-        self.consumers: list[LiveConsumer] = []
-        self._acked_before = (0, time.monotonic())
-        self._acks_per_second = 0.0
-        self._more: dict[str, Any] = {}
-
-    async def run(self) -> DemoResult:
-        """All phases; raises LinkerError if one cannot be carried out."""
-        options, phase = self.options, self.progress.phase
-        async with AsyncExitStack() as stack:
-            with phase("download", "Kafka on this machine") as now:
-                for version in sorted({options.source_version, options.target_version}):
-                    dist = await ensure_distribution(version, progress=self.progress.say)
-                    now.detail = str(dist.home)
-            with phase("start_clusters", "source and target cluster start") as now:
-                source, target = await self._start_clusters(stack)
-                now.detail = f"source {source.bootstrap}, target {target.bootstrap}"
-            with phase("fill", "topics at the source are filled") as now:
-                now.detail = await self._fill(source)
-            stack.push_async_callback(self._abandon_clients)
-            with phase("start_clients", "producers and consumers start at the source") as now:
-                await self._start_clients(source)
-                now.detail = ", ".join(client.name for client in self._clients)
-            with phase("start_sidecar", "sidecar joins the target cluster") as now:
-                sidecar = SidecarProcess(
-                    SidecarSpec(target_bootstrap=target.bootstrap, broker_id=SIDECAR_ID),
-                    options.out / "sidecar",
-                )
-                await stack.enter_async_context(sidecar)
-                now.detail = f"broker {SIDECAR_ID} at {sidecar.address()}"
-            with phase("link", "linker link create"):
-                await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
-            with phase("mirror", "linker mirror create"):
-                names = [topic.name for topic in self.topics]
-                await sidecar.linker("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")
-            with phase("catch_up", "mirrors catch up") as now:
-                await self._wait_caught_up(sidecar, now)
-            with phase("move_producers", "producers move, one after the other") as now:
-                for producer in self.producers:
-                    now.detail = producer.name
-                    await producer.move(target.bootstrap)
-                now.detail = "only bootstrap.servers changed"
-            with phase("move_consumers", "consumers move, one after the other") as now:
-                for consumer in self.consumers:
-                    now.detail = consumer.name
-                    await consumer.move(target.bootstrap)
-                now.detail = "each goes on at its own next offset"
-            with phase("forwarding", "writes at the target go to the source's log"):
-                await asyncio.sleep(options.seconds)
-            with phase("promote", "linker mirror promote --all") as now:
-                window = await self._promote(sidecar)
-                now.detail = ", ".join(f"{name} {ms} ms" for name, ms in self._more["promote_ms"].items())
-            with phase("leave", "linker sidecar leave, and the process ends"):
-                await self._leave(sidecar)
-            with phase("alone", "clients go on without the sidecar"):
-                await asyncio.sleep(options.seconds)
-            with phase("stop", "producers stop, consumers read to the end"):
-                await self._stop_producers()
-            with phase("check", "every record and every replica is checked") as now:
-                result = await self._check(source, target, window)
-                now.detail = f"{len(result.comparisons)} replicas, {result.verdict.acked} records"
-        return result
-
-    @property
-    def _clients(self) -> list[LiveProducer | LiveConsumer]:
-        return [*self.producers, *self.consumers]
-
-    async def _start_clusters(self, stack: AsyncExitStack) -> tuple[KafkaCluster, KafkaCluster]:
-        options = self.options
-        directory = options.out / "clusters"
-        source = KafkaCluster(
-            KafkaClusterSpec(
-                name="source",
-                brokers=2,
-                racks=("a", "b"),
-                version=options.source_version,
-                properties=SOURCE_PROPERTIES,
-            ),
-            directory,
-        )
-        target = KafkaCluster(
-            KafkaClusterSpec(
-                name="target", brokers=3, controllers=1, racks=("a", "b", "c"), version=options.target_version
-            ),
-            directory,
-        )
-        stack.push_async_callback(source.close)
-        stack.push_async_callback(target.close)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(source.start())
-            group.create_task(target.start())
-        return source, target
-
-    async def _fill(self, source: KafkaCluster) -> str:
-        filler = SourceFiller(source.bootstrap)
-        await asyncio.to_thread(filler.create, self.topics, 2)
-        await asyncio.to_thread(filler.fill, self.topics)
-        log_dirs = {node.node_id: node.data for node in source.brokers}
-        gaps = 0
-        for topic in self.topics:
-            if topic.compacted:
-                gaps += await asyncio.to_thread(filler.wait_compacted, topic, log_dirs)
-        partitions = sum(topic.partitions for topic in self.topics)
-        return f"{len(self.topics)} topics, {partitions} partitions, {gaps} offsets compacted away"
-
-    async def _start_clients(self, source: KafkaCluster) -> None:
-        rate, history = self.options.rate, self.history
-        kinds = (
-            (AiokafkaProducer, "writer-aiokafka", 200),
-            (LibrdkafkaProducer, "writer-librdkafka", 400),
-            (KafkaPythonProducer, "writer-kafka-python", 100),
-        )
-        for topic, (kind, name, per_second) in zip(LIVE_TOPICS, kinds, strict=True):
-            self.producers.append(kind(name, topic.name, topic.partitions, per_second * rate, history))
-        names = [topic.name for topic in LIVE_TOPICS]
-        self.consumers = [
-            AiokafkaConsumer("reader-aiokafka", names, history),
-            LibrdkafkaConsumer("reader-librdkafka", names, history),
-        ]
-        async with asyncio.TaskGroup() as group:
-            for client in self._clients:
-                group.create_task(client.start(source.bootstrap))
-
-    async def _wait_caught_up(self, sidecar: SidecarProcess, now: Any) -> None:
-        deadline = time.monotonic() + CATCH_UP_TIMEOUT
-        with sidecar.client() as client:
-            while True:
-                try:
-                    mirrors = await asyncio.to_thread(client.list_mirrors, LINK)
-                except AdminError as error:
-                    raise DemoError(f"the sidecar does not answer: {error}") from error
-                if failed := [one for one in mirrors if one.state is MirrorState.FAILED]:
-                    raise DemoError(f"mirror {failed[0].topic} failed: {failed[0].reason}")
-                ready = [one for one in mirrors if one.state is MirrorState.ACTIVE and one.lag is not None]
-                lag = sum(one.lag or 0 for one in ready)
-                now.detail = f"{len(ready)} of {len(self.topics)} topics active, lag {lag}"
-                if len(ready) == len(self.topics) and lag <= CAUGHT_UP_LAG:
-                    return
-                if time.monotonic() > deadline:
-                    raise DemoError(f"not caught up after {CATCH_UP_TIMEOUT:.0f} s: {_summary(mirrors)}")
-                await asyncio.sleep(0.1)
-
-    async def _promote(self, sidecar: SidecarProcess) -> tuple[float, float]:
-        began = self.history.mark("promote begins")
-        done = await sidecar.linker("mirror", "promote", "--all", "--link", LINK, "-o", "json")
-        job = done.json()
-        await asyncio.sleep(1.0)  # clients that were held get their answers after it
-        self._more["promote_ms"] = job.get("phases_ms", {})
-        return began, self.history.mark("promote is over")
-
-    async def _leave(self, sidecar: SidecarProcess) -> None:
-        self._more["sidecar"] = {
-            "cpu_seconds": round(sidecar.cpu_seconds(), 2),
-            "peak_resident_mib": round(sidecar.peak_resident_bytes() / (1 << 20), 1),
-        }
-        await sidecar.linker("sidecar", "leave", str(SIDECAR_ID))
-        code = await sidecar.stop()
-        if code != 0:
-            raise DemoError(f"the sidecar ended with exit code {code}, see {sidecar.log}")
-
-    async def _stop_producers(self) -> None:
-        for producer in self.producers:
-            await producer.stop()
-
-    async def _check(
-        self, source: KafkaCluster, target: KafkaCluster, window: tuple[float, float]
-    ) -> DemoResult:
-        topics = self.topics
-        source_placed = await asyncio.to_thread(placements, source.bootstrap, topics)
-        placed = await asyncio.to_thread(placements, target.bootstrap, topics)
-        logs = await asyncio.to_thread(final_logs, target, LIVE_TOPICS, placed)
-        ends = {partition: log.end for partition, log in logs.items()}
-        for consumer in self.consumers:
-            await consumer.read_up_to(ends, DRAIN_TIMEOUT)  # what is missing then, the checker names
-        for consumer in self.consumers:
-            await consumer.stop()
-        verdict = await asyncio.to_thread(check, self.history, logs, promote=window)
-        followers = await asyncio.to_thread(compare_followers, target, topics, placed)
-        compared = await asyncio.to_thread(compare_clusters, source, target, topics, source_placed, placed)
-        self._more["versions"] = {"source": source.spec.version, "target": target.spec.version}
-        self._more["notices"] = len(self.history.notices)
-        return DemoResult(
-            verdict=verdict,
-            comparisons=compared,
-            followers=followers,
-            leaders=leaders(placed),
-            sidecar_id=SIDECAR_ID,
-            phases_ms=self.progress.phases_ms,
-            more=self._more,
-        )
-
-    async def _abandon_clients(self) -> None:
-        """Stop what still runs when a phase failed; that error matters, not what a client says to it."""
-        for client in self._clients:
-            try:
-                await client.stop()
-            except Exception as error:
-                logging.getLogger(__name__).warning("%s did not stop: %r", client.name, error)
-
-    def _ticker(self) -> str:
-        acked, now = len(self.history.acks), time.monotonic()
-        before, then = self._acked_before
-        if now - then >= 1.0:
-            self._acks_per_second = (acked - before) / (now - then)
-            self._acked_before = (acked, now)
-        if not self.producers:
-            return ""
-        errors = len(self.history.errors) + len(self.history.unacked)
-        return (
-            f"{acked} records acknowledged ({self._acks_per_second:.0f}/s), {len(self.history.reads)} read, "
-            f"{errors} client errors"
-        )
-
-
-def _summary(mirrors: Sequence[MirrorSummary]) -> str:
-    return ", ".join(f"{one.topic} {one.state} lag {one.lag}" for one in mirrors)
-
-
-def _options(arguments: Sequence[str]) -> DemoOptions:
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="linker demo",
         description="Start two real Kafka clusters, move live clients between them, check every record."
@@ -306,14 +44,27 @@ def _options(arguments: Sequence[str]) -> DemoOptions:
     parser.add_argument("--rate", type=float, default=1.0, help="times the usual 700 records per second")
     parser.add_argument("--keep", action="store_true", help="keep the clusters' data")
     chosen = parser.parse_args(arguments)
-    return DemoOptions(
-        out=chosen.out.absolute(),
+    chosen.out = chosen.out.absolute()
+    return chosen
+
+
+def _missing_libraries() -> str | None:
+    """The client libraries are no dependency of the sidecar."""
+    missing = [name for name in CLIENT_LIBRARIES if find_spec(name) is None]
+    return f"no {', '.join(missing)} here: pip install 'kafka-linker[demo]'" if missing else None
+
+
+def _scenario(chosen: argparse.Namespace, console: Console) -> Demo:
+    from linker.demo.scenario import Demo, DemoOptions
+
+    options = DemoOptions(
+        out=chosen.out,
         source_version=chosen.source_version,
         target_version=chosen.target_version,
         seconds=chosen.seconds,
         rate=chosen.rate,
-        keep=chosen.keep,
     )
+    return Demo(options, console)
 
 
 def _prepare(out: Path) -> None:
@@ -349,11 +100,15 @@ def _reasons(error: BaseException) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the demonstration; the exit code."""
-    options = _options(arguments)
+    chosen = _options(arguments)
+    out: Path = chosen.out
+    if missing := _missing_libraries():
+        sys.stderr.write(f"linker demo: {missing}\n")
+        return 1
     console = Console()
-    _prepare(options.out)
-    demo = Demo(options, console)
-    path = options.out / "report.json"
+    _prepare(out)
+    demo = _scenario(chosen, console)
+    path = out / "report.json"
     try:
         with demo.progress.shown():
             result = asyncio.run(_run(demo))
@@ -361,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         logging.getLogger(__name__).exception("the demonstration failed")
         failure = {"ok": False, "problems": [_reasons(error)], "phases_ms": demo.progress.phases_ms}
         path.write_text(json.dumps(failure, indent=2) + "\n")
-        sys.stderr.write(f"linker demo: {_reasons(error)}\nlogs and data: {options.out}\n")
+        sys.stderr.write(f"linker demo: {_reasons(error)}\nlogs and data: {out}\n")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.stderr.write("linker demo: interrupted\n")
@@ -369,8 +124,8 @@ def main(arguments: Sequence[str]) -> int:
     write_report(result, path)
     show_report(result, console, path)
     if result.problems:
-        console.print(f"logs and data: {options.out}", soft_wrap=True)
+        console.print(f"logs and data: {out}", soft_wrap=True)
         return 1
-    if not options.keep:
-        shutil.rmtree(options.out / "clusters", ignore_errors=True)
+    if not chosen.keep:
+        shutil.rmtree(out / "clusters", ignore_errors=True)
     return 0

@@ -53,6 +53,8 @@ class Progress:
         """One phase; its time goes into the report even if it fails."""
         phase = Phase(name, title)
         self._phase = phase
+        if self._live is not None:
+            self._live.refresh()
         if not self._console.is_terminal:
             self._console.print(Text(f"... {title}"))
         ok = False
