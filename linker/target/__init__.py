@@ -1,8 +1,8 @@
 """Membership in the target cluster: the sidecar as a broker of a KRaft cluster.
 
-`TargetCluster` (cluster.py) composes the parts: the channel to the active controller, the replayed metadata log,
-registration with heartbeats, and the operations a link broker asks of the controller. Nothing here serves followers
-or clients.
+`TargetCluster` (cluster.py) composes the parts: the channel to the active controller, the replayed metadata
+log, registration with heartbeats, and the operations a link broker asks of the controller. Nothing here
+serves followers or clients.
 """
 
 from linker.target.cluster import TargetCluster

@@ -1,9 +1,9 @@
 """The way to the active controller: finds it, keeps one connection per purpose, follows it when it moves.
 
-Here is no knowledge of what the requests mean; only which answers say "not the active controller" and whether a
-request may be sent again. Discovery follows Kafka's `MetadataNodeManager`/`QuorumInfo`: brokers forward DescribeQuorum
-to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a controller answers it only while it is
-the leader of the quorum (`KafkaRaftClient.handleDescribeQuorumRequest`).
+Here is no knowledge of what the requests mean; only which answers say "not the active controller" and whether
+a request may be sent again. Discovery follows Kafka's `MetadataNodeManager`/`QuorumInfo`: brokers forward
+DescribeQuorum to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a controller
+answers it only while it is the leader of the quorum (`KafkaRaftClient.handleDescribeQuorumRequest`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
     LinkerError,
+    MalformedFrame,
     RequestTimedOut,
     UnsupportedApi,
     WireError,
@@ -59,8 +60,8 @@ class ActiveController:
 class ControllerChannel:
     """Requests to whichever controller is active.
 
-    Each purpose ("heartbeat", "metadata", "admin") has its own connection, because answers on one connection come in
-    order: a metadata Fetch that waits must not hold back a heartbeat.
+    Each purpose ("heartbeat", "metadata", "admin") has its own connection, because answers on one connection
+    come in order: a metadata Fetch that waits must not hold back a heartbeat.
     """
 
     def __init__(
@@ -96,10 +97,10 @@ class ControllerChannel:
         """The active controller last seen; None while it is looked for."""
         return self._active
 
-    # --- finding it ---------------------------------------------------------------------------------------------
+    # --- finding it -----------------------------------------------------------------------------------------
 
     async def discover(self, timeout: float) -> ActiveController:
-        """The active controller; ControllerUnreachable with every reason collected when the deadline passes."""
+        """The active controller; at the deadline ControllerUnreachable with every reason collected."""
         deadline = time.monotonic() + timeout
         async with self._discovery:
             backoff = _BACKOFF_FIRST
@@ -126,8 +127,8 @@ class ControllerChannel:
     def moved(self, stale: ActiveController | None, *, leader_id: int = -1, epoch: int = -1) -> None:
         """Somebody learned that `stale` is not active any more; an answer may have named the new leader.
 
-        Leaders are named with their epoch, and an older epoch never replaces a newer one (QuorumState's rule), so a
-        controller that was cut off cannot pull us back.
+        Leaders are named with their epoch, and an older epoch never replaces a newer one (QuorumState's
+        rule), so a controller that was cut off cannot pull us back.
         """
         if stale is not None and self._active is not None and self._active != stale:
             return  # already on another one
@@ -163,7 +164,7 @@ class ControllerChannel:
                 tried[where] = str(error)
                 return None
 
-        # Asked at the same time, and the first leader wins: one controller that hangs must not hide the others.
+        # Asked at the same time, and the first leader wins: one that hangs must not hide the others.
         tasks = [asyncio.ensure_future(probe(*address)) for address in addresses]
         found: list[ActiveController] = []
         refusals: list[LinkerError] = []
@@ -273,7 +274,7 @@ class ControllerChannel:
             if chosen is not None:
                 self._known[node.node_id] = (chosen.host, chosen.port)
 
-    # --- talking to it ------------------------------------------------------------------------------------------
+    # --- talking to it --------------------------------------------------------------------------------------
 
     async def connection(self, purpose: str, *, timeout: float) -> tuple[ActiveController, Connection]:
         """The purpose's connection to the active controller, opened if need be."""
@@ -297,7 +298,8 @@ class ControllerChannel:
                     self.moved(active)
                     if time.monotonic() + _BACKOFF_FIRST >= deadline:
                         raise ControllerUnreachable(
-                            f"{self.cluster_name}: the controller at {active.address} cannot be reached: {error}"
+                            f"{self.cluster_name}: the controller at {active.address} cannot be reached: "
+                            f"{error}"
                         ) from error
                     await asyncio.sleep(_BACKOFF_FIRST)
                     continue
@@ -337,20 +339,20 @@ class ControllerChannel:
     ) -> Any:
         """Send to the active controller and return its answer.
 
-        `fields` may be a function: it is called right before the request is sent (and again before it is sent again),
-        for requests whose epochs must be the newest known.
+        `fields` may be a function: it is called right before the request is sent (and again before it is sent
+        again), for requests whose epochs must be the newest known.
 
-        A request that was surely not carried out is repeated until the deadline. One that may have been carried out
-        is repeated only if `idempotent`; else ConnectionLost(sent=True) is raised and the caller settles the outcome
-        from the metadata log. NOT_CONTROLLER counts as "may have been": a controller that resigns fails the writes it
-        has appended but not yet committed with NotControllerException, and the next leader may commit them
-        (`QuorumController.renounce`).
+        A request that was surely not carried out is repeated until the deadline. One that may have been
+        carried out is repeated only if `idempotent`; else ConnectionLost(sent=True) is raised and the caller
+        settles the outcome from the metadata log. NOT_CONTROLLER counts as "may have been": a controller that
+        resigns fails the writes it has appended but not yet committed with NotControllerException, and the
+        next leader may commit them (`QuorumController.renounce`).
         """
         deadline = time.monotonic() + timeout
         backoff = _BACKOFF_FIRST
         while True:
             active, connection = await self.connection(purpose, timeout=_remaining(deadline, timeout))
-            # From here to the write inside call() nothing awaits, so a function sees the image of the send time.
+            # From here to the write inside call() nothing awaits: a function sees the image of the send time.
             values = fields() if callable(fields) else fields
             try:
                 response = await connection.call(
@@ -364,6 +366,15 @@ class ControllerChannel:
                 self.moved(active)
                 if (error.sent and not idempotent) or time.monotonic() + backoff >= deadline:
                     raise
+            except MalformedFrame as error:
+                # An answer nobody can read says nothing about what was done.
+                connection.close()
+                raise ConnectionLost(
+                    f"the controller's answer cannot be read: {error.message}",
+                    sent=True,
+                    api=api,
+                    peer=active.address,
+                ) from error
             else:
                 if not _says_not_controller(response):
                     return response

@@ -1,7 +1,7 @@
 """Errors of the membership in the target cluster, each one line that says what to do.
 
-`WireError`s (connections, deadlines, malformed frames, Kafka error codes) come up unchanged; here is only what has a
-meaning of its own for membership, and the table that names the right a refused request needs.
+`WireError`s (connections, deadlines, malformed frames, Kafka error codes) come up unchanged; here is only
+what has a meaning of its own for membership, and the table that names the right a refused request needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from wire.types import TopicPartition
 CLUSTER_AUTHORIZATION_FAILED = 31
 TOPIC_AUTHORIZATION_FAILED = 29
 
-# ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each handler.
+# ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each
+# handler.
 _CLUSTER_ACTION = ("CLUSTER_ACTION", "Cluster", "--operation ClusterAction --cluster")
 _ALTER = ("ALTER", "Cluster", "--operation Alter --cluster")
 REQUIRED_RIGHTS: dict[str, tuple[str, str, str]] = {
@@ -48,8 +49,8 @@ class MissingRight(TargetError):
         self.operation = operation
         self.resource = resource
         super().__init__(
-            f"{cluster}: the sidecar's principal lacks the right {operation} on {resource} ({api} was refused); "
-            f"grant it with kafka-acls.sh --add --allow-principal User:<sidecar> {flags}"
+            f"{cluster}: the sidecar's principal lacks the right {operation} on {resource} ({api} was "
+            f"refused); grant it with kafka-acls.sh --add --allow-principal User:<sidecar> {flags}"
         )
 
 
@@ -91,12 +92,13 @@ class StillHosting(TargetError):
         if self.hosts:
             parts.append(f"is a replica of {_listed(self.hosts)}")
         super().__init__(
-            f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors first"
+            f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors "
+            "first"
         )
 
 
 class OperationFailed(TargetError):
-    """The controller refused an operation; `code` is the first Kafka error code, `failed` has one line per item."""
+    """The controller refused an operation. `code` is the first error code, `failed` says why, by item."""
 
     def __init__(self, what: str, code: int, failed: dict[str, str]) -> None:
         self.code = code

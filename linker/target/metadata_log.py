@@ -1,18 +1,19 @@
 """The target's metadata log, followed as an observer and replayed into a ClusterImage.
 
-Here: the fetch loop, what is committed and what is not, snapshots, epochs of the quorum, and who is told. What a
-record means is wire.metadata's business; which controller is active is ControllerChannel's.
+Here: the fetch loop, what is committed and what is not, snapshots, epochs of the quorum, and who is told.
+What a record means is wire.metadata's business; which controller is active is ControllerChannel's.
 
 Rules (`KafkaRaftClient`, KIP-595, KIP-630):
-- The leader sends an observer records up to its log end, uncommitted ones included (`Isolation.UNCOMMITTED` in
-  `tryCompleteFetchRequest`). Only those below its high watermark are replayed; the rest waits here, and a
+- The leader sends an observer records up to its log end, uncommitted ones included (`Isolation.UNCOMMITTED`
+  in `tryCompleteFetchRequest`). Only those below its high watermark are replayed; the rest waits here, and a
   DivergingEpoch cuts it off.
 - A Fetch names the quorum's epoch and the epoch of the last record we hold. FENCED_LEADER_EPOCH,
-  UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER name the current leader and epoch; an older epoch is never adopted.
-- A SnapshotId in the answer means that our offset is below the log's start (or that we have nothing yet): the snapshot
-  is decoded aside and taken over as a whole, so nobody ever sees a part of it.
-- Fetch v18 (KIP-1166) tells the leader our high watermark, so it answers as soon as the high watermark moves. Below
-  that version the wait is kept short while something uncommitted waits here.
+  UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER name the current leader and epoch; an older epoch is never
+  adopted.
+- A SnapshotId in the answer means that our offset is below the log's start (or that we have nothing yet): the
+  snapshot is decoded aside and taken over as a whole, so nobody ever sees a part of it.
+- Fetch v18 (KIP-1166) tells the leader our high watermark, so it answers as soon as the high watermark moves.
+  Below that version the wait is kept short while something uncommitted waits here.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class MetadataLog:
         self._channel = channel
         self._cluster_id: str | None = None
         self.image = ClusterImage()
-        # Invariant: the batches in _uncommitted continue the image without a gap, and _fetch_offset is their end.
+        # Invariant: the batches in _uncommitted continue the image without a gap; _fetch_offset is their end.
         self._uncommitted: list[_Uncommitted] = []
         self._next_offset = 0  # after the last replayed batch
         self._epoch = 0  # of the last replayed batch
@@ -111,7 +112,7 @@ class MetadataLog:
         self._subscribers: list[Subscriber] = []
         self._changed: set[asyncio.Future[None]] = set()
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     @property
     def offset(self) -> int:
@@ -121,7 +122,8 @@ class MetadataLog:
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
         """Call `callback(image, touched topic ids)` after every replay; returns the way to stop it.
 
-        Callbacks run inside the fetch loop: they note what changed and return. An exception in one ends the loop.
+        Callbacks run inside the fetch loop: they note what changed and return. An exception in one ends the
+        loop.
         """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
@@ -141,7 +143,8 @@ class MetadataLog:
     async def caught_up(self, timeout: float) -> None:
         """Return once everything committed before this call is replayed.
 
-        The proof is a Fetch that was *sent* after the call and answered with a high watermark we have reached.
+        The proof is a Fetch that was *sent* after the call and answered with a high watermark we have
+        reached.
         """
         deadline = time.monotonic() + timeout
         start = self._rounds
@@ -186,7 +189,7 @@ class MetadataLog:
         """Have every request name the cluster, so that a controller of another one refuses it."""
         self._cluster_id = cluster_id
 
-    # --- the fetch loop -----------------------------------------------------------------------------------------
+    # --- the fetch loop -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises what cannot be repaired by trying again."""
@@ -213,8 +216,9 @@ class MetadataLog:
     def _is_fatal(self, error: LinkerError) -> bool:
         """What ends the loop.
 
-        A refusal (credentials, rights, versions) is final for somebody who just started. Once the log was followed it
-        is not: credentials are rotated, rights taken and given back, and a link must outlive that.
+        A refusal (credentials, rights, versions) is final for somebody who just started. Once the log was
+        followed it is not: credentials are rotated, rights taken and given back, and a link must outlive
+        that.
         """
         if isinstance(error, ClusterIdChanged | MetadataLogFailed):
             return True
@@ -311,8 +315,8 @@ class MetadataLog:
     def _check_top_level(self, code: int, api: str, active: ActiveController) -> None:
         if code == _INCONSISTENT_CLUSTER_ID:
             raise ClusterIdChanged(
-                f"{self._channel.cluster_name}: the controller at {active.address} belongs to another cluster "
-                f"than {self._cluster_id}"
+                f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
+                f"cluster than {self._cluster_id}"
             )
         if code in _EPOCH_ERRORS:
             self._channel.moved(active)
@@ -333,7 +337,7 @@ class MetadataLog:
         check_error(code, api, self._channel.cluster_name)
         return _Verdict.TAKE
 
-    # --- records ------------------------------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------------------
 
     def _append(self, data: bytes) -> None:
         """Keep the whole batches that continue what we have."""
@@ -344,8 +348,8 @@ class MetadataLog:
             self._check_batch(header, data)
             if header.base_offset > expected:
                 raise MetadataLogFailed(
-                    f"{self._channel.cluster_name}: a gap in the metadata log, offset {header.base_offset} follows "
-                    f"{expected - 1}"
+                    f"{self._channel.cluster_name}: a gap in the metadata log, offset {header.base_offset} "
+                    f"follows {expected - 1}"
                 )
             self._uncommitted.append(
                 _Uncommitted(
@@ -412,7 +416,7 @@ class MetadataLog:
         self.high_watermark = -1
         self._publish(touched)
 
-    # --- snapshots ----------------------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------------------
 
     async def _load_snapshot(self, end_offset: int, epoch: int) -> None:
         started = time.monotonic()
@@ -427,7 +431,8 @@ class MetadataLog:
             await asyncio.to_thread(load_snapshot, fresh, data, end_offset, epoch)
         except WireError as error:
             raise MetadataLogFailed(
-                f"{self._channel.cluster_name}: the metadata snapshot {end_offset}-{epoch} cannot be read: {error}"
+                f"{self._channel.cluster_name}: the metadata snapshot {end_offset}-{epoch} cannot be read: "
+                f"{error}"
             ) from error
         touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
         self.image.adopt(fresh)

@@ -1,10 +1,11 @@
-"""What a link broker asks of the target's controller: mirror topics, reassignments, ISR changes, configs, producer ids.
+"""What a link broker asks of the target's controller: topics, replicas, ISR changes, configs, producer ids.
 
-Each operation raises an error that says what to do, or answers per item. None of them decides when it is right to
-call it; that is the link controller's business.
+Each operation raises an error that says what to do, or answers per item. None of them decides when it is
+right to call it; that is the link controller's business.
 
-Outcomes: everything here but `alter_partition` may be repeated safely and settles an unknown outcome by itself, from
-the metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True) for its caller to settle.
+Outcomes: everything here but `alter_partition` may be repeated safely and settles an unknown outcome by
+itself, from the metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True) for its
+caller to settle.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _NO_REASSIGNMENT_IN_PROGRESS = 85
 _ELECTION_NOT_NEEDED = 84
 _INVALID_UPDATE_VERSION = 95
 _INELIGIBLE_REPLICA = 107
+_STALE_BROKER_EPOCH = 77
 _MAX_ALTER_PARTITION_VERSION = 3
+# Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
+_ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, _STALE_BROKER_EPOCH)
 _RESOURCE_TOPIC = 2
 _OP_SET, _OP_DELETE = 0, 1
 _ELECT_PREFERRED = 0
@@ -49,7 +53,7 @@ _RACE_PAUSE = 0.1
 
 
 class AlterPartitionItem(NamedTuple):
-    """A partition's wished ISR. An epoch that is given must still be the current one when the request is sent."""
+    """A partition's wished ISR. An epoch that is given must still be the current one at the sending."""
 
     topic_partition: TopicPartition
     new_isr: tuple[int, ...]
@@ -74,7 +78,7 @@ class TargetOperations:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
 
-    # --- topics -------------------------------------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------
 
     async def create_mirror_topic(
         self,
@@ -87,8 +91,8 @@ class TargetOperations:
     ) -> TopicId:
         """Create a topic by manual assignment (partition -> link brokers) and return its id.
 
-        Returns once the topic is in the image. An answer that got lost is settled there: a topic of ours has exactly
-        these partitions on exactly these replicas.
+        Returns once the topic is in the image. An answer that got lost is settled there: a topic of ours has
+        exactly these partitions on exactly these replicas.
         """
         deadline = time.monotonic() + timeout
         maybe_ours = False
@@ -147,7 +151,7 @@ class TargetOperations:
         )
 
     async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Delete a topic and wait until the image does not have it; a topic that is not there is deleted already."""
+        """Delete a topic and wait until the image does not have it; one that is not there is deleted."""
         deadline = time.monotonic() + timeout
         topic_id = _topic_id(self._metadata.image, name)
         response = await self._channel.call(
@@ -170,7 +174,7 @@ class TargetOperations:
             max(0.001, deadline - time.monotonic()),
         )
 
-    # --- replicas -----------------------------------------------------------------------------------------------
+    # --- replicas -------------------------------------------------------------------------------------------
 
     async def reassign(
         self,
@@ -180,7 +184,8 @@ class TargetOperations:
     ) -> None:
         """Start reassignments (None cancels one); OperationFailed names the partitions that were refused.
 
-        Repeating is harmless: the same target again changes nothing, and "none in progress" is what a cancel wants.
+        Repeating is harmless: the same target again changes nothing, and "none in progress" is what a cancel
+        wants.
         """
         response = await self._channel.call(
             "alter_partition_reassignments",
@@ -219,14 +224,15 @@ class TargetOperations:
     async def alter_partition(
         self, items: Iterable[AlterPartitionItem], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """One AlterPartition for all items; the error code per partition (0 done, 108 done and another one leads).
+        """One AlterPartition for all items; the code per partition (0 done, 108 done and another one leads).
 
-        Leader epoch, partition epoch and every broker's epoch are read from the image when the request is sent (a real
-        broker's restart changes its epoch: INELIGIBLE_REPLICA 107 otherwise). Partitions that cannot be sent (unknown
-        3, not led by us or another leader epoch 6, an ISR member that is not registered 107) are answered here.
+        Leader epoch, partition epoch and every broker's epoch are read from the image when the request is
+        sent (a real broker's restart changes its epoch: INELIGIBLE_REPLICA 107 otherwise). Partitions that
+        cannot be sent (unknown 3, not led by us or another leader epoch 6, another partition epoch 95, an ISR
+        member that is not registered or has another epoch 107) are answered here.
 
-        The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is unknown;
-        it is never sent again from here, because the first one may have moved leadership already.
+        The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is
+        unknown; it is never sent again from here, because the first one may have moved leadership already.
         """
         wished = {item.topic_partition: item for item in items}
         results: dict[TopicPartition, int] = {}
@@ -244,7 +250,13 @@ class TargetOperations:
         response = await self._channel.call(
             "alter_partition", request, timeout=timeout, max_version=_MAX_ALTER_PARTITION_VERSION
         )
-        check_error(int(response.error_code), "alter_partition", self._channel.cluster_name)
+        code = int(response.error_code)
+        if code not in (0, *_ALTER_PARTITION_REFUSALS):
+            # The controller gave up somewhere between the request and the commit of its records.
+            raise ConnectionLost(
+                f"the controller answered {error_name(code)}", sent=True, api="alter_partition"
+            )
+        check_error(code, "alter_partition", self._channel.cluster_name)
         for topic in response.topics:
             for partition in topic.partitions:
                 topic_id = topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
@@ -253,7 +265,7 @@ class TargetOperations:
                     results[tp] = int(partition.error_code)
         if sent:
             raise ConnectionLost(
-                f"the controller's answer leaves out {len(sent)} partitions, {next(iter(sent.values()))} first",
+                f"the answer leaves out {len(sent)} partitions, {next(iter(sent.values()))} first",
                 sent=True,
                 api="alter_partition",
             )
@@ -334,7 +346,7 @@ class TargetOperations:
             for result in topic.partition_result
         }
 
-    # --- configs ------------------------------------------------------------------------------------------------
+    # --- configs --------------------------------------------------------------------------------------------
 
     async def set_topic_configs(
         self,
@@ -412,16 +424,16 @@ class TargetOperations:
             for result in response.results
         }
 
-    # --- producer ids -------------------------------------------------------------------------------------------
+    # --- producer ids ---------------------------------------------------------------------------------------
 
     async def allocate_producer_ids(
         self, count: int, *, connections: int = 8, timeout: float = 60.0, until: int | None = None
     ) -> tuple[int, int]:
         """Take `count` blocks from the allocator and throw them away; (first id, length) of the highest one.
 
-        With `until`, stop as soon as a block ends past that id. The controller hands out one block per request and
-        commits it first, so the speed comes from several connections at once (KIP-730). A block whose answer got lost
-        is only one more block.
+        With `until`, stop as soon as a block ends past that id. The controller hands out one block per
+        request and commits it first, so the speed comes from several connections at once (KIP-730). A block
+        whose answer got lost is only one more block.
         """
         if count <= 0:
             raise TargetError(f"cannot allocate {count} blocks of producer ids")
@@ -477,7 +489,7 @@ class TargetOperations:
             if connection is not None:
                 connection.close()
 
-    # --- helpers ------------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------
 
     def _raise_for(self, api: str, what: str, failed: Mapping[str, tuple[int, str | None]]) -> NoReturn:
         """MissingRight if that is the reason, OperationFailed otherwise."""

@@ -1,16 +1,19 @@
 """Being a broker of the target: identity, registration, heartbeats, leaving.
 
 Rules (`ClusterControlManager.registerBroker`, `BrokerHeartbeatManager`, `BrokerLifecycleManager`):
-- The same incarnation id registers again under the same broker epoch (an "amend"), even while its session lives. A new
-  incarnation is an unclean shutdown unless PreviousBrokerEpoch equals the last epoch (KIP-966): the link broker would
-  leave the ISR of every mirror and leave it without a leader for good. So the identity is kept, and saved *before* it
-  is first used.
-- A registration by another incarnation is refused (DUPLICATE_BROKER_REGISTRATION) only while the old session lives. A
-  stopped broker's id would be taken over silently, so the metadata log is asked first.
-- The features offered must cover every finalized one; ApiVersions v4 lists those whose minimum is 0 (KIP-1022).
-- A broker is unfenced when it asks for it (WantFence=false) and its CurrentMetadataOffset has reached its registration.
+- The same incarnation id registers again under the same broker epoch (an "amend"), even while its session
+  lives. A new incarnation is an unclean shutdown unless PreviousBrokerEpoch equals the last epoch (KIP-966):
+  the link broker would leave the ISR of every mirror and leave it without a leader for good. So the identity
+  is kept, and saved *before* it is first used.
+- A registration by another incarnation is refused (DUPLICATE_BROKER_REGISTRATION) only while the old session
+  lives. A stopped broker's id would be taken over silently, so the metadata log is asked first.
+- The features offered must cover every finalized one; ApiVersions v4 lists those whose minimum is 0
+  (KIP-1022).
+- A broker is unfenced when it asks for it (WantFence=false) and its CurrentMetadataOffset has reached its
+  registration.
 - A log dir declared cordoned (heartbeat v2, KIP-1066) is never given a new replica by placement.
-- Only a broker that no partition lists may unregister (KIP-631); the controller does not check it, so it is checked here.
+- Only a broker that no partition lists may unregister (KIP-631); the controller does not check it, so it is
+  checked here.
 """
 
 from __future__ import annotations
@@ -155,13 +158,13 @@ class Registration:
         stored = self.identity.cluster_id
         if stored and stored != cluster_id:
             raise ClusterIdChanged(
-                f"{self._channel.cluster_name} has cluster id {cluster_id}, but this sidecar's stored identity "
-                f"belongs to cluster {stored}; point the target section at that cluster, or give this one a state of "
-                "its own"
+                f"{self._channel.cluster_name} has cluster id {cluster_id}, but this sidecar's stored "
+                f"identity belongs to cluster {stored}; point the target section at that cluster, or give "
+                "this one a state of its own"
             )
         self._cluster_id = cluster_id
 
-    # --- registering --------------------------------------------------------------------------------------------
+    # --- registering ----------------------------------------------------------------------------------------
 
     async def register(self, timeout: float) -> None:
         """Register, or amend the registration; afterwards `identity` has the epoch and is saved."""
@@ -197,8 +200,8 @@ class Registration:
             if offered is None or offered[1] < needed:
                 have = "lacks it" if offered is None else f"has up to v{offered[1]}"
                 raise TargetUnsupported(
-                    f"{self._channel.cluster_name} is too old: a link broker needs {api} v{needed}, the controller "
-                    f"at {active.address} {have}; upgrade the target to Kafka 3.9 or later"
+                    f"{self._channel.cluster_name} is too old: a link broker needs {api} v{needed}, the "
+                    f"controller at {active.address} {have}; upgrade the target to Kafka 3.9 or later"
                 )
 
     def _check_identity(self, image: ClusterImage) -> None:
@@ -210,7 +213,8 @@ class Registration:
             if broker.id != self.broker_id and self.identity.log_dir_id in broker.log_dirs:
                 raise BrokerIdTaken(
                     f"broker {broker.id} of {self._channel.cluster_name} has this sidecar's log dir "
-                    f"{topic_id_str(self.identity.log_dir_id)}: two sidecars were started from one copied state"
+                    f"{topic_id_str(self.identity.log_dir_id)}: two sidecars were started from one copied "
+                    "state"
                 )
 
     def _taken(self, existing: BrokerImage | None) -> str:
@@ -271,8 +275,9 @@ class Registration:
             )
         if code == _INVALID_REGISTRATION:
             raise RegistrationRefused(
-                f"{name} refused broker {self.broker_id} as invalid: its log dir id may belong to another broker, or "
-                "a listener of the target is missing among advertised.listeners; see the controller's log"
+                f"{name} refused broker {self.broker_id} as invalid: its log dir id may belong to another "
+                "broker, or a listener of the target is missing among advertised.listeners; see the "
+                "controller's log"
             )
         try:
             check_error(code, "broker_registration", name)
@@ -281,7 +286,7 @@ class Registration:
                 raise
             log.warning("registration: %s", error)
 
-    # --- heartbeats ---------------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------
 
     def ready_to_unfence(self) -> None:
         """The listeners serve: from now on the heartbeats ask to be unfenced (BrokerLifecycleManager)."""
@@ -389,7 +394,9 @@ class Registration:
             watcher(fenced)
 
     async def _lost_registration(self, code: int) -> None:
-        """The controller does not know us under our epoch: taken over, unregistered by somebody, or a lost log."""
+        """The controller does not know us under our epoch: taken over, unregistered by somebody, or a lost
+        log.
+        """
         await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
         existing = self._metadata.image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
@@ -402,7 +409,7 @@ class Registration:
         self._set_fenced(True)
         await self.register(_SESSION_TIMEOUT)
 
-    # --- leaving ------------------------------------------------------------------------------------------------
+    # --- leaving --------------------------------------------------------------------------------------------
 
     async def leave(self, timeout: float) -> None:
         """Shut down in a controlled way and unregister; StillHosting while any partition names us.
@@ -473,8 +480,8 @@ def offered_features(
 ) -> dict[str, tuple[int, int]]:
     """The ranges to register with: what the controller supports, widened to hold every finalized level.
 
-    Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing would be
-    taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
+    Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing
+    would be taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
     """
     offered = {name: (low, high) for name, (low, high) in supported.items()}
     levels = {name: max(pair) for name, pair in finalized.items()} | dict(in_log)

@@ -1,9 +1,11 @@
-"""A KRaft quorum that speaks the wire protocol on real sockets: what a link broker needs of it, and ways to break it.
+"""A KRaft quorum that speaks the wire protocol on real sockets: what a link broker needs of it, and ways to
+break it.
 
-`FakeQuorum` is the shared truth (the metadata log, brokers, topics, who leads); each `FakeController` is one node with
-a listener. A node answers Metadata too, so that it can stand for the target's brokers. `hooks[api]` gets every
-decoded request and may answer a dict (the response's fields), DROP (close the connection), SILENCE (never answer), or
-None (go on as usual). Rules are Kafka's where the product depends on them; nothing else is imitated.
+`FakeQuorum` is the shared truth (the metadata log, brokers, topics, who leads); each `FakeController` is one
+node with a listener. A node answers Metadata too, so that it can stand for the target's brokers. `hooks[api]`
+gets every decoded request and may answer a dict (the response's fields), bytes (as they are), DROP (close the
+connection), SILENCE (never answer), or None (go on as usual). Rules are Kafka's where the product depends on
+them; nothing else is imitated.
 """
 
 from __future__ import annotations
@@ -254,6 +256,10 @@ class FakeController:
             return
         if outcome is None:
             outcome = await getattr(self, f"_{api}")(request, version)
+        if isinstance(outcome, bytes):
+            body = exchange.header.correlation_id.to_bytes(4, "big") + outcome
+            exchange.reply([len(body).to_bytes(4, "big") + body])
+            return
         assert isinstance(outcome, dict)
         body = codec.encode_response(api, version, exchange.header.correlation_id, outcome)
         exchange.reply([len(body).to_bytes(4, "big") + body])

@@ -1,4 +1,6 @@
-"""Membership in real KRaft clusters: joining, living through controllers' deaths, handing over, leaving, refusals."""
+"""Membership in real KRaft clusters: joining, living through controllers' deaths, handing over, leaving,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -345,11 +347,12 @@ async def test_a_restarted_target_broker_has_a_new_epoch(
     await target.leave(60)
 
 
-# --- rights -------------------------------------------------------------------------------------------------------
+# --- rights -------------------------------------------------------------------------------------------------
 
 _USERS = {"admin": "admin-secret", "sidecar": "sidecar-secret"}
 _JAAS = (
-    'org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="admin-secret" '
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="admin-secret" '
     + " ".join(f'user_{name}="{password}"' for name, password in _USERS.items())
     + ";"
 )

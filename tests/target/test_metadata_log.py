@@ -38,7 +38,9 @@ async def test_replays_what_is_committed_and_nothing_else(quorum: FakeQuorum, me
 
 
 @pytest.mark.parametrize("version", [12, 13, 15, 17, 18])
-async def test_every_fetch_version(quorum: FakeQuorum, make_member: Callable[..., Member], version: int) -> None:
+async def test_every_fetch_version(
+    quorum: FakeQuorum, make_member: Callable[..., Member], version: int
+) -> None:
     quorum.nodes[0].supported["fetch"] = (4, version)
     target = await make_member().up()
     quorum.hold = True
@@ -49,13 +51,21 @@ async def test_every_fetch_version(quorum: FakeQuorum, make_member: Callable[...
     await eventually(lambda: level(target) == 1, timeout=0.3)
 
 
-async def test_uncommitted_records_that_diverge_are_dropped(quorum: FakeQuorum, member: TargetCluster) -> None:
+async def test_uncommitted_records_that_diverge_are_dropped(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
     quorum.append_values([feature(1)])
     end = quorum.next_offset
     quorum.hold = True
     quorum.append_values([feature(9)])
     quorum.append_values([feature(9)])
-    await eventually(lambda: quorum.nodes[0].requests[-1][2].topics[0].partitions[0].fetch_offset == end + 2 if quorum.nodes[0].requests[-1][0] == "fetch" else False)
+    await eventually(
+        lambda: (
+            quorum.nodes[0].requests[-1][2].topics[0].partitions[0].fetch_offset == end + 2
+            if quorum.nodes[0].requests[-1][0] == "fetch"
+            else False
+        )
+    )
     quorum.truncate(end)
     quorum.hold = False
     quorum.elect(0)
@@ -117,7 +127,9 @@ async def test_falls_behind_the_log_start_and_takes_the_snapshot(
     await eventually(lambda: level(member) == 6)
 
 
-async def test_snapshot_replaced_while_it_is_read(quorum: FakeQuorum, make_member: Callable[..., Member]) -> None:
+async def test_snapshot_replaced_while_it_is_read(
+    quorum: FakeQuorum, make_member: Callable[..., Member]
+) -> None:
     quorum.append_values([feature(1)])
     quorum.take_snapshot([feature(1)] * 20)
 

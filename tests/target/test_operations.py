@@ -20,16 +20,14 @@ async def mirror(target: TargetCluster) -> None:
     """Topic t with two partitions on 900, being reassigned to the real brokers."""
     await target.operations.create_mirror_topic("t", {0: [900], 1: [900]}, {})
     await target.operations.reassign({T0: [1, 2], T1: [2, 1]})
-    await target.metadata.wait_for(
-        lambda image: image.topics_by_name["t"].partitions[1].adding or None, 5
-    )
+    await target.metadata.wait_for(lambda image: image.topics_by_name["t"].partitions[1].adding or None, 5)
 
 
 def hand_over(*partitions: TopicPartition) -> list[AlterPartitionItem]:
     return [AlterPartitionItem(tp, (900, 1, 2)) for tp in partitions]
 
 
-# --- topics -------------------------------------------------------------------------------------------------------
+# --- topics -------------------------------------------------------------------------------------------------
 
 
 async def test_creates_a_topic_on_link_brokers_only(member: TargetCluster) -> None:
@@ -94,7 +92,7 @@ async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
     await member.operations.set_topic_configs("t", {}, [])
 
 
-# --- replicas -----------------------------------------------------------------------------------------------------
+# --- replicas -----------------------------------------------------------------------------------------------
 
 
 async def test_reassigns_and_cancels(member: TargetCluster) -> None:
@@ -107,7 +105,10 @@ async def test_reassigns_and_cancels(member: TargetCluster) -> None:
 
 
 async def test_missing_right_to_reassign(quorum: FakeQuorum, member: TargetCluster) -> None:
-    quorum.nodes[0].hooks["alter_partition_reassignments"] = lambda request: {"error_code": 31, "responses": []}
+    quorum.nodes[0].hooks["alter_partition_reassignments"] = lambda request: {
+        "error_code": 31,
+        "responses": [],
+    }
     with pytest.raises(MissingRight, match="ALTER on Cluster"):
         await member.operations.reassign({T0: [1]})
 
@@ -129,7 +130,7 @@ async def test_epochs_are_those_of_the_send_time(quorum: FakeQuorum, member: Tar
     """Between the call and the send the controller moves, and a real broker restarts."""
     await mirror(member)
     node = quorum.nodes[0]
-    active, connection = await member.channel.connection("admin", timeout=5)
+    _, connection = await member.channel.connection("admin", timeout=5)
     connection.close()
     await connection.closed_event.wait()
     release = asyncio.Event()
@@ -162,6 +163,23 @@ async def test_results_are_per_partition(quorum: FakeQuorum, member: TargetClust
     assert await member.operations.alter_partition([AlterPartitionItem(T1, (900, 55))]) == {T1: 107}
 
 
+async def test_the_epochs_a_decision_was_made_on_must_still_hold(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    await mirror(member)
+    epochs = tuple(member.image.brokers[broker].epoch for broker in (900, 1, 2))
+    item = AlterPartitionItem(T0, (900, 1, 2), leader_epoch=0, partition_epoch=1, broker_epochs=epochs)
+    stale = [
+        (item._replace(partition_epoch=0), 95),
+        (item._replace(leader_epoch=1), 6),
+        (item._replace(broker_epochs=(epochs[0], epochs[1] + 1, epochs[2])), 107),
+    ]
+    for changed, code in stale:
+        assert await member.operations.alter_partition([changed]) == {T0: code}
+    assert quorum.nodes[0].seen["alter_partition"] == 0
+    assert await member.operations.alter_partition([item]) == {T0: 108}
+
+
 async def test_nothing_to_send_is_not_sent(quorum: FakeQuorum, member: TargetCluster) -> None:
     assert await member.operations.alter_partition(hand_over(TopicPartition("gone", 0))) == {
         TopicPartition("gone", 0): 3
@@ -170,7 +188,17 @@ async def test_nothing_to_send_is_not_sent(quorum: FakeQuorum, member: TargetClu
 
 
 @pytest.mark.parametrize(
-    "lost", [DROP, SILENCE, {"error_code": 41, "topics": []}, {"topics": []}], ids=["drop", "silence", "resign", "part"]
+    "lost",
+    [
+        DROP,
+        SILENCE,
+        b"garbage",
+        {"error_code": 41, "topics": []},
+        {"error_code": 7, "topics": []},
+        {"error_code": -1, "topics": []},
+        {"topics": []},
+    ],
+    ids=["drop", "silence", "garbage", "resigned", "timed out", "failed", "left out"],
 )
 async def test_an_unknown_outcome_is_never_sent_again(
     quorum: FakeQuorum, member: TargetCluster, lost: object
@@ -202,7 +230,7 @@ async def test_election_that_is_not_needed_is_done(member: TargetCluster) -> Non
     assert await member.operations.elect_preferred([T0, T1]) == {T0: 0, T1: 0}
 
 
-# --- producer ids -------------------------------------------------------------------------------------------------
+# --- producer ids -------------------------------------------------------------------------------------------
 
 
 async def test_allocates_over_several_connections(quorum: FakeQuorum, member: TargetCluster) -> None:
@@ -232,18 +260,22 @@ async def test_stops_when_far_enough(quorum: FakeQuorum, member: TargetCluster) 
 
 async def test_a_lost_block_is_one_more_block(quorum: FakeQuorum, member: TargetCluster) -> None:
     node = quorum.nodes[0]
-    node.hooks["allocate_producer_ids"] = lambda request: DROP if node.seen["allocate_producer_ids"] == 2 else None
+    node.hooks["allocate_producer_ids"] = lambda request: (
+        DROP if node.seen["allocate_producer_ids"] == 2 else None
+    )
     assert sum(await member.operations.allocate_producer_ids(3, connections=1)) == 3000
 
 
 async def test_producer_ids_follow_the_controller(
-    quorum: FakeQuorum, make_member: Callable[..., Member], add_node: Callable[[int], Awaitable[FakeController]]
+    quorum: FakeQuorum,
+    make_member: Callable[..., Member],
+    add_node: Callable[[int], Awaitable[FakeController]],
 ) -> None:
     await add_node(1)
     target = await make_member().up()
     node = quorum.nodes[0]
-    node.hooks["allocate_producer_ids"] = (
-        lambda request: quorum.elect(1) if node.seen["allocate_producer_ids"] >= 3 and node.leads else None
+    node.hooks["allocate_producer_ids"] = lambda request: (
+        quorum.elect(1) if node.seen["allocate_producer_ids"] >= 3 and node.leads else None
     )
     assert sum(await target.operations.allocate_producer_ids(10, connections=2)) == 10_000
     assert quorum.nodes[1].seen["allocate_producer_ids"] > 0

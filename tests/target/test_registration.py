@@ -137,7 +137,7 @@ def test_features_cover_every_finalized_level() -> None:
     }
 
 
-# --- bad input: one clear line, nothing changed -------------------------------------------------------------------
+# --- bad input: one clear line, nothing changed -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("broker_id", [1, 3])
@@ -234,16 +234,16 @@ async def test_refused_features(quorum: FakeQuorum, make_member: Callable[..., M
 
 
 async def test_unreachable_brokers(make_member: Callable[..., Member]) -> None:
-    with pytest.raises(ClusterUnreachable, match="127.0.0.1:1"):
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1"):
         await make_member(brokers=[("127.0.0.1", 1)]).target.join(2)
 
 
 async def test_unreachable_controller(make_member: Callable[..., Member]) -> None:
-    with pytest.raises(ControllerUnreachable, match="no active controller.*127.0.0.1:1"):
+    with pytest.raises(ControllerUnreachable, match=r"no active controller.*127\.0\.0\.1:1"):
         await make_member(controller_bootstrap=[("127.0.0.1", 1)]).target.join(0.5)
 
 
-# --- life ---------------------------------------------------------------------------------------------------------
+# --- life ---------------------------------------------------------------------------------------------------
 
 
 async def test_heartbeats_follow_the_metadata_offset(quorum: FakeQuorum, member: TargetCluster) -> None:
@@ -282,7 +282,7 @@ async def test_id_taken_over_ends_the_membership(
     member = make_member()
     await member.up()
     quorum.add_broker(900, port=77)
-    with pytest.raises(BrokerIdTaken, match="127.0.0.1:77"):
+    with pytest.raises(BrokerIdTaken, match=r"127\.0\.0\.1:77"):
         async with asyncio.timeout(5):
             await member.task
 
