@@ -206,6 +206,7 @@ class Lane(Generic[JobT]):
         "on_settling",
         "queue",
         "route",
+        "stale",
         "state",
         "tp",
         "vanished",
@@ -217,6 +218,7 @@ class Lane(Generic[JobT]):
         self.queue: deque[Batch[JobT]] = deque()
         self.in_flight: deque[Batch[JobT]] = deque()
         self.route: object | None = None
+        self.stale = False  # the leader has to be asked for before anything is sent again; wake() ends it
         self.vanished = False
         # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps the
         # clock).
@@ -263,11 +265,13 @@ class Lane(Generic[JobT]):
         if not queue or self.state is LaneState.DRAINING or self.state is LaneState.WAITING:
             return None
         batch = queue[0]
-        if self.state is LaneState.HELD and not any(b.unsettled for b in queue):
+        if self.state is LaneState.HELD and (self.stale or not any(b.unsettled for b in queue)):
             return None
         if in_flight:
             if self.route is not route:
                 return None  # the leader moved: the old connection's answers come first
+            if in_flight[-1].order > batch.order:
+                return None  # sent again, under a fence too, only when those behind it are back
             if batch.producer[0] >= 0 and batch.producer != self._warm:
                 # A partition without state for this producer accepts any first sequence, so if the first
                 # batch fails
@@ -328,6 +332,7 @@ class Lane(Generic[JobT]):
     def wake(self) -> None:
         """The source's leader may be known now, or the back-off is over."""
         self.state = step(self.state, LaneEvent.WAKE)
+        self.stale = False
 
     def expire(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
         """The client's time for the batch is over."""
@@ -395,6 +400,7 @@ class Lane(Generic[JobT]):
         while at < len(queue) and queue[at].order < batch.order:
             at += 1
         queue.insert(at, batch)
+        self.stale = True
         self.state = step(self.state, LaneEvent.REQUEUED)
         self._drained()
 

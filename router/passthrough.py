@@ -47,6 +47,7 @@ class Upstream:
         self._tasks = tasks
         self._channel: Any = None
         self._opening = False
+        self._draining = False
         self._waiting: deque[tuple[memoryview, OnFrame]] = (
             deque()
         )  # bounded by the pipelining limit of the client
@@ -68,6 +69,7 @@ class Upstream:
             self._waiting.append((frame, on_reply))
             if not self._opening:
                 self._opening = True
+                self._connection.pause_reading()  # nothing piles up while we connect
                 self._tasks.spawn(self._open(), f"open upstream for {self._connection.peer}")
             return
         self._write(frame, on_reply)
@@ -92,6 +94,18 @@ class Upstream:
             self._channel.send(correlation_id, [len(frame).to_bytes(4, "big"), frame], replied)
         except ConnectionLost as error:
             self._end(error)
+            return
+        if self._channel.write_paused and not self._draining:
+            self._draining = True
+            self._connection.pause_reading()
+            self._tasks.spawn(self._drain(), f"drain upstream of {self._connection.peer}")
+
+    async def _drain(self) -> None:
+        """The broker takes our bytes slower than the client sends them: the client waits."""
+        await self._channel.drain()
+        self._draining = False
+        if not self._closed:
+            self._connection.resume_reading()
 
     async def _open(self) -> None:
         tried: list[str] = []
@@ -107,7 +121,6 @@ class Upstream:
             if self._closed:
                 channel.close()
                 return
-            self._opening = False
             self._channel = channel
             self._stats.upstreams_opened += 1
             channel.add_close_callback(self._upstream_closed)
@@ -115,6 +128,8 @@ class Upstream:
             for frame, on_reply in waiting:
                 if not self._closed:
                     self._write(frame, on_reply)
+            if not self._closed:
+                self._connection.resume_reading()
             return
         name = self._connection.listener.name
         self._end(

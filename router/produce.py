@@ -242,7 +242,7 @@ class ProduceSession:
         if not partition.forwarding:
             self.deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
             return None
-        if lane.state is LaneState.WAITING:
+        if lane.stale or lane.state is LaneState.WAITING:
             self._wait(lane, mirror.link)
             return None
         node = self._leader(mirror.link, lane.tp)

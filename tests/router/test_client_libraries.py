@@ -88,7 +88,9 @@ async def check(produce: Application) -> None:
         lead_by_link_broker(rig)
         stop = threading.Event()
         seen: dict[str, Any] = {"acked": {}, "errors": [], "sent": 0}
-        application = asyncio.create_task(asyncio.to_thread(produce, rig.target.bootstrap_servers, stop, seen))
+        application = asyncio.create_task(
+            asyncio.to_thread(produce, rig.target.bootstrap_servers, stop, seen)
+        )
         try:
             await Story(rig).run()
         finally:

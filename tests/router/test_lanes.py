@@ -5,14 +5,8 @@ source.
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.fence import FenceState, FenceTable
 from router.lanes import (
@@ -21,7 +15,6 @@ from router.lanes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
     TRANSITIONS,
-    Answer,
     Batch,
     Lane,
     LaneEvent,
@@ -203,6 +196,7 @@ def test_fence_waits_for_what_is_in_flight_and_sends_unknown_ones_again() -> Non
     held = batch(1)
     lane.offer(held)
     assert "1 of unknown outcome" in fences.pending([TP])[TP]
+    lane.wake()
     assert lane.take("connection 2") is a
     assert lane.answered(a, 0) == [(a, 0)]
     assert fences.pending([TP]) == {}
@@ -252,263 +246,29 @@ def test_a_handed_over_partition_stays_so_until_it_is_opened_again() -> None:
     assert fences.state(TP) is None
 
 
-# Random stories
+def test_unknown_write_that_is_given_up_is_left_to_the_clock() -> None:
+    fences = table([0.0])
+    lane = fences.open_lane(TP)
+    a = batch(0)
+    lane.offer(a)
+    lane.take(ROUTE)
+    lane.lost(a)
+    assert lane.expire(a) == [(a, REQUEST_TIMED_OUT)]
+    fences.fence([TP])
+    assert "settles in 3.0 s" in fences.pending([TP])[TP]
 
 
-@dataclass
-class Source:
-    """A partition at the source: Kafka's sequence check, nothing else."""
-
-    leader: int = 0
-    log: list[tuple[int, int]] = field(default_factory=list)
-    last: dict[int, int] = field(default_factory=dict)
-
-    def append(self, node: int, producer: int, sequence: int) -> int:
-        if node != self.leader:
-            return NOT_LEADER_OR_FOLLOWER
-        if producer in self.last:
-            if sequence <= self.last[producer]:
-                return 0  # duplicate
-            if sequence != self.last[producer] + 1:
-                return OUT_OF_ORDER_SEQUENCE_NUMBER
-        self.last[producer] = sequence
-        self.log.append((producer, sequence))
-        return 0
-
-
-class Link:
-    """A source connection: requests and answers, strictly in order."""
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.alive = True
-        self.requests: deque[tuple[Client, Batch[Client]]] = deque()
-        self.answers: deque[tuple[Client, Batch[Client], int]] = deque()
-
-
-class Client:
-    """An idempotent producer with up to 5 batches out, which sends failed ones again in order."""
-
-    def __init__(self, producer: int, lane: Lane[Client]) -> None:
-        self.producer = producer
-        self.lane = lane
-        self.links: dict[int, Link] = {}
-        self.next_sequence = 0
-        self.out: list[Batch[Client]] = []
-        self.failed: set[int] = set()
-        self.acked: list[int] = []
-        self.gone = False
-
-    def send(self, sequence: int) -> None:
-        one = Batch(self, 0, memoryview(b"x"), self.producer, 0, sequence)
-        self.out.append(one)
-        self.lane.offer(one)
-
-    def take_answers(self, answers: Sequence[Answer[Client]]) -> None:
-        for one, code in answers:
-            assert one in self.out, "answered twice"
-            self.out.remove(one)
-            if code == 0:
-                self.acked.append(one.base_sequence)
-            else:
-                assert code in (NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER)
-                self.failed.add(one.base_sequence)
-
-
-class Story(RuleBasedStateMachine):
-    GRACE = 3.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.source = Source()
-        self.fences: FenceTable[Client] = FenceTable(lambda: self.now, self.GRACE)
-        self.known_leader = 0
-        self.clients = [Client(n, self.fences.open_lane(TP)) for n in (1, 2)]
-        self.dead_clients: list[Client] = []
-        self.producers = itertools.count(3)
-        self.ghosts: list[tuple[float, deque[tuple[int, Batch[Client]]]]] = []
-        self.stands = False  # fence() returned
-
-    # Everybody who still has connections
-    def everyone(self) -> list[Client]:
-        return self.clients + self.dead_clients
-
-    def links(self) -> list[tuple[Client, Link]]:
-        return [(c, link) for c in self.everyone() for link in c.links.values()]
-
-    def pump(self, client: Client) -> None:
-        link = client.links.get(self.known_leader)
-        if link is None:
-            link = client.links[self.known_leader] = Link(self.known_leader)
-        while (one := client.lane.take(link)) is not None:
-            link.requests.append((client, one))
-
-    @rule(which=st.integers(0, 1), count=st.integers(1, 5))
-    def produce(self, which: int, count: int) -> None:
-        client = self.clients[which]
-        for _ in range(count):
-            if client.failed or len(client.out) >= 5:
-                break
-            client.send(client.next_sequence)
-            client.next_sequence += 1
-        self.pump(client)
-
-    @rule(which=st.integers(0, 1))
-    def retry(self, which: int) -> None:
-        client = self.clients[which]
-        if client.out or not client.failed:
-            return
-        for sequence in sorted(client.failed):
-            client.send(sequence)
-        client.failed.clear()
-        self.pump(client)
-
-    @precondition(lambda self: any(link.requests for _, link in self.links()))
-    @rule(data=st.data())
-    def process(self, data: st.DataObject) -> None:
-        _, link = data.draw(st.sampled_from([x for x in self.links() if x[1].requests]))
-        client, one = link.requests.popleft()
-        link.answers.append((client, one, self.source.append(link.node, *self.of(one))))
-
-    @precondition(lambda self: any(link.answers for _, link in self.links()))
-    @rule(data=st.data())
-    def deliver(self, data: st.DataObject) -> None:
-        _, link = data.draw(st.sampled_from([x for x in self.links() if x[1].answers]))
-        client, one, code = link.answers.popleft()
-        client.take_answers(client.lane.answered(one, code))
-        self.pump(client)
-
-    @precondition(lambda self: bool(self.links()))
-    @rule(data=st.data())
-    def cut(self, data: st.DataObject) -> None:
-        client, link = data.draw(st.sampled_from(self.links()))
-        del client.links[link.node]
-        if link.requests:
-            self.ghosts.append((self.now, deque((link.node, one) for _, one in link.requests)))
-        for one in [x[1] for x in link.answers] + [x[1] for x in link.requests]:
-            client.take_answers(client.lane.lost(one))
-        self.pump(client)
-
-    @precondition(lambda self: bool(self.ghosts))
-    @rule(data=st.data())
-    def ghost_lands(self, data: st.DataObject) -> None:
-        _, requests = data.draw(st.sampled_from(self.ghosts))
-        if requests:
-            node, one = requests.popleft()
-            self.source.append(node, *self.of(one))
-
-    @rule(leader=st.integers(0, 1))
-    def elect(self, leader: int) -> None:
-        self.source.leader = leader
-
-    @rule()
-    def refresh(self) -> None:
-        self.known_leader = self.source.leader
-        for client in self.everyone():
-            client.lane.wake()
-            self.pump(client)
-
-    @rule(which=st.integers(0, 1), data=st.data())
-    def expire(self, which: int, data: st.DataObject) -> None:
-        client = self.clients[which]
-        if client.out:
-            client.take_answers(client.lane.expire(data.draw(st.sampled_from(client.out))))
-            self.pump(client)
-
-    @rule(which=st.integers(0, 1))
-    def vanish(self, which: int) -> None:
-        client = self.clients[which]
-        client.lane.vanish()
-        client.gone = True
-        self.dead_clients.append(client)
-        self.clients[which] = Client(next(self.producers), self.fences.open_lane(TP))
-
-    @rule(seconds=st.floats(0.1, 2.0))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        # A broker that lost a connection is done with its requests within the grace.
-        self.ghosts = [(at, requests) for at, requests in self.ghosts if at + self.GRACE > self.now]
-
-    @precondition(lambda self: self.fences.state(TP) is None)
-    @rule()
-    def fence(self) -> None:
-        self.fences.fence([TP])
-
-    @precondition(lambda self: self.fences.state(TP) is not None and not self.stands)
-    @rule()
-    def fence_stands(self) -> None:
-        self.stands = not self.fences.pending([TP])
-        if self.stands:
-            self.aligned_at = list(self.source.log)
-
-    @precondition(lambda self: self.fences.state(TP) is FenceState.FENCED)
-    @rule()
-    def unfence(self) -> None:
-        self.stands = False
-        for lane in self.fences.unfence([TP]):
-            lane.wake()
-        for client in self.everyone():
-            self.pump(client)
-
-    @precondition(lambda self: self.stands)
-    @rule()
-    def hand_over_and_back(self) -> None:
-        for one, code in self.fences.hand_over([TP]):
-            assert code == NOT_LEADER_OR_FOLLOWER
-            one.job.take_answers([(one, code)])
-        assert all(not client.out for client in self.clients)
-        self.unfence()
-
-    @staticmethod
-    def of(one: Batch[Client]) -> tuple[int, int]:
-        return one.producer[0], one.base_sequence
-
-    @invariant()
-    def order_and_at_most_once(self) -> None:
-        for client in self.everyone():
-            mine = [sequence for producer, sequence in self.source.log if producer == client.producer]
-            assert mine == list(range(len(mine)))
-            assert set(client.acked) <= set(mine)
-            assert len(set(client.acked)) == len(client.acked)
-
-    @invariant()
-    def a_standing_fence_is_quiet(self) -> None:
-        if self.stands:
-            assert self.source.log == self.aligned_at
-
-    @invariant()
-    def order_in_the_lane(self) -> None:
-        for client in self.everyone():
-            for line in (client.lane.queue, client.lane.in_flight):
-                orders = [one.order for one in line]
-                assert orders == sorted(orders)
-
-    def teardown(self) -> None:
-        """Quiet weather: everything must end acked, in order."""
-        if self.fences.state(TP) is not None:
-            self.unfence()
-        for _ in range(60):
-            self.refresh()
-            for which in range(2):
-                self.retry(which)
-            for _, link in self.links():
-                while link.requests:
-                    client, one = link.requests.popleft()
-                    link.answers.append((client, one, self.source.append(link.node, *self.of(one))))
-                while link.answers:
-                    client, one, code = link.answers.popleft()
-                    client.take_answers(client.lane.answered(one, code))
-            if not any(c.out or c.failed for c in self.clients):
-                break
-        for client in self.clients:
-            assert client.lane.idle
-            assert (
-                client.acked and max(client.acked) == client.next_sequence - 1
-            ) or client.next_sequence == 0
-            assert len(client.acked) == client.next_sequence
-        self.order_and_at_most_once()
-
-
-Story.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestStory = Story.TestCase
+def test_unknown_write_under_a_fence_is_not_sent_again_before_the_leader_was_asked_for() -> None:
+    fences = table([0.0])
+    lane = fences.open_lane(TP)
+    a = batch(0)
+    lane.offer(a)
+    lane.take(ROUTE)
+    lane.lost(a)
+    fences.fence([TP])
+    lane.wake()
+    assert lane.take("connection 2") is a
+    lane.answered(a, NOT_LEADER_OR_FOLLOWER)
+    assert lane.take("connection 2") is None
+    lane.wake()
+    assert lane.take("connection 3") is a
