@@ -50,12 +50,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Subscriber = Callable[[ClusterImage, frozenset[TopicId]], None]
 
-_MAX_BYTES = 8 << 20
+# Decoding blocks the event loop, so not too much at a time; snapshots are decoded in a thread.
+_MAX_BYTES = 1 << 20
+_MAX_SNAPSHOT_BYTES = 8 << 20
 _MAX_SNAPSHOT = 1 << 30
 _MIN_VERSION, _MAX_VERSION = 12, 18
 _HIGH_WATERMARK_VERSION = 18
 _MAX_WAIT_MS = 500
-_UNCOMMITTED_WAIT_MS = 20
+_SHORT_WAIT_MS = 20
 _REQUEST_TIMEOUT = 3.0
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
@@ -268,11 +270,8 @@ class MetadataLog:
         return True
 
     def _fetch_request(self, version: int) -> dict[str, object]:
-        wait_ms = _MAX_WAIT_MS
-        if self._in_a_hurry:
-            wait_ms = 0
-        elif self._uncommitted and version < _HIGH_WATERMARK_VERSION:
-            wait_ms = _UNCOMMITTED_WAIT_MS
+        waits_for_commit = bool(self._uncommitted) and version < _HIGH_WATERMARK_VERSION
+        wait_ms = _SHORT_WAIT_MS if self._in_a_hurry or waits_for_commit else _MAX_WAIT_MS
         return {
             "cluster_id": self._cluster_id,
             "replica_id": -1,
@@ -495,7 +494,7 @@ class MetadataLog:
         return {
             "cluster_id": self._cluster_id,
             "replica_id": -1,
-            "max_bytes": _MAX_BYTES,
+            "max_bytes": _MAX_SNAPSHOT_BYTES,
             "topics": [
                 {
                     "name": METADATA_TOPIC,

@@ -24,6 +24,7 @@ from linker.target import (
     TargetCluster,
 )
 from wire.cluster import Cluster
+from wire.errors import ConnectionLost
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -337,7 +338,19 @@ async def test_a_restarted_target_broker_has_a_new_epoch(
     await target.metadata.wait_for(
         lambda image: True if image.brokers[2].epoch != old and not image.brokers[2].fenced else None, 60
     )
-    await hand_over(target, tps, [1, 2])
+    # The answer to a hand-over gets lost: what became of it is in the log, not in a second request.
+    kafka.controllers[0].pause()
+    try:
+        with pytest.raises(ConnectionLost) as unknown:
+            await target.operations.alter_partition([AlterPartitionItem(tps[0], (900, 1, 2))], timeout=1)
+    finally:
+        kafka.controllers[0].resume()
+    assert unknown.value.sent
+    await alive_again(target)
+    await target.metadata.caught_up(30)
+    settled = target.image.topics_by_name[tps[0].topic].partitions[0]
+    assert (settled.leader, settled.replicas) in {(1, (1, 2)), (900, (1, 2, 900))}
+    await hand_over(target, [tp for tp in tps if tp != tps[0] or settled.leader == 900], [1, 2])
     # A single controller restarts: nothing is fenced, and the epochs stay.
     epoch = target.identity.broker_epoch
     await kafka.controllers[0].kill()

@@ -209,13 +209,18 @@ async def test_a_hung_controller_is_left(
     await eventually(lambda: level(target) == 4, timeout=10)
 
 
-async def test_dropped_connections(quorum: FakeQuorum, member: TargetCluster) -> None:
+@pytest.mark.parametrize(
+    "answer", [DROP, b"", b"garbage", b"\xff" * 4000], ids=["drop", "none", "short", "long"]
+)
+async def test_dropped_connections_and_garbage(
+    quorum: FakeQuorum, member: TargetCluster, answer: object
+) -> None:
     left = 3
 
     def drop(request: object) -> object:
         nonlocal left
         left -= 1
-        return DROP if left >= 0 else None
+        return answer if left >= 0 else None
 
     quorum.nodes[0].hooks["fetch"] = drop
     quorum.append_values([feature(4)])
