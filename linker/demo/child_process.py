@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wire.errors import LinkerError
@@ -111,7 +111,7 @@ class ChildProcess:
                 return int(line.split()[1]) * 1024
         raise ChildError(f"/proc says nothing about the memory of {self.name}")
 
-    def _launch(self, command: Sequence[str], directory: Path) -> None:
+    def _launch(self, command: Sequence[str], directory: Path, more: Mapping[str, str] | None = None) -> None:
         if self.running:
             raise ChildError(f"{self.name} runs already")
         with self.log.open("ab") as output:
@@ -121,7 +121,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=parent_environment(),
+                env={**parent_environment(), **(more or {})},
                 cwd=directory,
                 start_new_session=True,  # Ctrl-C is for whoever owns the child, not for the child
             )

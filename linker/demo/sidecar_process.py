@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 import yaml
 
+import linker
 from linker.admin.client import AdminClient
 from linker.demo.child_process import ChildError, ChildProcess, die_with_us, parent_environment
 from linker.demo.ports import PortReservation
@@ -120,9 +122,8 @@ class SidecarProcess(ChildProcess):
         """Start the process without waiting for it to be ready."""
         if not self.config_file.exists():
             self.write_config()
-        self._launch(
-            [*self._python, "-m", "linker", "run", "--config", str(self.config_file)], self.directory
-        )
+        command = [*self._python, "-m", "linker", "run", "--config", str(self.config_file)]
+        self._launch(command, self.directory, _python_path())
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Wait until `/readyz` says so."""
@@ -143,7 +144,12 @@ class SidecarProcess(ChildProcess):
 
     async def run(self, *arguments: str, timeout: float = COMMAND_TIMEOUT) -> CommandResult:
         """Run `linker ARGUMENTS` against this sidecar, whatever it exits with."""
-        environment = {**parent_environment(), "LINKER_ADMIN_URL": self.admin_url, "NO_COLOR": "1"}
+        environment = {
+            **parent_environment(),
+            **_python_path(),
+            "LINKER_ADMIN_URL": self.admin_url,
+            "NO_COLOR": "1",
+        }
         process = await asyncio.create_subprocess_exec(
             *die_with_us([*self._python, "-m", "linker", *arguments]),
             stdin=asyncio.subprocess.DEVNULL,
@@ -193,6 +199,13 @@ class SidecarProcess(ChildProcess):
 
     async def __aexit__(self, *_error: object) -> None:
         await asyncio.shield(self.close())
+
+
+def _python_path() -> dict[str, str]:
+    """A child has another working directory: it has to find this very package, installed or not."""
+    ours = str(Path(linker.__file__).parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([ours, inherited] if inherited else [ours])}
 
 
 __all__ = ["ChildError", "CommandError", "CommandResult", "SidecarProcess", "SidecarSpec"]

@@ -1,7 +1,7 @@
 """Source data, live clients, checker and comparison on real clusters that no link connects.
 
-What the checker is for has to show: with a clean stop and start in one cluster nothing is off, with clients that
-are moved to a cluster which never gets the source's records nearly everything is.
+What the checker is for has to show: with a clean stop and start in one cluster nothing is off, with clients
+that are moved to a cluster which never gets the source's records nearly everything is.
 """
 
 from __future__ import annotations
