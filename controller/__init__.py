@@ -1,11 +1,13 @@
 """Decides: link state, placement, promote plans, and where that state is kept.
 
-Nothing here talks Kafka's protocol. Decisions are pure functions (records, reply); only replaying a record changes
-state; what has to be done outside goes through the ports of `controller.ports`, which `linker` implements.
+Nothing here talks Kafka's protocol. Decisions are pure functions (records, reply); only replaying a record
+changes state; what has to be done outside goes through the ports of `controller.ports`, which `linker`
+implements.
 
-File map: `paths` names in the store, `phases` the state machine as a table, `state` the entities, `codec` their JSON,
-`image` replay, `decisions` pure decisions, `manager` decide -> commit -> replay, `store/` the state stores,
-`cluster_view` the shape of the target's metadata image, `handover` and `alignment` the pure judgements of a promote,
-`promote_batch` one batch of partitions through the phases, `promote` jobs and resume, `placement`, `producer_ids`,
-`topic_configs` pure plans.
+File map: `paths` names in the store, `phases` the state machine as a table, `state` the entities, `codec`
+their JSON, `image` replay, `decisions` pure decisions, `manager` decide -> commit -> replay, `store/` the
+state stores, `cluster_view` the shape of the target's metadata image, `handover` and `alignment` the pure
+judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume, `promote_checks` the
+steps that can be undone, `promote_handover` those that cannot, `promote_context` what they share,
+`placement`, `producer_ids` and `topic_configs` pure plans.
 """

@@ -1,11 +1,14 @@
-"""Are source and replicas at the same place? Pure judgements of offsets read at one moment, for a fenced batch.
+"""Are source and replicas at the same place? Pure judgements of offsets read at one moment, for a fenced
+batch.
 
-ALIGNED means, for each partition: the source's log end offset == its high watermark == its last stable offset == each
-target replica's position, and the source's end is the same when read once more after all replicas got there.
+ALIGNED means, for each partition: the source's log end offset == its high watermark == its last stable
+offset == each target replica's position, and the source's end is the same when read once more after all
+replicas got there.
 
-The one movement of the source's end that is not somebody writing past the fence: while a transaction is open there
-(last stable offset below the high watermark) its marker, or a producer that still writes to the source directly inside
-it, moves the end. Such a partition is not aligned anyway; its end is taken anew until the transaction is over.
+The one movement of the source's end that is not somebody writing past the fence: while a transaction is
+open there (last stable offset below the high watermark) its marker, or a producer that still writes to the
+source directly inside it, moves the end. Such a partition is not aligned anyway; its end is taken anew
+until the transaction is over.
 """
 
 from __future__ import annotations
@@ -91,8 +94,9 @@ def judge_positions(
     replicas: Mapping[TopicPartition, Mapping[int, int]],
     positions: Mapping[TopicPartition, Mapping[int, ReplicaPosition]],
 ) -> PositionsVerdict:
-    """Which replicas are not exactly at the end. A position of an earlier incarnation of a broker counts as unknown:
-    after an unclean stop its log may be shorter than what it once asked for."""
+    """Which replicas are not exactly at the end. A position of an earlier incarnation of a broker counts as
+    unknown: after an unclean stop its log may be shorter than what it once asked for.
+    """
     behind: dict[TopicPartition, Mapping[int, int | None]] = {}
     ahead: dict[TopicPartition, str] = {}
     for tp, end in ends.items():

@@ -1,6 +1,7 @@
 """The shape of the target's metadata image that this package reads. `wire.metadata.ClusterImage` has it.
 
-Protocols instead of the class: the judgements here are pure functions of a handful of fields, and tests give them those.
+Protocols instead of the class: the judgements here are pure functions of a handful of fields, and tests
+give them those.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Entities to JSON values and back. Strict: a value this version does not understand is CorruptState with its path.
+"""Entities to JSON values and back. Strict: a value this version does not understand is CorruptState with
+its path.
 
 The path already holds the names; they are not repeated in the value.
 """

@@ -1,4 +1,5 @@
-"""Decisions: pure functions of the image that answer with records and change nothing. A refusal is an exception.
+"""Decisions: pure functions of the image that answer with records and change nothing. A refusal is an
+exception.
 
 Who commits and replays the records is `manager`. Time and ids are passed in.
 """
@@ -254,7 +255,9 @@ def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now:
 def fail_partition(
     image: ControllerImage, link: str, tp: TopicPartition, reason: str, now: int
 ) -> list[Record]:
-    """A mirror broke. While a promote owns the partition only the failure is noted: the driver sees it and lets go."""
+    """A mirror broke. While a promote owns the partition only the failure is noted: the driver sees it
+    and lets go.
+    """
     state = partition_of(image, link, tp)
     if state.phase in ENDED or state.phase is Phase.HANDED_OVER or state.phase is Phase.FAILED:
         return []

@@ -1,5 +1,7 @@
 """Errors of the controller. Each is one line a person can act on; none of them is a wire exchange."""
 
+# ruff: noqa: N818 - these names say what happened, and read as that in an except clause
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -52,4 +54,6 @@ class PromoteAbandoned(ControllerError):
 
 
 class PromoteStuck(ControllerError):
-    """A step that may neither be undone nor skipped did not succeed in its time. The phase stays; resume() goes on."""
+    """A step that may neither be undone nor skipped did not succeed in its time. The phase stays;
+    resume() goes on.
+    """

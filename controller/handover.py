@@ -1,13 +1,17 @@
-"""The hand-over, judged: what to put into the AlterPartition, what its answer means, what the metadata log proves.
+"""The hand-over, judged: what to put into the AlterPartition, what its answer means, what the metadata log
+proves.
 
 Pure. Facts of the target's controller these rest on:
-- AlterPartition is accepted only with the partition's current leader epoch and partition epoch, and every record for a
-  partition raises its partition epoch. So once the log shows a higher partition epoch than an AlterPartition carried,
-  that AlterPartition either is what raised it (the ISR then holds real brokers) or can never be carried out.
-- With *all* target replicas in the new ISR the same record completes the reassignment: the link broker leaves the
-  replicas and the first live replica leads. The leader is then told NEW_LEADER_ELECTED, an error code for a success.
-- A code per partition is an answer after the log's commit: definite, for that request. NOT_CONTROLLER and timeouts are
-  not: a controller that lost its leadership may have appended records that still become committed.
+- AlterPartition is accepted only with the partition's current leader epoch and partition epoch, and every
+  record for a partition raises its partition epoch. So once the log shows a higher partition epoch than an
+  AlterPartition carried, that AlterPartition either is what raised it (the ISR then holds real brokers) or
+  can never be carried out.
+- With *all* target replicas in the new ISR the same record completes the reassignment: the link broker
+  leaves the replicas and the first live replica leads. The leader is then told NEW_LEADER_ELECTED, an error
+  code for a success.
+- A code per partition is an answer after the log's commit: definite, for that request. NOT_CONTROLLER and
+  timeouts are not: a controller that lost its leadership may have appended records that still become
+  committed.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ class HandOverPlan:
 
     items: Mapping[TopicPartition, HandOverItem]
     obstacles: Mapping[TopicPartition, Obstacle]
-    # Target replicas with the broker epoch they have now: a position counts only if it is of that incarnation.
+    # Target replicas with the broker epoch they have now: a position counts only if it is of that
+    # incarnation.
     replicas: Mapping[TopicPartition, Mapping[int, int]]
 
 
@@ -144,7 +149,9 @@ def settle(
     link_brokers: Collection[int],
     unknown: Attempt | None,
 ) -> Settlement:
-    """`unknown` is the newest hand-over whose outcome is unknown; None when every one sent was refused for certain."""
+    """`unknown` is the newest hand-over whose outcome is unknown; None when every one sent was refused
+    for certain.
+    """
     partition = find(image, tp)
     if partition is None or bytes(image.topics_by_name[tp.topic].id) != topic_id:
         # Deleted by somebody: an AlterPartition names the topic id, so nothing can be handed over any more.
@@ -199,8 +206,8 @@ def refusal_text(code: int) -> str:
 def revoke_assignments(own_broker: int, targets: Collection[int]) -> tuple[list[int], list[int]]:
     """Two reassignments, one after the other, that change nothing but the partition epoch.
 
-    The first lists the link broker in front of the open reassignment's targets: same replicas, same adding and
-    removing, another order, so a record is written and every AlterPartition sent before is stale. The second puts
-    the order back. Followers keep their copies, and it works with one target replica too.
+    The first lists the link broker in front of the open reassignment's targets: same replicas, same adding
+    and removing, another order, so a record is written and every AlterPartition sent before is stale. The
+    second puts the order back. Followers keep their copies, and it works with one target replica too.
     """
     return [own_broker, *targets], list(targets)

@@ -1,8 +1,9 @@
-"""LinkController: serialises decisions. Each one is decide -> commit -> replay, so memory never runs ahead of the store.
+"""LinkController: serialises decisions. Each one is decide -> commit -> replay, so memory never runs ahead
+of the store.
 
-What a decision is stands in `decisions`; reading is `controller.image`, free at any time between awaits.
-A commit whose outcome is unknown (cancelled, I/O error) makes the image stale: it is read from the store again before
-the next decision, never guessed.
+What a decision is stands in `decisions`; reading is `controller.image`, free at any time between awaits. A
+commit whose outcome is unknown (cancelled, I/O error) makes the image stale: it is read from the store
+again before the next decision, never guessed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class LinkController:
         return self._epoch
 
     def fenced_at_start(self, link: str) -> frozenset[TopicPartition]:
-        """Partitions for which a sidecar that starts must not forward anything, until the promote driver says so."""
+        """Partitions for which a sidecar that starts must not forward anything, until the promote
+        driver says so.
+        """
         return frozenset(s.tp for s in self._image.link_partitions(link) if s.phase in FENCED_AT_START)
 
     async def refresh(self) -> None:

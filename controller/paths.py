@@ -1,4 +1,5 @@
-"""Names and paths of the state store, in the shape of a ZooKeeper tree. Values are in `codec`, transport in `store`.
+"""Names and paths of the state store, in the shape of a ZooKeeper tree. Values are in `codec`, transport in
+`store`.
 
 Link and topic names become path segments, so both are validated against Kafka's own rule for topic names: its
 alphabet has no slash, and "." and ".." are refused. Nothing needs escaping after that, in any of the stores.

@@ -1,12 +1,13 @@
-"""The life of a mirror partition as a table. Who may take a step, and what has to be true for it, is elsewhere.
+"""The life of a mirror partition as a table. Who may take a step, and what has to be true for it, is
+elsewhere.
 
     LINKING -> ACTIVE -> CATCHING_UP -> FENCED -> ALIGNED -> VALIDATED -> HANDED_OVER -> PROMOTED
                  ^------------+-----------+----------+-----------+   (back edges: the promote is abandoned)
 
-VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over certainly was
-not sent, and a restart may simply return to ACTIVE. The edge VALIDATED -> ACTIVE exists, but is taken only on proof
-from the target's metadata log that no AlterPartition was, or can still be, carried out (`handover.settle`).
-From HANDED_OVER on there is no way back: the target's replicas are the log.
+VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over
+certainly was not sent, and a restart may simply return to ACTIVE. The edge VALIDATED -> ACTIVE exists, but
+is taken only on proof from the target's metadata log that no AlterPartition was, or can still be, carried
+out (`handover.settle`). From HANDED_OVER on there is no way back: the target's replicas are the log.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Which real brokers get a mirror partition's replicas, and which of them will lead. Pure and deterministic.
 
-Kafka's own placer is random and would also consider the link broker; here the first replica of the reassignment's
-target list is the leader after promote, so both replicas and leaders are balanced, on top of what is there already.
+Kafka's own placer is random and would also consider the link broker; here the first replica of the
+reassignment's target list is the leader after promote, so both replicas and leaders are balanced, on top of
+what is there already.
 
-Replicas are chosen greedily: a rack that the partition has no replica in comes first, then the broker with the fewest
-replicas; what that leaves uneven is moved. Leaders are then evened out: a partition may be led by any of its replicas, so an excess of leaders moves
-along a chain of partitions to a broker that has too few, until no such chain is left. That is the smallest skew these
-replica sets allow.
+Replicas are chosen greedily: a rack that the partition has no replica in comes first, then the broker with
+the fewest replicas; what that leaves uneven is moved. Leaders are then evened out: a partition may be led
+by any of its replicas, so an excess of leaders moves along a chain of partitions to a broker that has too
+few, until no such chain is left. That is the smallest skew these replica sets allow.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def _choose(replicas: dict[int, int], racks: Mapping[int, str | None], count: in
 
 
 def _even_out(sets: list[list[int]], replicas: dict[int, int], racks: Mapping[int, str | None]) -> None:
-    """What greed left uneven: move single replicas from full to empty brokers where no partition loses a rack."""
+    """What greed left uneven: move single replicas from full to empty brokers where no partition loses
+    a rack.
+    """
 
     def spread(members: Sequence[int]) -> int:
         return len({racks[b] for b in members}) if racks else 0
@@ -125,7 +128,9 @@ def _lead(sets: Sequence[Sequence[int]], leaders: dict[int, int]) -> list[int]:
 def _chain(
     sets: Sequence[Sequence[int]], led: Sequence[int], leaders: Mapping[int, int]
 ) -> list[tuple[int, int]] | None:
-    """Partitions whose leadership moves on so that the busiest broker leads one less; None if there is no gain."""
+    """Partitions whose leadership moves on so that the busiest broker leads one less; None if there is
+    no gain.
+    """
     by_leader: dict[int, list[int]] = {}
     for partition, leader in enumerate(led):
         by_leader.setdefault(leader, []).append(partition)

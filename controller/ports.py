@@ -1,7 +1,8 @@
-"""What the promote driver needs done outside: Protocols that `linker` implements over router, fetcher and target.
+"""What the promote driver needs done outside: Protocols that `linker` implements over router, fetcher and
+target.
 
-Every call takes its deadline in seconds. A port may raise any LinkerError or TimeoutError; what that means is the
-driver's business. Calls are idempotent: after a restart the driver makes them again.
+Every call takes its deadline in seconds. A port may raise any LinkerError or TimeoutError; what that means
+is the driver's business. Calls are idempotent: after a restart the driver makes them again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class Fencer(Protocol):
     """The routers (one now, several later: then `fence` returns when every one of them has acknowledged)."""
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
-        """Hold new produces; return when none is in flight to the source. Raises if that takes longer: what is
-        fenced then stays fenced until unfence."""
+        """Hold new produces; return when none is in flight to the source. Raises if that takes longer: what
+        is fenced then stays fenced until unfence.
+        """
         ...
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
@@ -40,7 +42,9 @@ class Progress(Protocol):
     """The fetcher's view of the target replicas."""
 
     def lag(self, tps: Tps) -> Mapping[TopicPartition, int | None]:
-        """Offsets between the source's end as last seen and the slowest target replica; None: not known yet."""
+        """Offsets between the source's end as last seen and the slowest target replica; None: not
+        known yet.
+        """
         ...
 
     def positions(self, tps: Tps) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
@@ -55,8 +59,10 @@ class Progress(Protocol):
 
 class SourceEnds(Protocol):
     async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
-        """Asked at the source's leaders now. Log end by ListOffsets with replica id -2 (debugging consumer),
-        high watermark with replica id -1, last stable offset with isolation level 1; all partitions, or raise."""
+        """Asked at the source's leaders now. Log end by ListOffsets with replica id -2 (debugging
+        consumer), high watermark with replica id -1, last stable offset with isolation level 1; all
+        partitions, or raise.
+        """
         ...
 
 
@@ -97,8 +103,9 @@ class HandOver(Protocol):
         ...
 
     async def revoke(self, tps: Tps, *, timeout: float) -> None:
-        """Raise the partition epochs without changing the replicas (`handover.revoke_assignments`), so that no
-        AlterPartition sent before can succeed any more. Whether it worked is read from the image."""
+        """Raise the partition epochs without changing the replicas (`handover.revoke_assignments`), so that
+        no AlterPartition sent before can succeed any more. Whether it worked is read from the image.
+        """
         ...
 
 
@@ -120,7 +127,9 @@ class PromotePorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteSettings:
-    """Deadlines in seconds. The fenced part is bounded by fence_deadline as long as nothing may have been sent."""
+    """Deadlines in seconds. The fenced part is bounded by fence_deadline as long as nothing may have
+    been sent.
+    """
 
     max_lag: int = 1000  # offsets per partition below which the fence may be taken
     catch_up_timeout: float = 600.0

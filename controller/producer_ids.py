@@ -1,13 +1,15 @@
 """Producer ids: how far the target's allocator has to be moved, and whether forwarding is safe. Pure.
 
-Clients of the target get their ids from the target's allocator, but until promote their batches land in the source's
-partitions. An id that the source has given, or will give, to another producer would make the source drop records as
-duplicates and still acknowledge them. So every id the target hands out must be above all the source will hand out
-while the link lives: the target's ids start at a floor with a margin above the source's, and the distance is watched.
+Clients of the target get their ids from the target's allocator, but until promote their batches land in the
+source's partitions. An id that the source has given, or will give, to another producer would make the
+source drop records as duplicates and still acknowledge them. So every id the target hands out must be above
+all the source will hand out while the link lives: the target's ids start at a floor with a margin above the
+source's, and the distance is watched.
 
-An allocator hands blocks of 1000 to brokers, which hand out single ids. InitProducerId on a source broker shows an id
-of that broker's current block; the source's next block starts at or above the end of the highest block seen. Blocks
-that the target's real brokers hold from before the floor are used up by asking them for ids.
+An allocator hands blocks of 1000 to brokers, which hand out single ids. InitProducerId on a source broker
+shows an id of that broker's current block; the source's next block starts at or above the end of the
+highest block seen. Blocks that the target's real brokers hold from before the floor are used up by asking
+them for ids.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def plan(
     margin: int = DEFAULT_MARGIN,
     floor: int | None = None,
 ) -> ProducerIdPlan:
-    """`target_next` is the metadata image's next_producer_id; `target_samples` the last id of each real broker.
+    """`target_next` is the metadata image's next_producer_id; `target_samples` the last id of each real
+    broker.
 
     A floor that was reached once stays: ids above it are in clients' hands.
     """
@@ -90,8 +93,8 @@ def judge(
     extend = distance < margin // 2
     if distance < BLOCK:
         reason = (
-            f"the source's producer ids (up to {source_end(source_samples)}) have come too close to those handed "
-            f"out at the target (from {floor}): promote, or make a new link with a larger margin"
+            f"the source's producer ids (up to {source_end(source_samples)}) have come too close to those "
+            f"handed out at the target (from {floor}): promote, or make a new link with a larger margin"
         )
         return Verdict(False, reason, distance, extend)
     if target_next < floor:

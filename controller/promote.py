@@ -1,8 +1,10 @@
-"""PromoteDriver: runs a promote job batch by batch through the phases of `phases`, and takes up what a crash left.
+"""PromoteDriver: runs a promote job batch by batch through the phases of `phases`, and takes up what a
+crash left.
 
-A batch is undone as a whole while nothing was sent; afterwards each partition is settled by the metadata log alone.
-A cancelled driver (the sidecar stops) undoes nothing: what is fenced stays fenced until the process ends, and resume()
-decides at the next start. Steps before the hand-over are in `promote_checks`, the hand-over in `promote_handover`.
+A batch is undone as a whole while nothing was sent; afterwards each partition is settled by the metadata
+log alone. A cancelled driver (the sidecar stops) undoes nothing: what is fenced stays fenced until the
+process ends, and resume() decides at the next start. Steps before the hand-over are in `promote_checks`,
+the hand-over in `promote_handover`.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class PromoteDriver:
         self._turn = asyncio.Lock()
 
     async def run(self, job: PromoteJob) -> PromoteOutcome:
-        """A job of LinkController.begin_promote, to its end. After the first abandoned batch no other is begun.
+        """A job of LinkController.begin_promote, to its end. After the first abandoned batch no other is
+        begun.
 
         PromoteStuck, a store error or a cancel leave the job RUNNING: call resume().
         """
@@ -75,10 +78,11 @@ class PromoteDriver:
             return await self._end(job, contexts)
 
     async def resume(self) -> list[PromoteOutcome]:
-        """Call once before anything is forwarded for `LinkController.fenced_at_start`, and again after PromoteStuck.
+        """Call once before anything is forwarded for `LinkController.fenced_at_start`, and again after
+        PromoteStuck.
 
-        Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence, everything
-        earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
+        Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
+        everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
         """
         async with self._turn:
             outcomes: list[PromoteOutcome] = []

@@ -1,4 +1,5 @@
-"""The steps before the hand-over may be sent: catch up, fence, align, compare the tails. All of it can be undone.
+"""The steps before the hand-over may be sent: catch up, fence, align, compare the tails. All of it can be
+undone.
 
 Leaves in the batch's context only timings and reports; what was verified is `Verified`.
 """
@@ -28,7 +29,9 @@ _SLICE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Source and replicas were equal up to `ends`, for exactly these incarnations of the replicas' brokers."""
+    """Source and replicas were equal up to `ends`, for exactly these incarnations of the replicas'
+    brokers.
+    """
 
     ends: Mapping[TopicPartition, int]
     replicas: Mapping[TopicPartition, Mapping[int, int]]
@@ -48,7 +51,9 @@ class Checks:
         self._baseline = {tp: SourceEnd(end, end, end) for tp, end in ends.items()}
 
     async def catch_up(self) -> None:
-        """ACTIVE -> CATCHING_UP; returns when nothing but the last few records should keep the fence from closing."""
+        """ACTIVE -> CATCHING_UP; returns when nothing but the last few records should keep the fence
+        from closing.
+        """
         context = self._context
         await context.controller.advance(context.link, context.tps, Phase.CATCHING_UP)
         deadline = context.now() + self._settings.catch_up_timeout
@@ -112,8 +117,8 @@ class Checks:
     async def verify(self, tps: Collection[TopicPartition]) -> Verified:
         """Align and compare, again and again until it holds or the fence's time is over.
 
-        Called again when a broker's incarnation changed or after a restart: by then the phase may be VALIDATED, and
-        only the checks are repeated.
+        Called again when a broker's incarnation changed or after a restart: by then the phase may be
+        VALIDATED, and only the checks are repeated.
         """
         while True:
             verified = await self._verify_once(tps)
@@ -235,7 +240,9 @@ class Checks:
 
 
 async def _all(steps: list[Awaitable[object]]) -> list[object]:
-    """Run the steps together. One error of several is raised as itself: the first is as good a reason as any."""
+    """Run the steps together. One error of several is raised as itself: the first is as good a reason
+    as any.
+    """
 
     async def run(step: Awaitable[object]) -> object:
         return await step

@@ -147,10 +147,11 @@ class BatchContext:
     # Ways out.
 
     async def go_back(self, reasons: Mapping[TopicPartition, str]) -> None:
-        """Unfence and return to ACTIVE. Only for partitions that certainly were not and cannot be handed over.
+        """Unfence and return to ACTIVE. Only for partitions that certainly were not and cannot be handed
+        over.
 
-        Unfence first: the hold ends sooner, and it ends even if the store is broken. A crash in between leaves a
-        phase from which resume() comes to the same end.
+        Unfence first: the hold ends sooner, and it ends even if the store is broken. A crash in between
+        leaves a phase from which resume() comes to the same end.
         """
         tps = sorted(reasons)
         await self.insist(
@@ -166,7 +167,9 @@ class BatchContext:
         self.tell()
 
     async def release(self, tps: Collection[TopicPartition]) -> None:
-        """The metadata log has the hand-over: clients first, then the store. A crash in between is settled again."""
+        """The metadata log has the hand-over: clients first, then the store. A crash in between is
+        settled again.
+        """
         chosen = sorted(tps)
         await self.insist(
             lambda timeout: self.ports.fencer.handed_over(chosen, timeout=timeout), "answering held produces"
@@ -180,7 +183,9 @@ class BatchContext:
         self.tell()
 
     async def finish(self) -> None:
-        """HANDED_OVER -> PROMOTED: what mirroring forced on a topic is put back once all of the topic is over."""
+        """HANDED_OVER -> PROMOTED: what mirroring forced on a topic is put back once all of the topic
+        is over.
+        """
         await self.controller.refresh()
         over = [tp for tp in self.tps if self.phase_of(tp) is Phase.HANDED_OVER]
         if not over:

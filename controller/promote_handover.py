@@ -1,9 +1,10 @@
 """From VALIDATED on: send the AlterPartition until the metadata log shows it, or prove that it never will.
 
 Invariants:
-- Before a request leaves, the epochs it carries are in the store (`attempt`), so a restart knows what may still land.
-- `unknown` holds, per partition, the newest attempt that no definite answer refused. While it is there, only the
-  metadata log decides (`handover.settle`): the fence stays.
+- Before a request leaves, the epochs it carries are in the store (`attempt`), so a restart knows what may
+  still land.
+- `unknown` holds, per partition, the newest attempt that no definite answer refused. While it is there,
+  only the metadata log decides (`handover.settle`): the fence stays.
 - A request is sent only for what was verified for the very incarnations of the replicas' brokers it names.
 Sending again is always safe: the same epochs cannot be accepted twice.
 """
@@ -139,7 +140,8 @@ class HandOverRun:
                 self._pause = settings.backoff
                 await self._wait(lambda: self._none_open(accepted), settings.settle_timeout)
             if len(accepted) < len(sent):
-                # Epochs or brokers newer than ours are on their way through the log; else try again a little later.
+                # Epochs or brokers newer than ours are on their way through the log; else try again a
+                # little later.
                 rest = [tp for tp in sent if tp not in accepted]
                 await self._wait(lambda: self._changed(plan, rest), self._pause)
                 self._pause = min(self._pause * 2, settings.max_backoff)
@@ -164,7 +166,9 @@ class HandOverRun:
         return answers
 
     async def _note(self, items: Collection[HandOverItem]) -> None:
-        """Write the attempts down before they are made. An older one that is still unknown is covered by a newer."""
+        """Write the attempts down before they are made. An older one that is still unknown is covered
+        by a newer.
+        """
         context = self._context
         await context.controller.refresh()
         states = context.controller.image.partitions
@@ -175,7 +179,9 @@ class HandOverRun:
             await context.controller.note_attempts(context.link, fresh)
 
     async def _retreat(self, open_: list[TopicPartition], reason: str) -> list[TopicPartition]:
-        """Back to ACTIVE where that is proven to be safe; make it provable where it is not. Returns what is left."""
+        """Back to ACTIVE where that is proven to be safe; make it provable where it is not. Returns
+        what is left.
+        """
         context, settings = self._context, self._context.settings
         settled = {tp: self._settle(tp) for tp in open_}
         safe = [tp for tp in open_ if settled[tp] is Settlement.IMPOSSIBLE]
@@ -201,7 +207,9 @@ class HandOverRun:
         return [tp for tp in open_ if tp not in safe]
 
     async def _push(self, left: list[TopicPartition], settled: Mapping[TopicPartition, Settlement]) -> None:
-        """OPEN: make every AlterPartition under way stale. PARTIAL: real brokers are in the ISR, only forward is left."""
+        """OPEN: make every AlterPartition under way stale. PARTIAL: real brokers are in the ISR, only
+        forward is left.
+        """
         context, timeout = self._context, self._context.settings.call_timeout
         partial = [tp for tp in left if settled[tp] is Settlement.PARTIAL]
         if partial:

@@ -84,7 +84,9 @@ class MirrorPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdFloor:
-    """The target's allocator is known to hand out only ids >= floor; the source's was last seen at source_seen."""
+    """The target's allocator is known to hand out only ids >= floor; the source's was last seen at
+    source_seen.
+    """
 
     link: str
     floor: int

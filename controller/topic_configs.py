@@ -1,8 +1,9 @@
-"""Topic configs of a mirror: what is copied from the source, what mirroring forces, what promote puts back. Pure.
+"""Topic configs of a mirror: what is copied from the source, what mirroring forces, what promote puts back.
+Pure.
 
-Copied is what the source sets on the topic itself (its dynamic overrides), not the source's broker defaults: the
-target's defaults are the choice of who runs it. Where a difference in the *effective* value would change data,
-`compare_effective` says so before anything is created.
+Copied is what the source sets on the topic itself (its dynamic overrides), not the source's broker
+defaults: the target's defaults are the choice of who runs it. Where a difference in the *effective* value
+would change data, `compare_effective` says so before anything is created.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ SKIPPED: Mapping[str, str] = {
     "internal.segment.bytes": "for Kafka's own tests only",
 }
 
-# While the link broker is the only member of the ISR, an unclean election would make an unfinished copy the log.
+# While the link broker is the only member of the ISR, an unclean election would make an unfinished copy the
+# log.
 FORCED: Mapping[str, str] = {UNCLEAN: "false"}
 
 # Kafka 4.0 refuses smaller ones; older clusters may have them.
@@ -100,7 +102,7 @@ def plan_configs(source_overrides: Mapping[str, str]) -> ConfigPlan:
             continue
         if name == SEGMENT_BYTES and value.isdigit() and int(value) < MIN_SEGMENT_BYTES:
             adjusted[name] = f"raised from {value} to {MIN_SEGMENT_BYTES}, the least that Kafka 4 accepts"
-            value = str(MIN_SEGMENT_BYTES)  # noqa: PLW2901  # the adjusted value is the one to copy
+            value = str(MIN_SEGMENT_BYTES)
         copied[name] = value
     return ConfigPlan(
         create={**copied, **FORCED},
@@ -130,8 +132,8 @@ def compare_effective(
 ) -> list[ConfigFinding]:
     """Preflight on effective values (defaults included), the target's as they will be once the topic exists.
 
-    `largest_batch` is the largest batch known to be at the source; without it the source's max.message.bytes is the
-    best guess, and a segment below it a warning only.
+    `largest_batch` is the largest batch known to be at the source; without it the source's
+    max.message.bytes is the best guess, and a segment below it a warning only.
     """
     findings: list[ConfigFinding] = []
     segment = _number(target, SEGMENT_BYTES)
@@ -141,8 +143,8 @@ def compare_effective(
             ConfigFinding(
                 SEGMENT_BYTES,
                 True,
-                f"topic {topic}: the source has a batch of {largest_batch} bytes, the target's segment.bytes is "
-                f"{segment}: no follower could append it",
+                f"topic {topic}: the source has a batch of {largest_batch} bytes, the target's "
+                f"segment.bytes is {segment}: no follower could append it",
             )
         )
     elif segment is not None and most is not None and most > segment:
@@ -150,8 +152,8 @@ def compare_effective(
             ConfigFinding(
                 SEGMENT_BYTES,
                 False,
-                f"topic {topic}: the source accepts batches of {most} bytes (max.message.bytes), more than the "
-                f"target's segment.bytes {segment}: a larger batch would stop the mirror",
+                f"topic {topic}: the source accepts batches of {most} bytes (max.message.bytes), more than "
+                f"the target's segment.bytes {segment}: a larger batch would stop the mirror",
             )
         )
     insync = _number(target, MIN_INSYNC)

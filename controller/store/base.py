@@ -1,9 +1,12 @@
 """The contract every state store keeps; one test suite holds all of them to it.
 
-A store is a tree of nodes. A node's value is JSON; its version is 0 when it is created and grows by one with each put
-(ZooKeeper's rule). Parents need not exist. A commit is atomic and durable when it returns; if it raises anything but
-the refusals below, or is cancelled, its outcome is *unknown* and the caller reads the store again.
+A store is a tree of nodes. A node's value is JSON; its version is 0 when it is created and grows by one
+with each put (ZooKeeper's rule). Parents need not exist. A commit is atomic and durable when it returns; if
+it raises anything but the refusals below, or is cancelled, its outcome is *unknown* and the caller reads
+the store again.
 """
+
+# ruff: noqa: N818 - these names say what happened, and read as that in an except clause
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ class StoreLocked(StoreError):
     def __init__(self, path: str, pid: int | None) -> None:
         holder = f"process {pid}" if pid is not None else "another process"
         super().__init__(
-            f"the state store {path} is in use by {holder}: stop it, or give this sidecar a store.path of its own"
+            f"the state store {path} is in use by {holder}: stop it, "
+            "or give this sidecar a store.path of its own"
         )
         self.path = path
         self.pid = pid
@@ -111,7 +115,9 @@ class Store(Protocol):
         ...
 
     async def claim(self) -> int:
-        """Become the controller: a controller epoch above every earlier one, which fences the earlier ones."""
+        """Become the controller: a controller epoch above every earlier one, which fences the earlier
+        ones.
+        """
         ...
 
     async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:

@@ -1,12 +1,13 @@
 """The embedded store: one SQLite file, one process, one thread. The contract is in `base`.
 
 Non-obvious:
-- The lock is an flock on `<path>.lock`, held for the life of the process and given back by the kernel however the
-  process ends, so a kill -9 never leaves a stale lock. The file itself stays: unlinking it would let two processes
-  hold locks on two different files. The pid in it is only for the message.
-- WAL with synchronous=FULL: a commit is on the disk when it returns, and readers with other tools do not block it.
-- SQLite may not be used from the event loop (an fsync can take seconds on a busy disk) nor from several threads at
-  once: everything runs in one worker thread, in order. A cancelled commit still finishes there.
+- The lock is an flock on `<path>.lock`, held for the life of the process and given back by the kernel
+  however the process ends, so a kill -9 never leaves a stale lock. The file itself stays: unlinking it
+  would let two processes hold locks on two different files. The pid in it is only for the message.
+- WAL with synchronous=FULL: a commit is on the disk when it returns, and readers with other tools do not
+  block it.
+- SQLite may not be used from the event loop (an fsync can take seconds on a busy disk) nor from several
+  threads at once: everything runs in one worker thread, in order. A cancelled commit still finishes there.
 - The file's mode is 0600: link properties should hold references to secrets only, but people will be people.
 """
 
@@ -18,8 +19,8 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,7 +67,7 @@ class SqliteStore:
     @classmethod
     async def open(cls, path: str | os.PathLike[str]) -> SqliteStore:
         """Lock, open and, if it is new, create the store."""
-        where = Path(path).absolute()
+        where = Path(os.path.abspath(path))  # noqa: ASYNC240 - no I/O beyond the working directory's name
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-store")
         opening = executor.submit(_open, where)
         try:
@@ -155,11 +156,9 @@ def _open(path: Path) -> tuple[int, sqlite3.Connection]:
     return lock, database
 
 
-def _discard(opening: object) -> None:
+def _discard(opening: Future[tuple[int, sqlite3.Connection]]) -> None:
     """Runs in the store's thread after an open that nobody waits for any more."""
-    from concurrent.futures import Future
-
-    if isinstance(opening, Future) and not opening.cancelled() and opening.exception() is None:
+    if not opening.cancelled() and opening.exception() is None:
         lock, database = opening.result()
         _close(lock, database)
 
@@ -200,7 +199,7 @@ def _prepare(path: Path, database: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def _transaction(database: sqlite3.Connection):  # type: ignore[no-untyped-def]  # a generator context manager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("BEGIN IMMEDIATE")
     try:
         yield

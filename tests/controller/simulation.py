@@ -1,8 +1,8 @@
-"""A small world for the promote driver: a source, two clusters' brokers, a controller with a late metadata log, a
-router and producers. Time is virtual, randomness seeded, invariants are checked after every event.
+"""A small world for the promote driver: a source, two clusters' brokers, a controller with a late metadata
+log, a router and producers. Time is virtual, randomness seeded, invariants are checked after every event.
 
-The point of it is trouble: any await of the driver may be where the process dies, requests get lost before or after
-they were carried out, and an AlterPartition of a dead process may still land seconds later.
+The point of it is trouble: any await of the driver may be where the process dies, requests get lost before
+or after they were carried out, and an AlterPartition of a dead process may still land seconds later.
 """
 
 from __future__ import annotations
@@ -215,9 +215,7 @@ class World:
                 codes[item.tp] = 42
             elif item.partition_epoch < state.partition_epoch:
                 codes[item.tp] = 95
-            elif any(
-                self.brokers[b].fenced or self.brokers[b].epoch != epoch for b, epoch in item.new_isr
-            ):
+            elif any(self.brokers[b].fenced or self.brokers[b].epoch != epoch for b, epoch in item.new_isr):
                 codes[item.tp] = 107
             else:
                 self._aligned_or_broken(item.tp)

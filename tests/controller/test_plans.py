@@ -101,7 +101,9 @@ SENT = Attempt(leader_epoch=5, partition_epoch=8)
         (None, SENT, Settlement.IMPOSSIBLE),
     ],
 )
-def test_what_the_log_proves(partition: Partition | None, unknown: Attempt | None, verdict: Settlement) -> None:
+def test_what_the_log_proves(
+    partition: Partition | None, unknown: Attempt | None, verdict: Settlement
+) -> None:
     assert settle(image(partition), T0, ID, {900}, unknown) is verdict
 
 

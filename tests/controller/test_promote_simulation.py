@@ -29,7 +29,9 @@ PROFILES = {
 }
 
 
-def live(seed: int, profile: str, crash_at: int | None, mode: str, broker_fails: bool) -> tuple[int, list[Phase]]:
+def live(
+    seed: int, profile: str, crash_at: int | None, mode: str, broker_fails: bool
+) -> tuple[int, list[Phase]]:
     """One life. A failure names everything that is needed to see it again."""
 
     async def main() -> tuple[int, list[Phase]]:
@@ -46,7 +48,9 @@ def live(seed: int, profile: str, crash_at: int | None, mode: str, broker_fails:
     try:
         return run_virtual(main())
     except Exception as error:
-        raise AssertionError(f"live({seed}, {profile!r}, {crash_at}, {mode!r}, {broker_fails}): {error}") from error
+        raise AssertionError(
+            f"live({seed}, {profile!r}, {crash_at}, {mode!r}, {broker_fails}): {error}"
+        ) from error
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -87,7 +91,7 @@ def test_the_world_notices_a_driver_that_lets_go_too_early() -> None:
             world.loop.call_later(delay * 0.02, world.fenced.clear)
         await promote_through_trouble(world)
 
-    with pytest.raises(Exception, match="may still land|past the fence|after it was handed over|replicas"):
+    with pytest.raises(Exception, match=r"may still land|past the fence|after it was handed over|replicas"):
         run_virtual(main())
 
 

@@ -94,9 +94,7 @@ async def test_a_cancelled_commit_is_whole_or_not_there(tmp_path: Path) -> None:
     epoch = await store.claim()
     for number in range(30):
         task = asyncio.create_task(
-            store.commit(
-                [Put(f"/x/{number}", 1, None), Put(f"/y/{number}", 1, None)], controller_epoch=epoch
-            )
+            store.commit([Put(f"/x/{number}", 1, None), Put(f"/y/{number}", 1, None)], controller_epoch=epoch)
         )
         await asyncio.sleep(0 if number % 2 else 0.0005)
         task.cancel()

@@ -1,4 +1,6 @@
-"""Phases, paths, JSON, and that memory and store never differ: decisions against a store, every prefix of a history."""
+"""Phases, paths, JSON, and that memory and store never differ: decisions against a store, every prefix
+of a history.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def test_the_worst_partition_decides() -> None:
 # Names.
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\x00", "a\n", "x" * 250, "../x", "a%2f"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a b", "ä", "a\x00", "a\n", "x" * 250, "../x", "a%2f"]
+)
 def test_hostile_names(name: str) -> None:
     with pytest.raises(InvalidName):
         paths.mirror("l", name)
@@ -157,7 +161,9 @@ ENTITIES = [
         since=8,
     ),
     ProducerIdFloor(link="l", floor=1, source_seen=2, sampled_at=3),
-    PromoteJob(id=3, link="l", partitions=(T0, T1), status=JobStatus.DONE, ended_at=1, phases_ms={"align": 1.5}),
+    PromoteJob(
+        id=3, link="l", partitions=(T0, T1), status=JobStatus.DONE, ended_at=1, phases_ms={"align": 1.5}
+    ),
     SidecarIdentity(broker_id=900, incarnation_id=b"\x05" * 16, log_dir_id=b"\x06" * 16, broker_epoch=12),
 ]
 

@@ -24,7 +24,9 @@ from tests.controller.memory_store import MemoryStore
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "state.db")
+    opened: Store = (
+        MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "state.db")
+    )
     yield opened
     await opened.close()
 
@@ -102,7 +104,9 @@ async def test_a_node_with_children_stays(store: Store) -> None:
     assert await store.children("/") == ["controller_epoch"]
 
 
-@pytest.mark.parametrize("path", ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a b", "/a\x00", "/ä", "/a\n"])
+@pytest.mark.parametrize(
+    "path", ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a b", "/a\x00", "/ä", "/a\n"]
+)
 async def test_hostile_paths(store: Store, path: str) -> None:
     epoch = await store.claim()
     with pytest.raises(InvalidName):

@@ -1,4 +1,6 @@
-"""An event loop whose clock jumps to the next timer instead of waiting: minutes of deadlines run in milliseconds."""
+"""An event loop whose clock jumps to the next timer instead of waiting: minutes of deadlines run in
+milliseconds.
+"""
 
 from __future__ import annotations
 
