@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from linker import __version__
 from linker.cli import link, mirror, sidecar, tables
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
@@ -26,9 +27,7 @@ app.add_typer(sidecar.app, name="sidecar")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"linker {version('kafka-linker')}")
+        typer.echo(f"linker {__version__}")
         raise typer.Exit
 
 
@@ -58,7 +57,7 @@ def run(
     if check:
         typer.echo(f"{config} is fine")
         return
-    from linker import sidecar as process
+    import linker.sidecar as process
     from linker.logs import configure_logging
 
     configure_logging(settings.log.level, settings.log.format)
@@ -70,7 +69,7 @@ def run(
 )
 def demo(context: typer.Context) -> None:
     """Watch live clients move between two real clusters (starts both; needs Java and Maven)."""
-    from linker.demo import demo as scenario
+    import linker.demo.demo as scenario
 
     raise typer.Exit(scenario.main(context.args))
 

@@ -93,7 +93,7 @@ def guarded() -> Iterator[Running]:
 
 @pytest.fixture
 def http(api: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=api.url, trust_env=False, timeout=20) as client:
+    with httpx.Client(base_url=api.url, trust_env=False, timeout=20, verify=False) as client:
         yield client
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from linker import __version__
 from linker.admin.models import CheckResult, LinkOptions, MirrorState
 from linker.cli.mirror import start_of
 from linker.cli.options import properties_file
@@ -379,6 +380,19 @@ def test_token_from_file_and_environment(
     assert cli("link", "list", url=guarded.url).code == 0
     monkeypatch.setenv("LINKER_ADMIN_TOKEN", "näh")
     assert cli("link", "list", url=guarded.url).code == 1
+
+
+def test_version_and_check_of_a_config(cli: Cli, tmp_path: Path) -> None:
+    assert cli("--version").out == f"linker {__version__}\n"
+    config = tmp_path / "linker.yaml"
+    config.write_text(
+        "sidecar: {broker.id: 1, listeners: 'PLAINTEXT://h:1'}\ntarget: {bootstrap.servers: 'h:2'}\n"
+    )
+    assert cli("run", "--check", "--config", str(config)).out == f"{config} is fine\n"
+    config.write_text("sidecar: {broker.di: 1}\ntarget: {bootstrap.servers: 'h:2'}\n")
+    assert cli("run", "--config", str(config)).err == (
+        f"linker: {config}: unknown key sidecar.broker.di; did you mean broker.id?\n"
+    )
 
 
 def test_properties_file(tmp_path: Path) -> None:
