@@ -87,7 +87,7 @@ class Lane:
         """Drop what every follower has fetched past; returns the bytes dropped."""
         if not self.followers or self.expected:
             return 0
-        return self.window.release(min(self.followers.values()), keep)
+        return self.window.release(min(self.followers.values()), keep, self.limit)
 
     def slowest(self) -> list[int]:
         """Followers that hold the window back, as long as a faster one waits at its end."""

@@ -364,11 +364,15 @@ class FetcherManager:
             for mirror in batch:
                 if self._is_ours(mirror):
                     self._apply(mirror, verdicts[mirror.tp])
-            asked = {mirror.tp: mirror for mirror in batch if self._asks_offsets(mirror, verdicts[mirror.tp])}
-            if asked and self._group is not None:
+            by_leader: dict[int, dict[TopicPartition, MirrorPartition]] = {}
+            for mirror in batch:
+                if self._asks_offsets(mirror, verdicts[mirror.tp]):
+                    by_leader.setdefault(self._resolver.leader_of(mirror), {})[mirror.tp] = mirror
+            for asked in by_leader.values():
                 # On the side: a leader that does not answer must not hold up everybody else's turn.
                 self._asking.update(asked)
-                self._group.create_task(self._ask_offsets(asked))
+                if self._group is not None:
+                    self._group.create_task(self._ask_offsets(asked))
 
     def _is_ours(self, mirror: MirrorPartition) -> bool:
         return self.partitions.get(mirror.tp) is mirror and mirror.failed is None

@@ -185,7 +185,7 @@ class MirrorPartition:
     def add_chunks(self, lane: Lane, chunks: list[WindowChunk], epochs: list[tuple[int, int]]) -> None:
         """Batches that follow the lane's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
-            self._note_epoch(epoch, offset)
+            self._note_epoch(lane, epoch, offset)
         for chunk in chunks:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
@@ -195,10 +195,42 @@ class MirrorPartition:
         if lane.full:
             self._host.watch(self)
 
-    def _note_epoch(self, epoch: int, offset: int) -> None:
-        if epoch >= 0 and (not self._epochs or epoch > self._epochs[-1][0]):
-            self._epochs.append((epoch, offset))
-            self._events.source_epoch(self.tp, epoch, offset)
+    def _note_epoch(self, lane: Lane, epoch: int, offset: int) -> None:
+        """A batch of `epoch` begins at `offset` at the source.
+
+        Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
+        they hold: a truncation that no fetch of theirs could have shown.
+        """
+        if epoch < 0:
+            return
+        index = bisect.bisect_right(self._epochs, offset, key=_start_of)
+        if index and self._epochs[index - 1][0] == epoch:
+            return
+        if index == 0:
+            # Before all that is known: nobody's copy is contradicted.
+            if self._epochs and self._epochs[0][0] == epoch:
+                self._epochs[0] = (epoch, offset)
+            else:
+                self._epochs.insert(0, (epoch, offset))
+        else:
+            self._epochs = [*(entry for entry in self._epochs if entry[1] < offset), (epoch, offset)]
+            for other in list(self.lanes):
+                if other is not lane and other.position > offset:
+                    other.truncate(offset)
+                    self._host.lane_changed(other)
+            if self._must_truncate(offset):
+                self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
+        self._events.source_epoch(self.tp, epoch, offset)
+
+    def _must_truncate(self, offset: int) -> bool:
+        """Every replica that may hold something from `offset` on has to be seen below it first."""
+        news = False
+        for replica in {*self.spec.target_replicas, *self.followers}:
+            progress = self.followers.get(replica)
+            if progress is None or progress.fetch_offset > offset or _may_pass(progress, offset):
+                self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
+                news = True
+        return news
 
     def source_epoch_before(self, offset: int) -> int:
         """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
@@ -218,13 +250,7 @@ class MirrorPartition:
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)
-        replicas = {*self.spec.target_replicas, *self.followers}
-        for replica in replicas:
-            progress = self.followers.get(replica)
-            # Who was last seen at or below the border may have appended more since: only its next fetch
-            # proves it.
-            if progress is None or progress.fetch_offset > offset or _may_pass(progress, offset):
-                self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
+        self._must_truncate(offset)
         for lane in list(self.lanes):
             lane.truncate(offset)
             self._host.lane_changed(lane)

@@ -18,6 +18,8 @@ from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 LATEST, EARLIEST = -1, -2
 _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 3, 29
 _TIMEOUT = 15.0
+#: Short, since leadership may have moved: then the whole question is put again.
+_OFFSETS_TIMEOUT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ class Resolver:
 
     async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
         """Where each log begins and ends (its high watermark), or why that is not known."""
-        earliest = await self._cluster.list_offsets(dict.fromkeys(tps, EARLIEST), timeout=_TIMEOUT)
-        latest = await self._cluster.list_offsets(dict.fromkeys(tps, LATEST), timeout=_TIMEOUT)
+        earliest = await self._cluster.list_offsets(dict.fromkeys(tps, EARLIEST), timeout=_OFFSETS_TIMEOUT)
+        latest = await self._cluster.list_offsets(dict.fromkeys(tps, LATEST), timeout=_OFFSETS_TIMEOUT)
         found: dict[TopicPartition, tuple[int, int] | str] = {}
         for tp in tps:
             first, last = earliest.get(tp), latest.get(tp)
@@ -111,6 +113,10 @@ class Resolver:
     def is_leader(self, mirror: MirrorPartition, node_id: int) -> bool:
         partition = self._partition(mirror)
         return partition is not None and partition.leader == node_id
+
+    def leader_of(self, mirror: MirrorPartition) -> int:
+        partition = self._partition(mirror)
+        return -1 if partition is None else partition.leader
 
     def choose(self, mirror: MirrorPartition, *, leader_only: bool) -> Node | None:
         """The node to read from: the leader if it is in our rack, else an in-sync replica that is, else

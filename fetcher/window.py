@@ -104,13 +104,15 @@ class Window:
                 break
         return Reading(views, size, end, charges) if views else None
 
-    def release(self, offset: int, keep: int = 0) -> int:
+    def release(self, offset: int, keep: int = 0, limit: int = 0) -> int:
         """Drop chunks wholly below `offset`, but keep the last `keep` bytes of them; returns the bytes
         dropped.
         """
         freed = 0
         chunks = self._chunks
-        while chunks and chunks[0].next_offset <= offset and self.bytes - chunks[0].size >= keep:
+        while chunks and chunks[0].next_offset <= offset:
+            if self.bytes - chunks[0].size < keep and self.bytes < limit:
+                break
             freed += self._drop_first()
         if not chunks and self.start < offset:
             self.start = min(offset, self.next_offset)

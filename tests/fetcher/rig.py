@@ -221,7 +221,7 @@ class Rig:
                 f"{log.topic}-{log.index}"
             )
 
-    async def settled(self, timeout: float = 10.0) -> None:
+    async def settled(self, timeout: float = 25.0) -> None:
         """Every follower has everything, and it is the same."""
         await eventually(lambda: all(self.copied(f) for f in self.followers.values()), timeout, self.state)
         for follower in self.followers.values():
@@ -249,7 +249,7 @@ def with_epoch(batch: bytes, epoch: int) -> bytes:
 
 
 async def eventually(
-    condition: Callable[[], bool], timeout: float = 10.0, state: Callable[[], str] = lambda: ""
+    condition: Callable[[], bool], timeout: float = 25.0, state: Callable[[], str] = lambda: ""
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
