@@ -1,6 +1,5 @@
-"""`python -m linker` is the console script `linker`."""
+"""`python -m linker`: the same as the console script."""
 
 from linker.cli import main
 
-if __name__ == "__main__":
-    main()
+main()
