@@ -69,7 +69,7 @@ class AdminClient:
             timeout=httpx.Timeout(timeout, connect=5.0),
             headers={} if token is None else {"authorization": f"Bearer {token}"},
             trust_env=False,
-            # Loading certificates takes longer than asking; redirects, which could lead to https, are not followed.
+            # Loading certificates takes longer than asking. Redirects, maybe to https, are not followed.
             verify=parsed.scheme == "https",
             transport=transport,
         )
