@@ -6,7 +6,8 @@ serves followers or clients.
 """
 
 from linker.target.cluster import TargetCluster
-from linker.target.controller_channel import ActiveController, ControllerChannel
+from linker.target.controller_channel import ControllerChannel
+from linker.target.discovery import ActiveController
 from linker.target.errors import (
     BrokerIdTaken,
     ClusterIdChanged,
@@ -19,9 +20,10 @@ from linker.target.errors import (
     TargetError,
     TargetUnsupported,
 )
+from linker.target.identity import AdvertisedListener, Identity
 from linker.target.metadata_log import MetadataLog
 from linker.target.operations import AlterPartitionItem, TargetOperations
-from linker.target.registration import AdvertisedListener, Identity, Registration
+from linker.target.registration import Registration
 
 __all__ = [
     "ActiveController",

@@ -20,9 +20,10 @@ from collections.abc import Iterable, Sequence
 
 from linker.target.controller_channel import ControllerChannel
 from linker.target.errors import ClusterIdChanged, first_error
+from linker.target.identity import AdvertisedListener, Identity, SaveIdentity
 from linker.target.metadata_log import MetadataLog
 from linker.target.operations import TargetOperations
-from linker.target.registration import AdvertisedListener, Identity, Registration, SaveIdentity
+from linker.target.registration import Registration
 from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage

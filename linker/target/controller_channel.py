@@ -1,9 +1,7 @@
 """The way to the active controller: finds it, keeps one connection per purpose, follows it when it moves.
 
 Here is no knowledge of what the requests mean; only which answers say "not the active controller" and whether
-a request may be sent again. Discovery follows Kafka's `MetadataNodeManager`/`QuorumInfo`: brokers forward
-DescribeQuorum to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a controller
-answers it only while it is the leader of the quorum (`KafkaRaftClient.handleDescribeQuorumRequest`).
+a request may be sent again. Asking who is active is discovery.py's part.
 """
 
 from __future__ import annotations
@@ -11,50 +9,30 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from linker.target.errors import ControllerUnreachable, MissingRight, TargetUnsupported, check_error
+from linker.target.discovery import PROBE_TIMEOUT, ActiveController, QuorumFinder, end_connection, remaining
+from linker.target.errors import ControllerUnreachable
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
-    LinkerError,
     MalformedFrame,
-    RequestTimedOut,
     UnsupportedApi,
     WireError,
 )
 from wire.security import ClientSecurity
-from wire.types import format_address
 
 log = logging.getLogger(__name__)
 
-METADATA_TOPIC = "__cluster_metadata"
 NOT_CONTROLLER = 41
-NOT_LEADER_OR_FOLLOWER = 6
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
-_PROBE_TIMEOUT = 3.0
 
 Fields = Mapping[str, object] | Callable[[], Mapping[str, object]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ActiveController:
-    """The controller that leads the metadata quorum, as far as known."""
-
-    id: int
-    host: str
-    port: int
-    epoch: int
-
-    @property
-    def address(self) -> str:
-        return format_address(self.host, self.port)
 
 
 class ControllerChannel:
@@ -76,11 +54,15 @@ class ControllerChannel:
     ) -> None:
         self._cluster = cluster
         self._security = security
-        self._bootstrap = list(bootstrap)
-        self._listener_name = listener_name
         self._client_id = client_id
-        self._own_broker_id = own_broker_id
-        self._known: dict[int, tuple[str, int]] = {}
+        self._finder = QuorumFinder(
+            cluster,
+            security=security,
+            bootstrap=bootstrap,
+            listener_name=listener_name,
+            client_id=client_id,
+            own_broker_id=own_broker_id,
+        )
         self._active: ActiveController | None = None
         self._highest_epoch = -1
         self._connections: dict[str, tuple[ActiveController, Connection]] = {}
@@ -108,9 +90,9 @@ class ControllerChannel:
                 if self._active is not None:
                     return self._active
                 tried: dict[str, str] = {}
-                found = await self._try_controllers(tried, deadline)
-                if found is None and not self._bootstrap:
-                    found = await self._try_brokers(tried, deadline)
+                found = await self._finder.ask_controllers(tried, deadline, self._highest_epoch)
+                if found is None and not self._finder.bootstrap:
+                    found = await self._finder.ask_brokers(tried, deadline)
                 if found is not None and found.epoch < self._highest_epoch:
                     tried[f"controller {found.id}"] = f"leads only the older epoch {found.epoch}"
                 elif found is not None:
@@ -132,8 +114,8 @@ class ControllerChannel:
         """
         if stale is not None and self._active is not None and self._active != stale:
             return  # already on another one
-        if leader_id in self._known and epoch > self._highest_epoch:
-            host, port = self._known[leader_id]
+        if leader_id in self._finder.known and epoch > self._highest_epoch:
+            host, port = self._finder.known[leader_id]
             self._adopt(ActiveController(leader_id, host, port, epoch))
         else:
             self._active = None
@@ -147,132 +129,7 @@ class ControllerChannel:
         )
         self._active = found
         self._highest_epoch = max(self._highest_epoch, found.epoch)
-        self._known[found.id] = (found.host, found.port)
-
-    async def _try_controllers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
-        addresses = list(dict.fromkeys([*self._known.values(), *self._bootstrap]))
-        if not addresses:
-            return None
-
-        async def probe(host: str, port: int) -> ActiveController | None:
-            where = f"controller {format_address(host, port)}"
-            try:
-                return await self._ask_controller(host, port, deadline)
-            except (AuthenticationFailed, MissingRight, TargetUnsupported):
-                raise
-            except LinkerError as error:
-                tried[where] = str(error)
-                return None
-
-        # Asked at the same time, and the first leader wins: one that hangs must not hide the others.
-        tasks = [asyncio.ensure_future(probe(*address)) for address in addresses]
-        found: list[ActiveController] = []
-        refusals: list[LinkerError] = []
-        try:
-            for next_answer in asyncio.as_completed(tasks):
-                try:
-                    answer = await next_answer
-                except LinkerError as error:
-                    refusals.append(error)
-                    continue
-                if answer is None:
-                    continue
-                if answer.epoch >= self._highest_epoch:
-                    return answer
-                # A leader that was cut off still thinks it leads; somebody else may lead a newer epoch.
-                found.append(answer)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if not found and refusals:
-            raise refusals[0]
-        return max(found, key=lambda controller: controller.epoch, default=None)
-
-    async def _ask_controller(self, host: str, port: int, deadline: float) -> ActiveController | None:
-        timeout = _remaining(deadline, _PROBE_TIMEOUT)
-        connection = await Connection.open(
-            host, port, self._security, client_id=self._client_id, timeout=timeout
-        )
-        try:
-            response = await connection.call(
-                "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
-            )
-        finally:
-            await _end(connection)
-        partition = self._quorum_partition(response)
-        self._learn_nodes(response)
-        code = int(partition.error_code)
-        if code == NOT_LEADER_OR_FOLLOWER:
-            raise WireError("is not the active controller", peer=connection.peer)
-        check_error(code, "describe_quorum", self.cluster_name, getattr(partition, "error_message", None))
-        # Only the leader answers, so the address just asked is the leader's.
-        self._known[partition.leader_id] = (host, port)
-        return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
-
-    async def _try_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
-        # Never ourselves: the question would only travel in a circle. None is any node of the bootstrap list.
-        others: list[int | None] = [node for node in self._cluster.nodes if node != self._own_broker_id]
-        random.shuffle(others)
-        for node_id in others or [None]:
-            try:
-                found = await self._ask_broker(node_id, tried, deadline)
-            except (AuthenticationFailed, MissingRight, TargetUnsupported):
-                raise
-            except LinkerError as error:
-                tried["the brokers" if node_id is None else f"broker {node_id}"] = str(error)
-                continue
-            if found is not None:
-                return found
-        return None
-
-    async def _ask_broker(
-        self, node_id: int | None, tried: dict[str, str], deadline: float
-    ) -> ActiveController | None:
-        connection = await self._cluster.connection(node_id, purpose="quorum")
-        if connection.api_range("describe_quorum") is None:
-            raise TargetUnsupported(
-                f"{self.cluster_name} runs in ZooKeeper mode: a link broker can only join a KRaft cluster; "
-                "migrate the target to KRaft first"
-            )
-        response = await connection.call(
-            "describe_quorum", _DESCRIBE_QUORUM, timeout=_remaining(deadline, _PROBE_TIMEOUT)
-        )
-        partition = self._quorum_partition(response)
-        check_error(int(partition.error_code), "describe_quorum", self.cluster_name)
-        self._learn_nodes(response)
-        if partition.leader_id not in self._known:
-            if not getattr(response, "nodes", ()):
-                raise TargetUnsupported(
-                    f"{self.cluster_name} does not tell its controllers' addresses (older than Kafka 3.9); "
-                    "set controller.quorum.bootstrap.servers in the target section"
-                )
-            tried[f"broker {connection.peer}"] = (
-                f"the address of controller {partition.leader_id} is not listed"
-            )
-            return None
-        host, port = self._known[partition.leader_id]
-        return ActiveController(partition.leader_id, host, port, partition.leader_epoch)
-
-    def _quorum_partition(self, response: Any) -> Any:
-        check_error(
-            int(response.error_code),
-            "describe_quorum",
-            self.cluster_name,
-            getattr(response, "error_message", None),
-        )
-        if not response.topics or not response.topics[0].partitions:
-            raise WireError("DescribeQuorum answered without the metadata partition", api="describe_quorum")
-        return response.topics[0].partitions[0]
-
-    def _learn_nodes(self, response: Any) -> None:
-        for node in getattr(response, "nodes", ()):
-            listeners = {listener.name: listener for listener in node.listeners}
-            chosen = listeners.get(self._listener_name) if self._listener_name else None
-            if chosen is None and node.listeners and not self._listener_name:
-                chosen = node.listeners[0]
-            if chosen is not None:
-                self._known[node.node_id] = (chosen.host, chosen.port)
+        self._finder.known[found.id] = (found.host, found.port)
 
     # --- talking to it --------------------------------------------------------------------------------------
 
@@ -283,7 +140,7 @@ class ControllerChannel:
         async with lock:
             while True:
                 self._check_open()
-                active = self._active or await self.discover(_remaining(deadline, timeout))
+                active = self._active or await self.discover(remaining(deadline, timeout))
                 current = self._connections.get(purpose)
                 if current is not None:
                     if current[0] == active and not current[1].closed:
@@ -291,7 +148,7 @@ class ControllerChannel:
                     del self._connections[purpose]
                     current[1].close()
                 try:
-                    connection = await self._open(active, _remaining(deadline, _PROBE_TIMEOUT))
+                    connection = await self._open(active, remaining(deadline, PROBE_TIMEOUT))
                 except (AuthenticationFailed, UnsupportedApi):
                     raise
                 except WireError as error:
@@ -306,7 +163,7 @@ class ControllerChannel:
                 try:
                     self._check_open()
                 except ConnectionLost:
-                    await _end(connection)
+                    await end_connection(connection)
                     raise
                 self._connections[purpose] = (active, connection)
                 return active, connection
@@ -319,7 +176,7 @@ class ControllerChannel:
         """A connection of the caller's own to the active controller."""
         deadline = time.monotonic() + timeout
         active = self._active or await self.discover(timeout)
-        return await self._open(active, _remaining(deadline, timeout))
+        return await self._open(active, remaining(deadline, timeout))
 
     async def _open(self, active: ActiveController, timeout: float) -> Connection:
         return await Connection.open(
@@ -351,14 +208,14 @@ class ControllerChannel:
         deadline = time.monotonic() + timeout
         backoff = _BACKOFF_FIRST
         while True:
-            active, connection = await self.connection(purpose, timeout=_remaining(deadline, timeout))
+            active, connection = await self.connection(purpose, timeout=remaining(deadline, timeout))
             # From here to the write inside call() nothing awaits: a function sees the image of the send time.
             values = fields() if callable(fields) else fields
             try:
                 response = await connection.call(
                     api,
                     values,
-                    timeout=_remaining(deadline, timeout),
+                    timeout=remaining(deadline, timeout),
                     version=version,
                     max_version=max_version,
                 )
@@ -393,29 +250,7 @@ class ControllerChannel:
         self._closed = True
         connections, self._connections = self._connections, {}
         for _, connection in connections.values():
-            await _end(connection)
-
-
-_DESCRIBE_QUORUM: dict[str, object] = {
-    "topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
-}
-
-
-async def _end(connection: Connection) -> None:
-    connection.close()
-    try:
-        async with asyncio.timeout(1.0):
-            await connection.closed_event.wait()
-    except TimeoutError:
-        log.debug("the connection to %s is slow to close", connection.peer)
-
-
-def _remaining(deadline: float, most: float) -> float:
-    """The time for the next step; a deadline that has passed is an error here, not a step of no length."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise RequestTimedOut("no time is left to reach the active controller", sent=False)
-    return min(most, left)
+            await end_connection(connection)
 
 
 def _says_not_controller(value: Any) -> bool:

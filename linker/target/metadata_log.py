@@ -25,7 +25,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from linker.target.controller_channel import METADATA_TOPIC, ActiveController, ControllerChannel
+from linker.target.controller_channel import ControllerChannel
+from linker.target.discovery import METADATA_TOPIC, ActiveController
 from linker.target.errors import (
     ClusterIdChanged,
     MetadataLogFailed,

@@ -22,10 +22,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-import uuid
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from linker.target.controller_channel import ControllerChannel
 from linker.target.errors import (
@@ -36,6 +33,7 @@ from linker.target.errors import (
     TargetUnsupported,
     check_error,
 )
+from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, largest_rack, offered_features
 from linker.target.metadata_log import MetadataLog
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
 from wire.metadata.image import BrokerImage, ClusterImage
@@ -59,6 +57,7 @@ _INVALID_REGISTRATION = 119
 _MAX_REGISTRATION_VERSION = 4
 _MAX_HEARTBEAT_VERSION = 2
 
+
 # What membership cannot do without; older controllers are refused with the api and version that is missing.
 _NEEDED = {
     "broker_registration": 2,  # log dirs (KIP-858)
@@ -67,33 +66,6 @@ _NEEDED = {
     "fetch": 12,  # diverging epoch and snapshot id
     "fetch_snapshot": 0,
 }
-
-
-class AdvertisedListener(NamedTuple):
-    """One endpoint of the sidecar as the target's clients and brokers see it."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int  # SecurityProtocol.id: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this sidecar is in the target; must outlive the process."""
-
-    broker_id: int
-    incarnation_id: bytes
-    log_dir_id: bytes
-    broker_epoch: int = -1
-    cluster_id: str = ""
-
-    @staticmethod
-    def create(broker_id: int) -> Identity:
-        return Identity(broker_id, uuid.uuid4().bytes, uuid.uuid4().bytes)
-
-
-SaveIdentity = Callable[[Identity], Awaitable[None]]
 
 
 class Registration:
@@ -471,34 +443,6 @@ class Registration:
                 lambda image: True if self.broker_id not in image.brokers else None,
                 max(0.001, deadline - time.monotonic()),
             )
-
-
-def offered_features(
-    supported: Mapping[str, tuple[int, int]],
-    finalized: Mapping[str, tuple[int, int]],
-    in_log: Mapping[str, int],
-) -> dict[str, tuple[int, int]]:
-    """The ranges to register with: what the controller supports, widened to hold every finalized level.
-
-    Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing
-    would be taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
-    """
-    offered = {name: (low, high) for name, (low, high) in supported.items()}
-    levels = {name: max(pair) for name, pair in finalized.items()} | dict(in_log)
-    for name, level in levels.items():
-        if level > 0:
-            low, high = offered.get(name, (0, level))
-            offered[name] = (min(low, level), max(high, level))
-    return offered
-
-
-def largest_rack(image: ClusterImage, own_broker_id: int) -> str | None:
-    """The rack with the most brokers, None if no broker names one.
-
-    Where nothing cordons us (before KIP-1066), rack-aware placement hits a broker of the largest rack least.
-    """
-    racks = Counter(b.rack for b in image.brokers.values() if b.id != own_broker_id and b.rack is not None)
-    return min(racks, key=lambda rack: (-racks[rack], rack)) if racks else None
 
 
 def hosted_partitions(

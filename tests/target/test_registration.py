@@ -19,7 +19,7 @@ from linker.target import (
     TargetCluster,
     TargetUnsupported,
 )
-from linker.target.registration import largest_rack, offered_features
+from linker.target.identity import largest_rack, offered_features
 from tests.fakes.controller import FakeController, FakeQuorum
 from tests.target.conftest import Member, eventually
 from wire.errors import ClusterUnreachable, RequestTimedOut

@@ -1,0 +1,70 @@
+"""Who the sidecar is in the target, and what it offers when it registers. Pure; registration.py sends it.
+
+The identity must outlive the process: a new incarnation is an unclean shutdown, which takes the link broker
+out of the ISR of every mirror (`ClusterControlManager.registerBroker`, KIP-966).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from wire.metadata.image import ClusterImage
+
+
+class AdvertisedListener(NamedTuple):
+    """One endpoint of the sidecar as the target's clients and brokers see it."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int  # SecurityProtocol.id: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this sidecar is in the target; must outlive the process."""
+
+    broker_id: int
+    incarnation_id: bytes
+    log_dir_id: bytes
+    broker_epoch: int = -1
+    cluster_id: str = ""
+
+    @staticmethod
+    def create(broker_id: int) -> Identity:
+        return Identity(broker_id, uuid.uuid4().bytes, uuid.uuid4().bytes)
+
+
+SaveIdentity = Callable[[Identity], Awaitable[None]]
+
+
+def offered_features(
+    supported: Mapping[str, tuple[int, int]],
+    finalized: Mapping[str, tuple[int, int]],
+    in_log: Mapping[str, int],
+) -> dict[str, tuple[int, int]]:
+    """The ranges to register with: what the controller supports, widened to hold every finalized level.
+
+    Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing
+    would be taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
+    """
+    offered = {name: (low, high) for name, (low, high) in supported.items()}
+    levels = {name: max(pair) for name, pair in finalized.items()} | dict(in_log)
+    for name, level in levels.items():
+        if level > 0:
+            low, high = offered.get(name, (0, level))
+            offered[name] = (min(low, level), max(high, level))
+    return offered
+
+
+def largest_rack(image: ClusterImage, own_broker_id: int) -> str | None:
+    """The rack with the most brokers, None if no broker names one.
+
+    Where nothing cordons us (before KIP-1066), rack-aware placement hits a broker of the largest rack least.
+    """
+    racks = Counter(b.rack for b in image.brokers.values() if b.id != own_broker_id and b.rack is not None)
+    return min(racks, key=lambda rack: (-racks[rack], rack)) if racks else None
