@@ -128,6 +128,8 @@ class World:
         self.sent = 0
         self.fence_drain = (0.0, 0.003)
         self.busy_until = 0.3
+        self.crash_label = ""  # die at the first gate of this name
+        self.late: float | None = None  # seconds, instead of a random delay of a late request
 
     # Events of the world.
 
@@ -261,7 +263,7 @@ class World:
         self.gates += 1
         self.log.append(f"{self.loop.time():.3f} #{self.gates} {label}")
         self.check()
-        if self.gates == self.crash_at:
+        if self.gates == self.crash_at or (label == self.crash_label and not self.crashed):
             if self.crash_mode == "raise":
                 raise ConnectionLost(f"simulated at {label}", sent=True)
             self.die()
@@ -458,7 +460,8 @@ class HandOverPort:
             await world.gate(self.ports.generation, "alter_partition lost")
             raise ConnectionLost("simulated", sent=True)
         if world.unlucky(world.chances.alter_late):
-            world.loop.call_later(world.rng.choice([0.01, 1.0, 20.0]) * world.rng.random(), land)
+            delay = world.rng.choice([0.01, 1.0, 20.0]) * world.rng.random()
+            world.loop.call_later(delay if world.late is None else world.late, land)
             await world.gate(self.ports.generation, "alter_partition late")
             raise ConnectionLost("simulated", sent=True)
         if world.unlucky(world.chances.alter_not_controller):

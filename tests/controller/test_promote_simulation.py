@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,35 @@ def test_the_world_notices_a_driver_that_lets_go_too_early() -> None:
 
     with pytest.raises(Exception, match=r"may still land|past the fence|after it was handed over|replicas"):
         run_virtual(main())
+
+
+@pytest.mark.parametrize("epochs_move", [False, True])
+def test_a_request_of_a_dead_process_is_waited_for_or_made_stale(epochs_move: bool) -> None:
+    """It dies with an AlterPartition under way that lands 18 s later; then a replica is down, so the promote
+    has to be given up. What was sent last is in the store, even if the epochs moved before it was sent."""
+
+    async def main() -> None:
+        world = World(random.Random(4), chances=Chances(alter_late=1.0))
+        world.late = 18.0
+        world.crash_label = "alter_partition late"
+
+        def trouble() -> None:
+            states = {node[0] for path, node in world.store.nodes.items() if path.endswith("/state")}
+            if epochs_move and not world.flying and any("VALIDATED" in state for state in states):
+                for tp, state in world.real.items():
+                    world.real[tp] = replace(state, partition_epoch=9)
+                world.visible = world._snapshot()
+            if world.crashed:
+                world.broker_down(2, 100.0)
+            else:
+                world.loop.call_later(0.0001, trouble)
+
+        trouble()
+        controller, _ = await promote_through_trouble(world)
+        assert {state.phase for state in controller.image.link_partitions(LINK)} == {Phase.ACTIVE}
+        assert "broker 2 is down" in (controller.image.partitions[LINK, world.tps[0]].reason or "")
+
+    run_virtual(main())
 
 
 def test_a_calm_promote_is_recorded_and_quick() -> None:
