@@ -38,9 +38,10 @@ SECURITY_PROPERTIES = frozenset(
 #: What a cluster may be given as a client sees it.
 CLIENT_PROPERTIES = SECURITY_PROPERTIES | {"bootstrap.servers", "client.id", "client.rack"}
 #: Of a listener of ours, without its `listener.name.<name>.` prefix.
-LISTENER_PROPERTIES = frozenset(key for key in SECURITY_PROPERTIES if key.startswith("ssl.")) | {
-    "ssl.client.auth"
-}
+#: A server has no name to check, so without ssl.endpoint.identification.algorithm.
+LISTENER_PROPERTIES = frozenset(
+    key for key in SECURITY_PROPERTIES if key.startswith("ssl.") and "identification" not in key
+) | {"ssl.client.auth"}
 
 _ADDRESS = re.compile(r"^(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:\[\]/,]+)):(\d{1,5})$")
 _LISTENER = re.compile(r"^([A-Za-z0-9_-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:\[\]/,]*)):(\d{1,5})$")
