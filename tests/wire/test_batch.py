@@ -138,6 +138,15 @@ def test_a_batch_larger_than_a_chunk_is_its_own_chunk() -> None:
     assert walk.largest == len(batches[1])
 
 
+def test_a_chunk_may_be_exactly_as_large_as_allowed() -> None:
+    batches = [build_batch(1, base_offset=n) for n in range(5)]
+    size = len(batches[0])
+    for chunk_bytes, expected in ((2 * size, [2, 2, 1]), (2 * size - 1, [1, 1, 1, 1, 1]), (5 * size, [5])):
+        buffer = bytearray(b"".join(batches))
+        walk = patch_batches(buffer, 0, len(buffer), EPOCH, chunk_bytes, -1)
+        assert [(chunk.end - chunk.start) // size for chunk in walk.chunks] == expected
+
+
 def damaged(**changes: Any) -> bytearray:
     buffer = bytearray(build_batch(2, base_offset=10) + build_batch(2, base_offset=12))
     second = len(buffer) // 2

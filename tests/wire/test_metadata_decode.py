@@ -126,6 +126,14 @@ def test_what_is_newer_than_the_tables_is_refused_not_skipped() -> None:
             decode_metadata_value(bytes((frame_version, 2, 0)))
 
 
+def test_a_tag_longer_or_shorter_than_its_field_is_malformed() -> None:
+    head = b"\x01\x05\x00" + b"\0" * 20 + b"\x01\x01"  # PartitionChangeRecord, one tag: the leader, an int32
+    assert decode_metadata_value(head + b"\x04\0\0\0\x07").fields["leader"] == 7
+    for size in (3, 5):
+        with pytest.raises(MalformedFrame):
+            decode_metadata_value(head + bytes((size,)) + b"\0" * size)
+
+
 def test_decoded_lists_belong_to_their_record_alone() -> None:
     value = encode_record("PartitionRecord", {"partition_id": 1}, 0)
     first = decode_metadata_value(value).fields
@@ -137,7 +145,11 @@ def test_counts_beyond_the_record_allocate_nothing() -> None:
     tracemalloc.start()
     try:
         partition = b"\x01\x03\x00" + b"\0" * 20
-        for value in (partition + b"\xff\xff\xff\xff\x0f", b"\x01\x0e\x00\xff\xff\xff\x7f", b"\x01\x14\x00\xff\xff\xff\x7f"):
+        for value in (
+            partition + b"\xff\xff\xff\xff\x0f",
+            b"\x01\x0e\x00\xff\xff\xff\x7f",
+            b"\x01\x14\x00\xff\xff\xff\x7f",
+        ):
             with pytest.raises(MalformedFrame, match="fit"):
                 decode_metadata_value(value)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
