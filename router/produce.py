@@ -114,7 +114,7 @@ class ProduceSession:
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
-        self._jobs: deque[ProduceJob] = deque()
+        self._jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         self._backlog: deque[ProduceJob] = (
             deque()
         )  # in request order behind one whose authorization is being asked
@@ -131,7 +131,7 @@ class ProduceSession:
         self.hub.stats.produce_requests += 1
         self.hub.budget.add(self._connection, job.size)
         job.in_lanes = 1  # held by the request itself until it is admitted
-        self._jobs.append(job)
+        self._jobs[job] = None
         self.hub.watch(self)
         if self._backlog or not self._authorized(job):
             self._backlog.append(job)
@@ -413,6 +413,7 @@ class ProduceSession:
     def _left(self, job: ProduceJob) -> None:
         job.in_lanes -= 1
         if job.in_lanes == 0:
+            job.batches.clear()  # they point back at the job: its bytes must go now, not when cycles are collected
             self.hub.budget.release(job.size)
 
     def _refused(self, link: str, reason: str) -> None:
@@ -427,6 +428,7 @@ class ProduceSession:
             self._answer(job)
 
     def _answer(self, job: ProduceJob) -> None:
+        self._jobs.pop(job, None)
         stats = self.hub.stats
         stats.produce_answered += 1
         seconds = self.hub.loop.time() - job.started
@@ -484,10 +486,8 @@ class ProduceSession:
     # Time and the end
 
     def sweep(self, now: float) -> bool:
-        while self._jobs and self._jobs[0].remaining == 0:
-            self._jobs.popleft()
         for job in list(self._jobs):
-            if job.remaining and job.deadline <= now:
+            if job.deadline <= now:
                 self._expire(job)
         self._routes.sweep(now)
         return bool(self._jobs) or bool(len(self._routes))
@@ -501,7 +501,7 @@ class ProduceSession:
                         self._finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
                     slot += 1
             return
-        for lane, batch in job.batches:
+        for lane, batch in tuple(job.batches):
             self.deliver(lane.expire(batch))
 
     def closed(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from router.hub import FenceTimeout
 from router.ports import RouterLimits
+from router.produce import ProduceJob
 from tests.fakes.batches import build_batch, parse_batches
 from tests.router.rig import E0, Producer, Rig, eventually
 from wire.errors import ConnectionLost
@@ -404,3 +406,27 @@ async def test_lost_client_drops_what_was_not_sent() -> None:
         rig.router.unfence([TP0])
         await asyncio.sleep(0.05)
         assert len(rig.values()) == 1
+
+
+async def test_records_are_let_go_at_once() -> None:
+    """Without the cycle collector: a request's bytes must not wait for it."""
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0, 1)
+        gc.collect()
+        gc.disable()
+        try:
+            await asyncio.gather(*[producer.send(0, 1) for _ in range(20)])
+            rig.source.move_leader("orders", 0, 2)
+            rig.source.inject("produce", close_after=0)
+            await asyncio.gather(*[producer.send(0, 1) for _ in range(20)])
+            await rig.router.fence([TP0, TP1], timeout=5)
+            held = [producer.send(0, 1) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            rig.router.handed_over([TP0, TP1])
+            await asyncio.gather(*held)
+            del held
+            assert rig.router.hub.budget.used == 0
+            assert not [one for one in gc.get_objects() if isinstance(one, ProduceJob)]
+        finally:
+            gc.enable()
