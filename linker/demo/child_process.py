@@ -76,6 +76,14 @@ class ChildProcess:
             raise ChildError(self._story(f"did not stop within {timeout:.0f} s"))
         return process.returncode
 
+    async def ended(self, timeout: float = STOP_TIMEOUT) -> int:
+        """Wait for it to end by itself; the exit code."""
+        if self._process is None:
+            raise ChildError(f"{self.name} was never started")
+        if not await _ended(self._process, timeout):
+            raise ChildError(self._story(f"has not ended after {timeout:.0f} s"))
+        return self._process.returncode
+
     async def kill(self) -> None:
         """SIGKILL: what a power cut looks like to everybody else."""
         process = self._running_process()

@@ -224,7 +224,7 @@ class Demo:
             "peak_resident_mib": round(sidecar.peak_resident_bytes() / (1 << 20), 1),
         }
         await sidecar.linker("sidecar", "leave", str(SIDECAR_ID))
-        code = await sidecar.stop()
+        code = await sidecar.ended()  # nothing is left to do for it
         if code != 0:
             raise DemoError(f"the sidecar ended with exit code {code}, see {sidecar.log}")
 

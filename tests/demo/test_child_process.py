@@ -52,6 +52,18 @@ async def test_a_child_is_stopped_killed_paused_and_started_again(tmp_path: Path
     assert (child.running, child.exit_code) == (False, -signal.SIGKILL)
 
 
+async def test_a_child_that_ends_by_itself(tmp_path: Path) -> None:
+    child = Child("child", tmp_path / "log")
+    with pytest.raises(ChildError, match="never started"):
+        await child.ended()
+    child.launch("raise SystemExit(3)")
+    assert await child.ended() == 3
+    child.launch(SLEEP)
+    with pytest.raises(ChildError, match="has not ended"):
+        await child.ended(timeout=0.1)
+    await child.kill()
+
+
 async def test_a_child_that_ends_too_early_shows_its_log(tmp_path: Path) -> None:
     child = Child("child", tmp_path / "log")
     child.launch("raise SystemExit('no disk left')")
