@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from wire.entity_fields import field_default, unwrap_annotation
 from wire.errors import MalformedFrame
+from wire.primitives import read_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 
@@ -81,10 +82,10 @@ def _entity_reader(entity_type: Any) -> Read:
         for name, read_field in plain:
             values[name], position = read_field(data, position)
         if flexible:
-            count, position = _unsigned_varint(data, position)
+            count, position = read_uvarint(data, position)
             for _ in range(count):
-                tag, position = _unsigned_varint(data, position)
-                size, position = _unsigned_varint(data, position)
+                tag, position = read_uvarint(data, position)
+                size, position = read_uvarint(data, position)
                 stop = position + size
                 if stop > len(data):
                     raise MalformedFrame("a tagged field longer than its message")
@@ -113,7 +114,7 @@ def _read_array(
     element: Read, flexible: bool, nullable: bool, data: bytes, position: int
 ) -> tuple[tuple[Any, ...] | None, int]:
     if flexible:
-        count, position = _unsigned_varint(data, position)
+        count, position = read_uvarint(data, position)
         count -= 1
     else:
         count, position = _INT32.unpack_from(data, position)[0], position + 4
@@ -135,10 +136,10 @@ def _value_reader(inner: Any, kafka_type: str | None, flexible: bool, *, nullabl
         reader = _entity_reader(inner)
         return functools.partial(_read_nullable_entity, reader) if nullable else reader
     if kafka_type == "string":
-        length = _unsigned_varint if flexible else _int16
+        length = read_uvarint if flexible else _int16
         return functools.partial(_read_string, length, int(flexible), nullable)
     if kafka_type in ("bytes", "records"):
-        length = _unsigned_varint if flexible else _int32
+        length = read_uvarint if flexible else _int32
         return functools.partial(_read_bytes, length, int(flexible), nullable)
     if kafka_type in _FIXED:
         return functools.partial(_read_number, struct.Struct(_FIXED[kafka_type]))
@@ -162,20 +163,6 @@ def _int64(data: bytes, position: int) -> tuple[int, int]:
 
 def _read_number(shape: struct.Struct, data: bytes, position: int) -> tuple[Any, int]:
     return shape.unpack_from(data, position)[0], position + shape.size
-
-
-def _unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value = byte & 0x7F
-    for shift in (7, 14, 21, 28):
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-    raise MalformedFrame("a varint longer than 5 bytes")
 
 
 def _read_nullable_entity(reader: Read, data: bytes, position: int) -> tuple[Any, int]:

@@ -8,6 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 from wire.errors import MalformedFrame
+from wire.primitives import read_uvarint
 from wire.types import Buffer
 
 NEVER: Final = 1 << 15
@@ -23,6 +24,9 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
     75: 0, 76: 0, 77: 0, 78: 0, 79: 0, 80: 0, 81: 0, 82: 0, 83: 0, 84: 0, 85: 0, 86: 0, 87: 0, 88: 0,
     89: 0, 90: 0, 91: 0, 92: 0,
 }  # fmt: skip
+
+# No header has any yet; a hostile one could hold millions, and parsing them would hold up every connection.
+_MAX_TAGGED_FIELDS = 100
 
 _FIXED = struct.Struct(">hhih")
 
@@ -73,25 +77,16 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 def skip_tagged_fields(frame: Buffer, offset: int) -> int:
     """Past a tagged-field section; almost always the one byte 0."""
-    count, offset = _unsigned_varint(frame, offset)
-    for _ in range(count):
-        _, offset = _unsigned_varint(frame, offset)
-        size, offset = _unsigned_varint(frame, offset)
-        offset += size
-        if offset > len(frame):
-            raise MalformedFrame("a tagged field longer than its request")
+    try:
+        count, offset = read_uvarint(frame, offset)
+        if count > _MAX_TAGGED_FIELDS:
+            raise MalformedFrame(f"{count} tagged fields in a header")
+        for _ in range(count):
+            _, offset = read_uvarint(frame, offset)
+            size, offset = read_uvarint(frame, offset)
+            offset += size
+            if offset > len(frame):
+                raise MalformedFrame("a tagged field longer than its request")
+    except IndexError:
+        raise MalformedFrame("a request that ends inside its header") from None
     return offset
-
-
-def _unsigned_varint(frame: Buffer, offset: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        try:
-            byte = frame[offset]
-        except IndexError:
-            raise MalformedFrame("a request that ends inside a varint") from None
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, offset
-    raise MalformedFrame("a varint longer than 5 bytes")

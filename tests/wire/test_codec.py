@@ -102,6 +102,12 @@ def test_trailing_garbage() -> None:
         codec.decode_response("metadata", 12, codec.encode_response("metadata", 12, 1, {}) + b"x")
 
 
+def test_a_request_too_large_to_decode_in_one_go() -> None:
+    frame = request("sasl_authenticate", 2, auth_bytes=bytes(codec.MAX_DECODED_REQUEST))
+    with pytest.raises(MalformedFrame, match="at most"):
+        codec.decode_request(frame)
+
+
 def test_unknown_api_and_version_in_a_request() -> None:
     with pytest.raises(MalformedFrame, match="api key 999"):
         codec.decode_request(struct.pack(">hhih", 999, 0, 1, -1))

@@ -64,6 +64,7 @@ def test_tagged_fields_in_a_header_are_skipped() -> None:
         struct.pack(">hhih", 3, 12, 1, -1),
         struct.pack(">hhih", 3, 12, 1, -1) + b"\x01\x05\x7f",
         struct.pack(">hhih", 3, 12, 1, -1) + b"\xff" * 6,
+        struct.pack(">hhih", 3, 12, 1, -1) + b"\xff\x07" + bytes(5000),
     ],
 )
 def test_garbage(frame: bytes) -> None:
