@@ -247,6 +247,7 @@ class Sidecar:
             rack=self.config.sidecar.rack,
             link_brokers=self.link_brokers,
         )
+        runtime.fence_at_start()
         self.links[link.name] = runtime
         self._tasks[link.name] = self._group.create_task(runtime.run(), name=f"link {link.name}")
 

@@ -1,6 +1,5 @@
 """Every error the wire package raises. What to *do* about an error code is decided by the packages above."""
 
-# ruff: noqa: N818 - these names say what happened, and read as that in an except clause
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _STUCK_PAUSE = 2.0
+_SETTLE_TIMEOUT = 20.0
 
 
 class SourceMismatch(LinkerError):
@@ -127,7 +128,6 @@ class LinkRuntime:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 group.create_task(self.events.run(), name=f"{self.name}: events")
-                await self._fence_what_was_handed_over()
                 await self._reach_source()
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
                 group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
@@ -137,10 +137,13 @@ class LinkRuntime:
             self._group = None
             await self.source.close()
 
-    async def _fence_what_was_handed_over(self) -> None:
+    def fence_at_start(self) -> None:
+        """Before any client is served: what may have been handed over is not forwarded until that is settled."""
+        image = self.controller.image
         fenced = self.controller.fenced_at_start(self.name)
-        if fenced:
-            await self.router.fence(fenced, timeout=5.0)
+        ended = {tp for tp in fenced if image.partitions[self.name, tp].phase in ENDED}
+        self.router.hub.fences.fence(fenced - ended)
+        self.router.handed_over(ended)
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
@@ -175,7 +178,12 @@ class LinkRuntime:
     async def _resume_promotes(self) -> None:
         """Take up what a crash left. Partitions stay fenced until that is settled."""
         while self.controller.image.running_jobs(self.name):
-            await self.bring_up.settled.wait()
+            try:
+                # Positions of followers are needed; but one mirror in trouble must not keep the others fenced.
+                async with asyncio.timeout(_SETTLE_TIMEOUT):
+                    await self.bring_up.settled.wait()
+            except TimeoutError:
+                log.warning("link %s: some mirrors are not complete; settling promotes all the same", self.name)
             try:
                 outcomes = await self._driver().resume()
             except LinkerError as error:
