@@ -7,7 +7,6 @@ limits and the death of connections.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -250,13 +249,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedFrame as error:
             self._protocol_error(error)
         except Exception as error:
+            what = f"the handler of api key {header.api_key} v{header.api_version} failed"
             asyncio.get_running_loop().call_exception_handler(
-                {
-                    "message": f"the handler of api key {header.api_key} v{header.api_version} failed "
-                    f"(peer {self.peer}): {describe(error)}",
-                    "exception": error,
-                    "protocol": self,
-                }
+                {"message": f"{what} (peer {self.peer}): {describe(error)}", "exception": error}
             )
             self.abort(error)
 
@@ -266,8 +261,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
         if ready and not self.closed and self._transport is not None:
             self._transport.writelines(ready)
-        if self._owner.closing:
-            self._owner.note_progress()
+        self._owner.note_progress()
         self._dispatch()
 
     def _protocol_error(self, error: MalformedFrame) -> None:
@@ -363,9 +357,7 @@ class Listener:
                 self._empty.set()
 
     async def close(self, grace: float = 0.0) -> None:
-        """Accept nothing more, give open exchanges `grace` seconds to be answered, then close every
-        connection.
-        """
+        """Accept nothing more, give open exchanges `grace` seconds to be answered, then cut the rest."""
         self.closing = True
         if self._server is not None:
             self._server.close()
@@ -396,7 +388,7 @@ async def start_listener(
 ) -> Listener:
     """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block."""
     listener = Listener(info, handler, limits or ListenerLimits())
-    context: ssl.SSLContext | None = security.ssl_context()
+    context = security.ssl_context()
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001 - its only maker
         lambda: ServerConnection(listener),
         host,
