@@ -30,7 +30,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, import contracts, generated tables
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python scripts/generate_metadata_schemas.py --check
+	$(BIN)/python scripts/generate_metadata_schemas.py --check "$$($(BIN)/python scripts/kafka_metadata_jar.py)"
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

@@ -38,7 +38,15 @@ def build_batch(record_bytes: int, batch_bytes: int, timestamp_ms: int) -> bytes
     records = bytearray()
     count = 0
     while True:
-        body = b"\x00" + varint(0) + varint(count) + varint(-1) + varint(record_bytes) + os.urandom(record_bytes) + varint(0)
+        body = (
+            b"\x00"
+            + varint(0)
+            + varint(count)
+            + varint(-1)
+            + varint(record_bytes)
+            + os.urandom(record_bytes)
+            + varint(0)
+        )
         record = varint(len(body)) + body
         if count and BATCH_OVERHEAD + len(records) + len(record) > batch_bytes:
             break
@@ -54,7 +62,9 @@ async def fill(cluster: Cluster, topic: str, partitions: int, total_bytes: int, 
     per_partition = max(1, total_bytes // partitions // len(batch))
     async with asyncio.TaskGroup() as group:
         for partition in range(partitions):
-            group.create_task(_fill_partition(cluster, TopicPartition(topic, partition), per_partition, batch))
+            group.create_task(
+                _fill_partition(cluster, TopicPartition(topic, partition), per_partition, batch)
+            )
     return per_partition * partitions * len(batch)
 
 
@@ -79,7 +89,13 @@ async def _fill_partition(cluster: Cluster, tp: TopicPartition, batches: int, ba
 
         correlation_id = connection.next_correlation_id()
         buffers = encode_produce_request(
-            VERSION, correlation_id, "bench-load", None, 1, 30_000, [(tp.topic, [(tp.partition, memoryview(batch))])]
+            VERSION,
+            correlation_id,
+            "bench-load",
+            None,
+            1,
+            30_000,
+            [(tp.topic, [(tp.partition, memoryview(batch))])],
         )
         connection.channel.send(correlation_id, buffers, on_reply)
 

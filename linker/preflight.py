@@ -96,7 +96,9 @@ async def check_target_rights(target: TargetCluster) -> list[Finding]:
     ]
 
 
-async def read_source_topics(source: Cluster, topics: Sequence[str]) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+async def read_source_topics(
+    source: Cluster, topics: Sequence[str]
+) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
     """(topics that exist, names that do not, findings about rights)."""
     response = await source.call(
         "metadata",
@@ -162,7 +164,10 @@ def _allowed(operations: int, operation: int) -> bool:
 
 
 async def check_configs(
-    target: TargetCluster, topics: Mapping[str, SourceTopic], replication_factors: Mapping[str, int], brokers: Collection[int]
+    target: TargetCluster,
+    topics: Mapping[str, SourceTopic],
+    replication_factors: Mapping[str, int],
+    brokers: Collection[int],
 ) -> list[Finding]:
     """Effective configs that would change data or stop the mirror."""
     defaults = await topic_defaults(target.cluster, min(brokers), timeout=TIMEOUT)
@@ -187,10 +192,12 @@ async def check_configs(
             if found.config != "segment.bytes":
                 findings.append(Finding(found.config, found.fatal, found.message))
         findings += [
-            Finding(config, False, f"topic {name}: {config} is not copied: {why}") for config, why in topic.plan.skipped.items()
+            Finding(config, False, f"topic {name}: {config} is not copied: {why}")
+            for config, why in topic.plan.skipped.items()
         ]
         findings += [
-            Finding(config, False, f"topic {name}: {config} {what}") for config, what in topic.plan.adjusted.items()
+            Finding(config, False, f"topic {name}: {config} {what}")
+            for config, what in topic.plan.adjusted.items()
         ]
     return findings
 

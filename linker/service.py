@@ -231,7 +231,9 @@ class SidecarService:
 
     # --- mirrors -------------------------------------------------------------------------------------------------
 
-    async def create_mirrors(self, link: str, request: CreateMirrorsRequest, *, dry_run: bool) -> ChangeResult:
+    async def create_mirrors(
+        self, link: str, request: CreateMirrorsRequest, *, dry_run: bool
+    ) -> ChangeResult:
         runtime = self._runtime(link)
         self._require_ready()
         if not runtime.source_available:
@@ -273,7 +275,9 @@ class SidecarService:
                 for mirror in mirrors:
                     runtime.bring_up.ask(mirror.topic)
         return ChangeResult(
-            dry_run=dry_run, actions=actions, warnings=[finding.detail for finding in findings if not finding.fatal]
+            dry_run=dry_run,
+            actions=actions,
+            warnings=[finding.detail for finding in findings if not finding.fatal],
         )
 
     def _refuse_existing(self, link: str, topic: str) -> None:
@@ -385,7 +389,8 @@ class SidecarService:
                 runtime.fetcher.resume(tps)
                 runtime.bring_up.ask(topic)
         return ChangeResult(
-            dry_run=dry_run, actions=[Action(action="pause mirror" if paused else "resume mirror", resource=topic)]
+            dry_run=dry_run,
+            actions=[Action(action="pause mirror" if paused else "resume mirror", resource=topic)],
         )
 
     async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
@@ -430,7 +435,9 @@ class SidecarService:
                 PromoteTopic(
                     topic=topic,
                     partitions=mirror.partitions,
-                    phase=PromotePhase.PROMOTED if summary.state is MirrorState.PROMOTED else PromotePhase.CATCHING_UP,
+                    phase=PromotePhase.PROMOTED
+                    if summary.state is MirrorState.PROMOTED
+                    else PromotePhase.CATCHING_UP,
                     lag=summary.lag,
                     reason=summary.reason,
                 )
@@ -440,7 +447,10 @@ class SidecarService:
 
     async def _open_transactions(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         tps = [
-            s.tp for topic in topics for s in self._image.topic_partitions(runtime.name, topic) if s.phase not in ENDED
+            s.tp
+            for topic in topics
+            for s in self._image.topic_partitions(runtime.name, topic)
+            if s.phase not in ENDED
         ]
         if not tps:
             return []
@@ -462,7 +472,10 @@ class SidecarService:
         return [
             mirror.topic
             for mirror in self._image.link_mirrors(link)
-            if any(state.phase is not Phase.PROMOTED for state in self._image.topic_partitions(link, mirror.topic))
+            if any(
+                state.phase is not Phase.PROMOTED
+                for state in self._image.topic_partitions(link, mirror.topic)
+            )
         ]
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
@@ -507,7 +520,11 @@ class SidecarService:
         )
         return SidecarStatus(
             id=target.broker_id,
-            state="STARTING" if self._sidecar.not_ready() else "FENCED" if target.registration.fenced else "RUNNING",
+            state="STARTING"
+            if self._sidecar.not_ready()
+            else "FENCED"
+            if target.registration.fenced
+            else "RUNNING",
             version=self._sidecar.version,
             advertised_listeners=[
                 f"{listener.name}://{format_address(listener.host, listener.port)}"
@@ -578,7 +595,9 @@ class SidecarService:
             self._mirror(link, topic)
         states = [state for state in self._image.link_partitions(link) if not topics or state.topic in topics]
         return LagReport(
-            link=link, at=datetime.now(UTC), partitions=[view.partition_lag(runtime, state) for state in states]
+            link=link,
+            at=datetime.now(UTC),
+            partitions=[view.partition_lag(runtime, state) for state in states],
         )
 
     async def doctor(self, link: str) -> DoctorReport:
@@ -588,7 +607,11 @@ class SidecarService:
         try:
             await runtime.source.connect(timeout=preflight.TIMEOUT)
             checks.append(
-                Check(name="source", result=CheckResult.OK, detail=f"cluster {runtime.source.cluster_id} answers")
+                Check(
+                    name="source",
+                    result=CheckResult.OK,
+                    detail=f"cluster {runtime.source.cluster_id} answers",
+                )
             )
             findings += await preflight.check_source(runtime.source, self._sidecar.target)
             findings += await preflight.check_target_rights(self._sidecar.target)
@@ -596,7 +619,9 @@ class SidecarService:
             if mirrors:
                 topics, missing, more = await preflight.read_source_topics(runtime.source, sorted(mirrors))
                 findings += more
-                findings += [preflight.Finding("topics", True, f"topic {t} is gone at the source") for t in missing]
+                findings += [
+                    preflight.Finding("topics", True, f"topic {t} is gone at the source") for t in missing
+                ]
                 factors = {name: len(mirrors[name].target_replicas[0]) for name in topics}
                 if topics:
                     brokers = [broker.id for broker in self._brokers()]
@@ -625,5 +650,7 @@ class SidecarService:
             for topic, trouble in runtime.bring_up.trouble.items()
         ]
         if not findings:
-            checks.append(Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to"))
+            checks.append(
+                Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")
+            )
         return DoctorReport(link=link, checks=checks)

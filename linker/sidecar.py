@@ -115,7 +115,9 @@ class Sidecar:
         )
         stack.push_async_callback(cluster.close)
         self.advertised = [
-            AdvertisedListener(one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol])
+            AdvertisedListener(
+                one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol]
+            )
             for one in settings.client_listeners()
         ]
         self.target = TargetCluster(
@@ -185,10 +187,13 @@ class Sidecar:
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> None:
         for one in self.config.sidecar.client_listeners():
-            properties = {**self.config.sidecar.listener_properties(one.name), "security.protocol": one.security_protocol}
+            properties = {
+                **self.config.sidecar.listener_properties(one.name),
+                "security.protocol": one.security_protocol,
+            }
             try:
                 listener = await start_listener(
-                    one.host or "0.0.0.0",  # noqa: S104  # as Kafka reads an empty host in listeners
+                    one.host or "0.0.0.0",  # as Kafka reads an empty host in listeners
                     one.port,
                     ListenerInfo(one.name, one.security_protocol),
                     ListenerSecurity.from_properties(properties),
@@ -314,7 +319,9 @@ class Sidecar:
             )
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect: {error.strerror or error}", sent=False, peer=format_address(node.host, node.port)
+                f"cannot connect: {error.strerror or error}",
+                sent=False,
+                peer=format_address(node.host, node.port),
             ) from error
         return channel
 

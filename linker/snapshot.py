@@ -48,8 +48,12 @@ def _link(runtime: LinkRuntime) -> LinkSample:
         served_bytes=traffic.served_bytes,
         forwarded_produces=traffic.forwarded_produces,
         forwarded_bytes=traffic.forwarded_bytes,
-        forward_errors={error_name(code): count for code, count in runtime.router.stats.produce_errors.items()},
-        window_bytes=sum(lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes),
+        forward_errors={
+            error_name(code): count for code, count in runtime.router.stats.produce_errors.items()
+        },
+        window_bytes=sum(
+            lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes
+        ),
     )
 
 

@@ -156,7 +156,9 @@ class BringUp:
                 )
                 found = self._target.image.topics_by_name[mirror.topic]
             elif not self._ours(found):
-                await self._fail(open_states, "a topic of this name exists at the target and is no mirror of this link")
+                await self._fail(
+                    open_states, "a topic of this name exists at the target and is no mirror of this link"
+                )
                 return None
             await self._controller.bind_mirror(self._link, mirror.topic, found.id)
         elif found is None or found.id != mirror.topic_id:
@@ -205,7 +207,9 @@ class BringUp:
                 start_offset=offsets[state.tp],
             )
 
-    async def _start_offsets(self, mirror: MirrorTopic, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _start_offsets(
+        self, mirror: MirrorTopic, tps: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
         asked = _number(mirror.start) if timestamp is None else timestamp
         offsets = await self._list(tps, asked)
@@ -220,7 +224,10 @@ class BringUp:
         for tp, result in results.items():
             if result.error:
                 raise BrokerError(
-                    result.error, message=f"{self._source.name}: no start offset", api="list_offsets", topic_partition=tp
+                    result.error,
+                    message=f"{self._source.name}: no start offset",
+                    api="list_offsets",
+                    topic_partition=tp,
                 )
         return {tp: result.offset for tp, result in results.items()}
 
@@ -271,7 +278,11 @@ class BringUp:
         wanted: dict[TopicPartition, list[int]] = {}
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
             partition = topic.partitions.get(state.partition)
-            if partition is None or state.session_epoch < 0 or state.phase in ENDED | PROMOTING | {Phase.FAILED}:
+            if (
+                partition is None
+                or state.session_epoch < 0
+                or state.phase in ENDED | PROMOTING | {Phase.FAILED}
+            ):
                 continue
             replicas = mirror.target_replicas[state.partition]
             if partition.leader == self._target.broker_id and not set(replicas) <= set(partition.adding):

@@ -1,4 +1,7 @@
-"""Topic and broker configs as a cluster's brokers tell them (DescribeConfigs). Which ones matter is controller.topic_configs' business."""
+"""Topic and broker configs as a cluster's brokers tell them (DescribeConfigs).
+
+Which of them matter, and what is copied, is controller.topic_configs' business.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class TopicConfigs(NamedTuple):
     overrides: dict[str, str]
 
 
-async def topic_configs(cluster: Cluster, topics: Collection[str], *, timeout: float) -> dict[str, TopicConfigs]:
+async def topic_configs(
+    cluster: Cluster, topics: Collection[str], *, timeout: float
+) -> dict[str, TopicConfigs]:
     """Configs of each topic. BrokerError names the topic (the right DESCRIBE_CONFIGS on it is needed)."""
     found: dict[str, TopicConfigs] = {}
     for name, configs in (await _describe(cluster, _TOPIC, topics, None, timeout)).items():

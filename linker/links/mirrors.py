@@ -45,7 +45,9 @@ class ServedPartition:
     @property
     def forwarding(self) -> bool:
         state = self._state
-        return state.phase in _FORWARDING and state.failure is None and self._mirrors.link_forwards(state.link)
+        return (
+            state.phase in _FORWARDING and state.failure is None and self._mirrors.link_forwards(state.link)
+        )
 
 
 class ServedMirror:
@@ -112,7 +114,9 @@ class Mirrors:
     def rebuild(self) -> None:
         """From the controller's image, anew."""
         state = self._state()
-        self._by_name = {m.topic: ServedMirror(self, m) for m in state.mirrors.values() if m.topic_id != UNBOUND}
+        self._by_name = {
+            m.topic: ServedMirror(self, m) for m in state.mirrors.values() if m.topic_id != UNBOUND
+        }
         self._by_id = {mirror.topic_id: mirror for mirror in self._by_name.values()}
         self._partitions = {key: ServedPartition(self, found) for key, found in state.partitions.items()}
 

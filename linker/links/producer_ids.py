@@ -109,7 +109,9 @@ class ProducerIdGuard:
         source = await self._sample_source()
         self.source_highest = max(source.values())
         kept = self._controller.image.floors.get(self._link)
-        wanted = plan(source, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor)
+        wanted = plan(
+            source, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
+        )
         if wanted.blocks:
             log.info(
                 "link %s: moving the target's producer ids from %d to %d (the source is at %d)",
@@ -120,7 +122,10 @@ class ProducerIdGuard:
             )
             started = time.monotonic()
             await self._target.operations.allocate_producer_ids(
-                wanted.blocks, connections=_ALLOCATE_CONNECTIONS, timeout=_ALLOCATE_TIMEOUT, until=wanted.floor
+                wanted.blocks,
+                connections=_ALLOCATE_CONNECTIONS,
+                timeout=_ALLOCATE_TIMEOUT,
+                until=wanted.floor,
             )
             await self._target.metadata.wait_for(
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
@@ -128,7 +133,10 @@ class ProducerIdGuard:
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
         await self._controller.set_producer_id_floor(
             ProducerIdFloor(
-                link=self._link, floor=wanted.floor, source_seen=self.source_highest, sampled_at=wall_clock_ms()
+                link=self._link,
+                floor=wanted.floor,
+                source_seen=self.source_highest,
+                sampled_at=wall_clock_ms(),
             )
         )
         brokers = self._real_brokers()
@@ -180,7 +188,9 @@ class ProducerIdGuard:
                     return
         finally:
             connection.close()
-        raise LinkerError(f"broker {broker.id} of the target still hands out producer id {producer_id}, below {floor}")
+        raise LinkerError(
+            f"broker {broker.id} of the target still hands out producer id {producer_id}, below {floor}"
+        )
 
     @staticmethod
     async def _one_id(cluster: str, connection: Connection) -> int:

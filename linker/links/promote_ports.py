@@ -25,7 +25,9 @@ from wire.types import TopicPartition
 
 _POLL = 0.003
 _LATEST = -1
-_DEBUGGING_CONSUMER = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the log end, not the high watermark
+_DEBUGGING_CONSUMER = (
+    -2
+)  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the log end, not the high watermark
 _READ_COMMITTED = 1
 
 
@@ -148,13 +150,18 @@ class TailBatches:
             for broker in copy.spec.target_replicas:
                 at_target.setdefault(broker, {})[tp] = end
         readings = await together_by_key(
-            {("source", node): read_tails(self._source, node, ends, timeout=timeout) for node, ends in at_source.items()}
+            {
+                ("source", node): read_tails(self._source, node, ends, timeout=timeout)
+                for node, ends in at_source.items()
+            }
             | {
                 ("target", broker): read_tails(self._target.cluster, broker, ends, timeout=timeout)
                 for broker, ends in at_target.items()
             }
         )
-        source = {tp: tail for (side, _), read in readings.items() if side == "source" for tp, tail in read.items()}
+        source = {
+            tp: tail for (side, _), read in readings.items() if side == "source" for tp, tail in read.items()
+        }
         for (side, broker), read in readings.items():
             if side == "target":
                 for mismatch in compare_tails(source, read, broker):
@@ -211,7 +218,9 @@ class TargetHandOver:
             partition = None if topic is None else topic.partitions.get(tp.partition)
             if partition is None:
                 continue
-            targets = [b for b in partition.replicas if b not in partition.removing and b not in self._link_brokers()]
+            targets = [
+                b for b in partition.replicas if b not in partition.removing and b not in self._link_brokers()
+            ]
             first[tp], second[tp] = revoke_assignments(self.own_broker, targets)
         deadline = time.monotonic() + timeout
         for step in (first, second):

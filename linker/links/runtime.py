@@ -183,7 +183,9 @@ class LinkRuntime:
                 async with asyncio.timeout(_SETTLE_TIMEOUT):
                     await self.bring_up.settled.wait()
             except TimeoutError:
-                log.warning("link %s: some mirrors are not complete; settling promotes all the same", self.name)
+                log.warning(
+                    "link %s: some mirrors are not complete; settling promotes all the same", self.name
+                )
             try:
                 outcomes = await self._driver().resume()
             except LinkerError as error:

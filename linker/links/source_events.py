@@ -69,7 +69,9 @@ class SourceEvents:
     def source_available(self, tp: TopicPartition) -> None:
         since = self.unavailable.pop(tp, None)
         if since is not None and not self.unavailable:
-            log.info("link %s: the source can be read again after %.1f s", self._link, time.monotonic() - since)
+            log.info(
+                "link %s: the source can be read again after %.1f s", self._link, time.monotonic() - since
+            )
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -103,7 +105,9 @@ class SourceEvents:
                 except NotFound:
                     break  # the mirror was deleted meanwhile
                 except LinkerError as error:
-                    log.warning("link %s: the state of %s could not be written: %s (again)", self._link, tp, error)
+                    log.warning(
+                        "link %s: the state of %s could not be written: %s (again)", self._link, tp, error
+                    )
                     await asyncio.sleep(_RETRY)
 
     async def _forget_done_truncations(self) -> None:

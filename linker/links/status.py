@@ -132,7 +132,11 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     known = [lag.lag for lag in lags if lag.lag is not None]
     times = [lag.lag_ms for lag in lags if lag.lag_ms is not None]
     reason = next(
-        (r for state, one in zip(states, shown, strict=True) if one is worst and (r := partition_reason(runtime, state))),
+        (
+            r
+            for state, one in zip(states, shown, strict=True)
+            if one is worst and (r := partition_reason(runtime, state))
+        ),
         None,
     )
     cancelled = runtime.bring_up.cancelled.get(mirror.topic)
@@ -205,7 +209,9 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
     progress = runtime.progress.get(job.id)
     topics = []
     for topic in job.topics:
-        states = [s for tp in job.partitions if tp.topic == topic and (s := image.partitions.get((job.link, tp)))]
+        states = [
+            s for tp in job.partitions if tp.topic == topic and (s := image.partitions.get((job.link, tp)))
+        ]
         lags = [runtime.lag(state.tp) for state in states if state.phase in PROMOTING | {Phase.ACTIVE}]
         known = [lag for lag in lags if lag is not None]
         topics.append(
@@ -228,7 +234,9 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         else PromotePhase.PROMOTED
         if job.status is JobStatus.DONE
         else min(
-            (topic.phase for topic in topics if not topic.phase.final), key=order.index, default=PromotePhase.HANDED_OVER
+            (topic.phase for topic in topics if not topic.phase.final),
+            key=order.index,
+            default=PromotePhase.HANDED_OVER,
         ),
         reason=reason,
         topics=topics,
