@@ -5,6 +5,7 @@ log, registration with heartbeats, and the operations a link broker asks of the 
 serves followers or clients.
 """
 
+from linker.target.alter_partition import AlterPartitionItem
 from linker.target.cluster import TargetCluster
 from linker.target.controller_channel import ControllerChannel
 from linker.target.discovery import ActiveController
@@ -22,7 +23,7 @@ from linker.target.errors import (
 )
 from linker.target.identity import AdvertisedListener, Identity
 from linker.target.metadata_log import MetadataLog
-from linker.target.operations import AlterPartitionItem, TargetOperations
+from linker.target.operations import TargetOperations
 from linker.target.registration import Registration
 
 __all__ = [

@@ -23,10 +23,10 @@ import enum
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from linker.target.controller_channel import ControllerChannel
-from linker.target.discovery import METADATA_TOPIC, ActiveController
+from linker.target.discovery import ActiveController
 from linker.target.errors import (
     ClusterIdChanged,
     MetadataLogFailed,
@@ -34,7 +34,8 @@ from linker.target.errors import (
     TargetUnsupported,
     check_error,
 )
-from wire.batch import BatchHeader, iter_batch_headers
+from linker.target.raft_requests import fetch_request, fetch_snapshot_request
+from linker.target.uncommitted import OffsetGap, UncommittedTail
 from wire.errors import (
     AuthenticationFailed,
     LinkerError,
@@ -44,7 +45,7 @@ from wire.errors import (
     WireError,
 )
 from wire.metadata import ClusterImage, load_snapshot, replay_batches
-from wire.types import METADATA_TOPIC_ID, TopicId
+from wire.types import TopicId
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,6 @@ _SHORT_WAIT_MS = 20
 _REQUEST_TIMEOUT = 3.0
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
-_YIELD_EVERY = 200
 
 _FENCED_LEADER_EPOCH = 74
 _UNKNOWN_LEADER_EPOCH = 75
@@ -71,15 +71,6 @@ _EPOCH_ERRORS = frozenset({_FENCED_LEADER_EPOCH, _UNKNOWN_LEADER_EPOCH, _NOT_LEA
 _SNAPSHOT_NOT_FOUND = 98
 _POSITION_OUT_OF_RANGE = 99
 _INCONSISTENT_CLUSTER_ID = 104
-
-
-class _Uncommitted(NamedTuple):
-    """One batch at or above the high watermark."""
-
-    base_offset: int
-    next_offset: int
-    epoch: int
-    data: bytes
 
 
 class _Verdict(enum.Enum):
@@ -101,10 +92,7 @@ class MetadataLog:
         self._channel = channel
         self._cluster_id: str | None = None
         self.image = ClusterImage()
-        # Invariant: the batches in _uncommitted continue the image without a gap; _fetch_offset is their end.
-        self._uncommitted: list[_Uncommitted] = []
-        self._next_offset = 0  # after the last replayed batch
-        self._epoch = 0  # of the last replayed batch
+        self._tail = UncommittedTail()  # continues the image
         self.quorum_epoch = 0
         self.high_watermark = -1
         self.last_contact = float("-inf")
@@ -120,7 +108,7 @@ class MetadataLog:
     @property
     def offset(self) -> int:
         """Offset of the last record replayed, -1 for none; what heartbeats report."""
-        return self._next_offset - 1
+        return self._tail.committed_offset - 1
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
         """Call `callback(image, touched topic ids)` after every replay; returns the way to stop it.
@@ -154,7 +142,7 @@ class MetadataLog:
         self._in_a_hurry += 1
         try:
             # One answer may already have been on its way when we were called.
-            while not (self._rounds >= start + 2 and 0 <= self.high_watermark <= self._next_offset):
+            while not (self._rounds >= start + 2 and 0 <= self.high_watermark <= self._tail.committed_offset):
                 await self._next_change(deadline, f"offset {self.high_watermark}")
         finally:
             self._in_a_hurry -= 1
@@ -173,7 +161,7 @@ class MetadataLog:
                 f"the target's metadata log did not reach {what} in time",
                 sent=False,
                 api="fetch",
-                offset=self._next_offset,
+                offset=self._tail.committed_offset,
                 peer=active.address if active else self._channel.cluster_name,
             ) from None
         finally:
@@ -260,7 +248,12 @@ class MetadataLog:
         if partition.snapshot_id.end_offset >= 0 or partition.snapshot_id.epoch >= 0:
             await self._load_snapshot(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
             return True
-        self._append(partition.records or b"")
+        try:
+            self._tail.append(partition.records or b"")
+        except OffsetGap as gap:
+            raise MetadataLogFailed(
+                f"{self._channel.cluster_name}: a gap in the metadata log: {gap}"
+            ) from gap
         self.last_contact = time.monotonic()
         # -1 means that a new leader has not committed anything in its epoch yet: no proof of anything.
         if partition.high_watermark >= 0:
@@ -271,46 +264,17 @@ class MetadataLog:
         return True
 
     def _fetch_request(self, version: int) -> dict[str, object]:
-        waits_for_commit = bool(self._uncommitted) and version < _HIGH_WATERMARK_VERSION
+        waits_for_commit = bool(self._tail) and version < _HIGH_WATERMARK_VERSION
         wait_ms = _SHORT_WAIT_MS if self._in_a_hurry or waits_for_commit else _MAX_WAIT_MS
-        return {
-            "cluster_id": self._cluster_id,
-            "replica_id": -1,
-            "replica_state": {"replica_id": -1, "replica_epoch": -1},
-            "max_wait_ms": wait_ms,
-            "min_bytes": 0,
-            "max_bytes": _MAX_BYTES,
-            "isolation_level": 0,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [
-                {
-                    "topic": METADATA_TOPIC,
-                    "topic_id": METADATA_TOPIC_ID,
-                    "partitions": [
-                        {
-                            "partition": 0,
-                            "current_leader_epoch": self.quorum_epoch,
-                            "fetch_offset": self._fetch_offset,
-                            "last_fetched_epoch": self._last_fetched_epoch,
-                            "log_start_offset": -1,
-                            "partition_max_bytes": _MAX_BYTES,
-                            "high_watermark": self.high_watermark,
-                        }
-                    ],
-                }
-            ],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-
-    @property
-    def _fetch_offset(self) -> int:
-        return self._uncommitted[-1].next_offset if self._uncommitted else self._next_offset
-
-    @property
-    def _last_fetched_epoch(self) -> int:
-        return self._uncommitted[-1].epoch if self._uncommitted else self._epoch
+        return fetch_request(
+            cluster_id=self._cluster_id,
+            quorum_epoch=self.quorum_epoch,
+            offset=self._tail.end_offset,
+            last_epoch=self._tail.last_epoch,
+            high_watermark=self.high_watermark,
+            max_wait_ms=wait_ms,
+            max_bytes=_MAX_BYTES,
+        )
 
     def _check_top_level(self, code: int, api: str, active: ActiveController) -> None:
         if code == _INCONSISTENT_CLUSTER_ID:
@@ -339,51 +303,18 @@ class MetadataLog:
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def _append(self, data: bytes) -> None:
-        """Keep the whole batches that continue what we have."""
-        expected = self._fetch_offset
-        for header in iter_batch_headers(data, 0, len(data)):
-            if header.next_offset <= expected:
-                continue  # the log is read from the batch that holds the offset
-            self._check_batch(header, data)
-            if header.base_offset > expected:
-                raise MetadataLogFailed(
-                    f"{self._channel.cluster_name}: a gap in the metadata log, offset {header.base_offset} "
-                    f"follows {expected - 1}"
-                )
-            self._uncommitted.append(
-                _Uncommitted(
-                    header.base_offset,
-                    header.next_offset,
-                    header.leader_epoch,
-                    data[header.position : header.end],
-                )
-            )
-            expected = header.next_offset
-
-    def _check_batch(self, header: BatchHeader, data: bytes) -> None:
-        if not header.crc_ok(data):
-            raise MalformedFrame("a metadata batch with a wrong CRC", api="fetch", offset=header.base_offset)
-
     def _replay_committed(self) -> None:
         """Replay what has come below the high watermark."""
-        count = 0
-        for batch in self._uncommitted:
-            if batch.next_offset > self.high_watermark:
-                break
-            count += 1
-        if count == 0:
+        ready = self._tail.take_committed(self.high_watermark)
+        if not ready:
             return
-        ready, self._uncommitted = self._uncommitted[:count], self._uncommitted[count:]
         try:
-            touched = replay_batches(self.image, b"".join(batch.data for batch in ready))
+            touched = replay_batches(self.image, ready)
         except WireError as error:
             # A committed record that cannot be read is a change of the cluster that would be missed.
             raise MetadataLogFailed(
                 f"{self._channel.cluster_name}: the metadata log cannot be read: {error}"
             ) from error
-        self._next_offset = ready[-1].next_offset
-        self._epoch = ready[-1].epoch
         self._publish(touched)
 
     def _publish(self, touched: frozenset[TopicId]) -> None:
@@ -392,27 +323,20 @@ class MetadataLog:
 
     def _truncate(self, epoch: int, end_offset: int) -> None:
         """Drop what the leader does not have (`RaftLog.truncateToEndOffset`)."""
-        kept = len(self._uncommitted)
-        while kept and (
-            self._uncommitted[kept - 1].epoch > epoch or self._uncommitted[kept - 1].next_offset > end_offset
-        ):
-            kept -= 1
-        if kept < len(self._uncommitted):
-            log.info("metadata log: %d uncommitted batches dropped", len(self._uncommitted) - kept)
-            del self._uncommitted[kept:]
+        if dropped := self._tail.truncate(epoch, end_offset):
+            log.info("metadata log: %d uncommitted batches dropped", dropped)
             return
         # The quorum lost records that it had committed. Whatever the log says now is what the brokers see.
         log.error(
             "metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
             "replaying from the start",
-            self._next_offset,
+            self._tail.committed_offset,
             end_offset,
             epoch,
         )
         touched = frozenset(self.image.topics_by_id)
         self.image.reset()
-        self._uncommitted = []
-        self._next_offset = self._epoch = 0
+        self._tail.reset(0, 0)
         self.high_watermark = -1
         self._publish(touched)
 
@@ -436,8 +360,7 @@ class MetadataLog:
             ) from error
         touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
         self.image.adopt(fresh)
-        self._uncommitted = []
-        self._next_offset, self._epoch = end_offset, epoch
+        self._tail.reset(end_offset, epoch)
         self.high_watermark = max(self.high_watermark, end_offset)
         self.snapshots_loaded += 1
         self.last_contact = time.monotonic()
@@ -460,7 +383,13 @@ class MetadataLog:
             try:
                 response = await connection.call(
                     "fetch_snapshot",
-                    self._snapshot_request(end_offset, epoch, len(data)),
+                    fetch_snapshot_request(
+                        cluster_id=self._cluster_id,
+                        quorum_epoch=self.quorum_epoch,
+                        snapshot=(end_offset, epoch),
+                        position=len(data),
+                        max_bytes=_MAX_SNAPSHOT_BYTES,
+                    ),
                     timeout=_REQUEST_TIMEOUT,
                     max_version=1,
                 )
@@ -490,26 +419,6 @@ class MetadataLog:
                 )
             data += chunk
         return bytes(data)
-
-    def _snapshot_request(self, end_offset: int, epoch: int, position: int) -> dict[str, object]:
-        return {
-            "cluster_id": self._cluster_id,
-            "replica_id": -1,
-            "max_bytes": _MAX_SNAPSHOT_BYTES,
-            "topics": [
-                {
-                    "name": METADATA_TOPIC,
-                    "partitions": [
-                        {
-                            "partition": 0,
-                            "current_leader_epoch": self.quorum_epoch,
-                            "snapshot_id": {"end_offset": end_offset, "epoch": epoch},
-                            "position": position,
-                        }
-                    ],
-                }
-            ],
-        }
 
 
 def _again(error: BaseException) -> BaseException:

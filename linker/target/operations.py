@@ -14,21 +14,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from linker.target.alter_partition import AlterPartitionItem, alter_partition_request
 from linker.target.controller_channel import ControllerChannel
 from linker.target.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
     MissingRight,
     OperationFailed,
-    TargetError,
     check_error,
-    first_error,
 )
 from linker.target.metadata_log import MetadataLog
-from wire.connection import Connection
-from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut, error_name
+from linker.target.producer_id_blocks import BlockAllocation
+from wire.errors import ConnectionLost, error_name
 from wire.metadata.image import ClusterImage, TopicImage
 from wire.types import TopicId, TopicPartition
 
@@ -36,12 +35,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 15.0
 _UNKNOWN_TOPIC_OR_PARTITION = 3
-_NOT_LEADER_OR_FOLLOWER = 6
 _TOPIC_ALREADY_EXISTS = 36
 _NO_REASSIGNMENT_IN_PROGRESS = 85
 _ELECTION_NOT_NEEDED = 84
-_INVALID_UPDATE_VERSION = 95
-_INELIGIBLE_REPLICA = 107
 _STALE_BROKER_EPOCH = 77
 _MAX_ALTER_PARTITION_VERSION = 3
 # Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
@@ -50,16 +46,6 @@ _RESOURCE_TOPIC = 2
 _OP_SET, _OP_DELETE = 0, 1
 _ELECT_PREFERRED = 0
 _RACE_PAUSE = 0.1
-
-
-class AlterPartitionItem(NamedTuple):
-    """A partition's wished ISR. An epoch that is given must still be the current one at the sending."""
-
-    topic_partition: TopicPartition
-    new_isr: tuple[int, ...]
-    leader_epoch: int | None = None
-    partition_epoch: int | None = None
-    broker_epochs: tuple[int, ...] | None = None  # of new_isr, one by one
 
 
 class TargetOperations:
@@ -241,7 +227,9 @@ class TargetOperations:
         def request() -> Mapping[str, object]:
             results.clear()
             sent.clear()
-            return self._alter_partition_request(wished.values(), results, sent)
+            return alter_partition_request(
+                self._metadata.image, self._broker_id, self._broker_epoch(), wished.values(), results, sent
+            )
 
         # Do not bother the controller with a request that names nothing.
         request()
@@ -270,55 +258,6 @@ class TargetOperations:
                 api="alter_partition",
             )
         return results
-
-    def _alter_partition_request(
-        self,
-        items: Iterable[AlterPartitionItem],
-        results: dict[TopicPartition, int],
-        sent: dict[tuple[TopicId, int], TopicPartition],
-    ) -> Mapping[str, object]:
-        image = self._metadata.image
-        topics: dict[TopicId, list[dict[str, object]]] = {}
-        for item in items:
-            tp = item.topic_partition
-            topic = image.topics_by_name.get(tp.topic)
-            partition = topic.partitions.get(tp.partition) if topic is not None else None
-            if topic is None or partition is None:
-                results[tp] = _UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            if partition.leader != self._broker_id or item.leader_epoch not in (None, partition.leader_epoch):
-                results[tp] = _NOT_LEADER_OR_FOLLOWER
-                continue
-            if item.partition_epoch not in (None, partition.partition_epoch):
-                results[tp] = _INVALID_UPDATE_VERSION
-                continue
-            epochs = []
-            for index, broker_id in enumerate(item.new_isr):
-                broker = image.brokers.get(broker_id)
-                if broker is None:
-                    break
-                if item.broker_epochs is not None and item.broker_epochs[index] != broker.epoch:
-                    break  # it restarted since the caller looked
-                epochs.append({"broker_id": broker_id, "broker_epoch": broker.epoch})
-            if len(epochs) != len(item.new_isr):
-                results[tp] = _INELIGIBLE_REPLICA
-                continue
-            sent[(topic.id, tp.partition)] = tp
-            topics.setdefault(topic.id, []).append(
-                {
-                    "partition_index": tp.partition,
-                    "leader_epoch": partition.leader_epoch,
-                    "new_isr": list(item.new_isr),  # v2
-                    "new_isr_with_epochs": epochs,  # v3, KIP-903
-                    "leader_recovery_state": 0,
-                    "partition_epoch": partition.partition_epoch,
-                }
-            )
-        return {
-            "broker_id": self._broker_id,
-            "broker_epoch": self._broker_epoch(),
-            "topics": [{"topic_id": topic_id, "partitions": parts} for topic_id, parts in topics.items()],
-        }
 
     async def elect_preferred(
         self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
@@ -424,70 +363,20 @@ class TargetOperations:
             for result in response.results
         }
 
-    # --- producer ids ---------------------------------------------------------------------------------------
+    # --- producer ids ---
 
     async def allocate_producer_ids(
         self, count: int, *, connections: int = 8, timeout: float = 60.0, until: int | None = None
     ) -> tuple[int, int]:
-        """Take `count` blocks from the allocator and throw them away; (first id, length) of the highest one.
-
-        With `until`, stop as soon as a block ends past that id. The controller hands out one block per
-        request and commits it first, so the speed comes from several connections at once (KIP-730). A block
-        whose answer got lost is only one more block.
-        """
-        if count <= 0:
-            raise TargetError(f"cannot allocate {count} blocks of producer ids")
-        deadline = time.monotonic() + timeout
-        state = _Blocks(count, until)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(connections, count)):
-                    group.create_task(self._allocate_blocks(state, deadline))
-        except* LinkerError as errors:
-            raise first_error(errors) from None
-        return state.highest
-
-    async def _allocate_blocks(self, state: _Blocks, deadline: float) -> None:
-        connection: Connection | None = None
-        try:
-            while state.take():
-                taken = False
-                while not taken:
-                    remaining = deadline - time.monotonic()
-                    if remaining <= 0:
-                        raise RequestTimedOut(
-                            f"producer ids were moved to {sum(state.highest)} only",
-                            sent=True,
-                            api="allocate_producer_ids",
-                            peer=self._channel.cluster_name,
-                        )
-                    active = self._channel.active
-                    try:
-                        if connection is None or connection.closed:
-                            connection = await self._channel.open_connection(timeout=remaining)
-                        response = await connection.call(
-                            "allocate_producer_ids",
-                            {"broker_id": self._broker_id, "broker_epoch": self._broker_epoch()},
-                            timeout=min(remaining, 5.0),
-                        )
-                        check_error(
-                            int(response.error_code), "allocate_producer_ids", self._channel.cluster_name
-                        )
-                    except (ConnectionLost, BrokerError) as error:
-                        if isinstance(error, BrokerError) and not error.retriable:
-                            raise
-                        log.info("allocating producer ids: %s", error)
-                        if connection is not None:
-                            connection.close()
-                            connection = None
-                        self._channel.moved(active)
-                        await asyncio.sleep(_RACE_PAUSE)
-                        continue
-                    state.add(response.producer_id_start, response.producer_id_len)
-                    taken = True
-        finally:
-            if connection is not None:
-                connection.close()
+        """Take `count` blocks of producer ids and throw them away; see producer_id_blocks.py."""
+        allocation = BlockAllocation(
+            self._channel,
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch,
+            count=count,
+            until=until,
+        )
+        return await allocation.run(connections=connections, timeout=timeout)
 
     # --- helpers --------------------------------------------------------------------------------------------
 
@@ -504,24 +393,6 @@ class TargetOperations:
                 for item, (code, text) in failed.items()
             },
         )
-
-
-class _Blocks:
-    """How many blocks are still to be asked for, shared by the connections."""
-
-    def __init__(self, count: int, until: int | None) -> None:
-        self._left = count
-        self._until = until
-        self.highest = (-1, 0)
-
-    def take(self) -> bool:
-        if self._left <= 0 or (self._until is not None and sum(self.highest) > self._until):
-            return False
-        self._left -= 1
-        return True
-
-    def add(self, start: int, length: int) -> None:
-        self.highest = max(self.highest, (start, length))
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:

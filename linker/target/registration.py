@@ -30,11 +30,11 @@ from linker.target.errors import (
     ClusterIdChanged,
     RegistrationRefused,
     StillHosting,
-    TargetUnsupported,
     check_error,
 )
 from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, largest_rack, offered_features
 from linker.target.metadata_log import MetadataLog
+from linker.target.versions import check_versions
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
 from wire.metadata.image import BrokerImage, ClusterImage
 from wire.types import TopicPartition, format_address, topic_id_str
@@ -56,16 +56,6 @@ _INVALID_REGISTRATION = 119
 
 _MAX_REGISTRATION_VERSION = 4
 _MAX_HEARTBEAT_VERSION = 2
-
-
-# What membership cannot do without; older controllers are refused with the api and version that is missing.
-_NEEDED = {
-    "broker_registration": 2,  # log dirs (KIP-858)
-    "broker_heartbeat": 1,
-    "alter_partition": 2,  # topic ids
-    "fetch": 12,  # diverging epoch and snapshot id
-    "fetch_snapshot": 0,
-}
 
 
 class Registration:
@@ -141,7 +131,8 @@ class Registration:
     async def register(self, timeout: float) -> None:
         """Register, or amend the registration; afterwards `identity` has the epoch and is saved."""
         deadline = time.monotonic() + timeout
-        await self._check_versions(timeout)
+        active, connection = await self._channel.connection("heartbeat", timeout=timeout)
+        check_versions(connection, self._channel.cluster_name, active.address)
         await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
         self._check_identity(self._metadata.image)
         if self.identity.cluster_id != self._cluster_id:
@@ -164,17 +155,6 @@ class Registration:
         log.info("registered as broker %d, epoch %d, rack %s", self.broker_id, epoch, self.rack)
         self._registered.set()
         self._hurry.set()
-
-    async def _check_versions(self, timeout: float) -> None:
-        active, connection = await self._channel.connection("heartbeat", timeout=timeout)
-        for api, needed in _NEEDED.items():
-            offered = connection.api_range(api)
-            if offered is None or offered[1] < needed:
-                have = "lacks it" if offered is None else f"has up to v{offered[1]}"
-                raise TargetUnsupported(
-                    f"{self._channel.cluster_name} is too old: a link broker needs {api} v{needed}, the "
-                    f"controller at {active.address} {have}; upgrade the target to Kafka 3.9 or later"
-                )
 
     def _check_identity(self, image: ClusterImage) -> None:
         """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""

@@ -71,7 +71,7 @@ async def test_uncommitted_records_that_diverge_are_dropped(
     quorum.elect(0)
     quorum.append_values([feature(2)])
     await eventually(lambda: level(member) == 2)
-    assert not member.metadata._uncommitted
+    assert not member.metadata._tail
 
 
 async def test_committed_records_that_were_lost_start_a_new_replay(
