@@ -51,7 +51,7 @@ class Verdict:
     unread: Sequence[Finding] = ()  # in the log, but no consumer ever got it
     client_errors: Sequence[str] = ()
     promote_pause_ms: float | None = None
-    promote_pause_producer: str | None = None
+    pauses_ms: Mapping[str, float] = field(default_factory=dict)  # the same by producer
     usual_gap_ms: float | None = None  # 99.9th percentile of such gaps at all other times
 
     @property
@@ -112,7 +112,9 @@ def check(
     unknown = [send for send in history.unacked if send.outcome is Outcome.UNKNOWN]
     failed = [send for send in history.unacked if send.outcome is Outcome.FAIL]
     around, others = _gaps(history.acks, promote)
-    pause = max(around, default=None)
+    pauses: dict[str, float] = {}
+    for seconds, producer in around:
+        pauses[producer] = max(pauses.get(producer, 0.0), round(seconds * 1000, 1))
     usual = sorted(others)[len(others) * 999 // 1000] if others else None
     return Verdict(
         acked=len({(ack.producer, ack.sequence) for ack in history.acks}),
@@ -133,8 +135,8 @@ def check(
             *(f"{send.producer} record {send.sequence}: {send.error}" for send in history.unacked),
             *(f"{error.client}: {error.error}" for error in history.errors),
         ],
-        promote_pause_ms=None if pause is None else round(pause[0] * 1000, 1),
-        promote_pause_producer=None if pause is None else pause[1],
+        promote_pause_ms=max(pauses.values(), default=None),
+        pauses_ms=pauses,
         usual_gap_ms=None if usual is None else round(usual[0] * 1000, 1),
     )
 

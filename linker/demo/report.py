@@ -88,7 +88,7 @@ class DemoResult:
             "skipped": len(verdict.skipped),
             "read_back": len(verdict.read_back),
             "unread": len(verdict.unread),
-            "promote_pause_producer": verdict.promote_pause_producer,
+            "promote_pauses_ms": dict(verdict.pauses_ms),
             "usual_gap_ms": verdict.usual_gap_ms,
             "replicas_compared": len(self.comparisons),
             "batches_compared": sum(one.batches for one in self.comparisons),

@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.kafka_dist import ensure_distribution
+from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 
 HERE = Path(__file__).parent
 REAL_TEST_TIMEOUT = 180
@@ -90,6 +91,28 @@ async def start_cluster(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable
             return await stack.enter_async_context(
                 KafkaCluster(KafkaClusterSpec(properties=properties, **spec), tmp_path)
             )
+
+        yield start
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def start_sidecar(
+    tmp_path: Path, _numbers: Iterator[int]
+) -> AsyncIterator[Callable[..., Awaitable[SidecarProcess]]]:
+    """`await start_sidecar(target.bootstrap, ...)`: a sidecar that is ready, see SidecarSpec.
+
+    It is killed at the end of the test; `linker sidecar leave` before that is the test's business. Broker ids
+    are never used twice, so that one which was killed is in nobody's way.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def start(target_bootstrap: str, **spec: Any) -> SidecarProcess:
+            broker_id = spec.pop("broker_id", None) or 900 + next(_numbers)
+            sidecar = SidecarProcess(
+                SidecarSpec(target_bootstrap=target_bootstrap, broker_id=broker_id, **spec),
+                tmp_path / f"sidecar-{broker_id}",
+            )
+            return await stack.enter_async_context(sidecar)
 
         yield start
 

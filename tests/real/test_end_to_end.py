@@ -1,0 +1,100 @@
+"""The demonstration, small: link, mirror, move, promote, leave; every record and replica is checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from linker.demo.checker import check
+from linker.demo.history import History
+from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from linker.demo.live_producers import (
+    AiokafkaProducer,
+    KafkaPythonProducer,
+    LibrdkafkaProducer,
+    LiveProducer,
+)
+from linker.demo.sidecar_process import SidecarProcess
+from linker.demo.source_data import TOPICS, SourceFiller
+
+RATE = 150
+
+
+async def caught_up(sidecar: SidecarProcess, link: str, topics: int, timeout: float = 90.0) -> None:
+    async with asyncio.timeout(timeout):
+        while True:
+            mirrors = (await sidecar.linker("mirror", "list", "--link", link, "-o", "json")).json()
+            states = {mirror["topic"]: (mirror["state"], mirror["lag"]) for mirror in mirrors}
+            assert all(state != "FAILED" for state, _ in states.values()), mirrors
+            ready = [lag for state, lag in states.values() if state == "ACTIVE" and lag is not None]
+            if len(ready) == topics and sum(ready) < RATE:
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_clients_move_and_nothing_is_lost(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> None:
+    topics = [replace(topic, name=unique_topic(topic.name)) for topic in TOPICS]
+    live = [topic for topic in topics if topic.live]
+    filler = SourceFiller(source_cluster.bootstrap, scale=0.1)
+    await asyncio.to_thread(filler.create, topics, 2)
+    await asyncio.to_thread(filler.fill, topics)
+    history = History()
+    kinds = (AiokafkaProducer, LibrdkafkaProducer, KafkaPythonProducer)
+    producers: list[LiveProducer] = [
+        kind(f"writer-{kind.library}", topic.name, topic.partitions, RATE, history)
+        for kind, topic in zip(kinds, live, strict=True)
+    ]
+    names = [topic.name for topic in live]
+    group = unique_topic("group")
+    consumers: list[LiveConsumer] = [
+        AiokafkaConsumer(f"{group}-aiokafka", names, history),
+        LibrdkafkaConsumer(f"{group}-librdkafka", names, history),
+    ]
+    try:
+        for client in (*producers, *consumers):
+            await client.start(source_cluster.bootstrap)
+        sidecar = await start_sidecar(target_cluster.bootstrap)
+        await sidecar.linker("link", "create", "old", "--bootstrap-servers", source_cluster.bootstrap)
+        every = [topic.name for topic in topics]
+        await sidecar.linker("mirror", "create", *every, "--link", "old", "--replication-factor", "3")
+        await caught_up(sidecar, "old", len(topics))
+        for client in (*producers, *consumers):
+            await client.move(target_cluster.bootstrap)
+        await asyncio.sleep(2)
+        begin = history.mark("promote")
+        await sidecar.linker("mirror", "promote", "--all", "--link", "old")
+        end = history.mark("promoted")
+        await sidecar.linker("sidecar", "leave", str(sidecar.spec.broker_id))
+        assert await sidecar.ended() == 0
+        await asyncio.sleep(2)
+        for producer in producers:
+            await producer.stop()
+        source_placed = await asyncio.to_thread(placements, source_cluster.bootstrap, topics)
+        placed = await asyncio.to_thread(placements, target_cluster.bootstrap, topics)
+        logs = await asyncio.to_thread(final_logs, target_cluster, live, placed)
+        for consumer in consumers:
+            assert await consumer.read_up_to({tp: log.end for tp, log in logs.items()}, 30)
+    finally:
+        for client in (*producers, *consumers):
+            await client.stop()
+    verdict = check(history, logs, promote=(begin, end))
+    assert verdict.ok, verdict.violations
+    assert verdict.unknown == 0
+    assert verdict.acked > 1000
+    assert sorted(leaders(placed)) == [1, 2, 3], "leadership is spread over the real brokers"
+    for compared in (
+        await asyncio.to_thread(
+            compare_clusters, source_cluster, target_cluster, topics, source_placed, placed
+        ),
+        await asyncio.to_thread(compare_followers, target_cluster, topics, placed),
+    ):
+        assert [one for one in compared if not (one.identical and one.offsets_identical)] == []
+    assert len(compared) == 2 * sum(topic.partitions for topic in topics)
