@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from fetcher.mirror_partition import FollowerProgress, MirrorPartition
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.progress import FollowerProgress
 from wire.fetch import FetchPartition, FetchRequest, TopicKey
 
 INITIAL_EPOCH, FINAL_EPOCH, MAX_EPOCH = 0, -1, 0x7FFFFFFF

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from fetcher.budget import Charge
 from fetcher.fetch_sessions import SessionPartition
-from fetcher.mirror_partition import Behind, MirrorPartition
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.progress import Behind
 from wire.fetch import FetchPartitionResult, TopicKey
 from wire.metadata.image import ClusterImage, PartitionImage
 

@@ -11,25 +11,15 @@ anything else (`untruncated`), since afterwards its stale tail would be invisibl
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable
-from enum import Enum
 from typing import Protocol
 
+from fetcher.epochs import EpochHistory, Noted
 from fetcher.lane import Lane
+from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerProgress
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import Reading, WindowChunk
 from wire.types import TopicPartition
-
-UNKNOWN_OFFSET = -1
-
-
-class Behind(Enum):
-    """What becomes of a follower below the log start."""
-
-    MOVE = "it begins again at the log start"
-    WAIT = "other replicas may have more: ask again"
-    FAIL = "no copy has what the source no longer has"
 
 
 class LaneHost(Protocol):
@@ -44,48 +34,6 @@ class LaneHost(Protocol):
 
     def watch(self, mirror: MirrorPartition) -> None:
         """Call mirror.tick() now and then until it returns False."""
-
-
-class FollowerSession(Protocol):
-    """The fetch session a follower's progress comes from; idle partitions are not named in every fetch."""
-
-    @property
-    def last_used(self) -> float: ...
-
-
-class FollowerProgress:
-    """How far one replica has copied, by its own fetches."""
-
-    __slots__ = (
-        "broker_epoch",
-        "caught_up_monotonic",
-        "fetch_offset",
-        "high_watermark_sent",
-        "lane",
-        "last_fetch",
-        "log_start_offset",
-        "session",
-    )
-
-    def __init__(self) -> None:
-        self.fetch_offset = UNKNOWN_OFFSET
-        #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.
-        self.broker_epoch = -1
-        self.log_start_offset = UNKNOWN_OFFSET
-        self.last_fetch = 0.0
-        #: Last time its fetch offset was at the high watermark.
-        self.caught_up_monotonic = 0.0
-        self.high_watermark_sent = UNKNOWN_OFFSET
-        self.lane: Lane | None = None
-        self.session: FollowerSession | None = None
-
-    @property
-    def last_fetch_monotonic(self) -> float:
-        return self.last_fetch if self.session is None else max(self.last_fetch, self.session.last_used)
-
-    @property
-    def has_data(self) -> bool:
-        return 0 <= self.log_start_offset < self.fetch_offset
 
 
 class MirrorPartition:
@@ -132,7 +80,7 @@ class MirrorPartition:
         self._window_bytes = window_bytes
         self._detach_after = detach_after
         self._attach_grace = attach_grace
-        self._epochs: list[tuple[int, int]] = sorted(spec.source_epochs)
+        self._epochs = EpochHistory(spec.source_epochs)
         self._loaded_at = 0.0
 
     def __repr__(self) -> str:
@@ -151,7 +99,7 @@ class MirrorPartition:
 
     @property
     def source_epochs(self) -> tuple[tuple[int, int], ...]:
-        return tuple(self._epochs)
+        return self._epochs.entries
 
     def load(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now: float) -> None:
         """First knowledge of the source's offsets; from here on followers are served."""
@@ -203,17 +151,10 @@ class MirrorPartition:
         """
         if epoch < 0:
             return
-        index = bisect.bisect_right(self._epochs, offset, key=_start_of)
-        if index and self._epochs[index - 1][0] == epoch:
+        noted = self._epochs.note(epoch, offset)
+        if noted is Noted.KNOWN:
             return
-        if index == 0:
-            # Before all that is known: nobody's copy is contradicted.
-            if self._epochs and self._epochs[0][0] == epoch:
-                self._epochs[0] = (epoch, offset)
-            else:
-                self._epochs.insert(0, (epoch, offset))
-        else:
-            self._epochs = [*(entry for entry in self._epochs if entry[1] < offset), (epoch, offset)]
+        if noted is Noted.REPLACED:
             for other in list(self.lanes):
                 if other is not lane and other.position > offset:
                     other.truncate(offset)
@@ -227,26 +168,22 @@ class MirrorPartition:
         news = False
         for replica in {*self.spec.target_replicas, *self.followers}:
             progress = self.followers.get(replica)
-            if progress is None or progress.fetch_offset > offset or _may_pass(progress, offset):
+            if progress is None or progress.may_pass(offset):
                 self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
                 news = True
         return news
 
     def source_epoch_before(self, offset: int) -> int:
         """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
-        index = bisect.bisect_left(self._epochs, offset, key=_start_of)
-        return self._epochs[index - 1][0] if index else -1
+        return self._epochs.before(offset)
 
     def end_of_source_epoch(self, epoch: int) -> int | None:
         """Where our copy of a source epoch ends, None if it is the last one (or unknown)."""
-        for known, start in self._epochs:
-            if known > epoch:
-                return start
-        return None
+        return self._epochs.end_of(epoch)
 
     def truncate(self, offset: int) -> None:
         """The source no longer has anything from `offset` on: nor may the followers."""
-        self._epochs = [entry for entry in self._epochs if entry[1] < offset]
+        self._epochs.truncate(offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)
@@ -377,7 +314,9 @@ class MirrorPartition:
             self._leave_lane(replica, progress)
 
     def forget_followers(self) -> None:
-        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until it asks."""
+        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
+        it asks.
+        """
         for replica in list(self.followers):
             self._leave_lane(replica, self.followers[replica], close=False)
         self.followers.clear()
@@ -541,12 +480,3 @@ class MirrorPartition:
         """Tell everybody who waits for this partition; they must only take note."""
         for listener in tuple(self.listeners):
             listener(self)
-
-
-def _may_pass(progress: FollowerProgress, offset: int) -> bool:
-    """Whether an answer on its way may carry the follower past `offset`."""
-    return progress.lane is not None and progress.lane.window.next_offset > offset
-
-
-def _start_of(entry: tuple[int, int]) -> int:
-    return entry[1]

@@ -186,11 +186,14 @@ async def check_configs(
                     f"set segment.bytes on the source topic, or log.segment.bytes at the target, to {largest} or more",
                 )
             )
-        for found in compare_effective(
+        compared = compare_effective(
             name, topic.configs.effective, effective, replication_factor=replication_factors[name]
-        ):
-            if found.config != "segment.bytes":
-                findings.append(Finding(found.config, found.fatal, found.message))
+        )
+        findings += [
+            Finding(found.config, found.fatal, found.message)
+            for found in compared
+            if found.config != "segment.bytes"
+        ]
         findings += [
             Finding(config, False, f"topic {name}: {config} is not copied: {why}")
             for config, why in topic.plan.skipped.items()

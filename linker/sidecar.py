@@ -1,6 +1,6 @@
 """The sidecar process: store, membership, listeners, links and admin API put together, and taken apart in order.
 
-Start: store (locked) -> target found and metadata replayed -> registered -> listeners serve -> links -> unfenced -> admin API.
+Start: store (locked) -> target found, metadata replayed -> registered -> links -> listeners -> unfenced -> admin API.
 A link whose source is away does not keep the others, nor the admin API, from working. Nothing is decided here.
 """
 

@@ -1,9 +1,8 @@
 """What the client may do, asked of a real broker over the client's own authenticated connection. No ACL
 engine here.
 
-Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so the
-hot path waits only
-for a topic's first answer.
+Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so
+the hot path waits only for a topic's first answer.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """Fetch of one consumer connection: from memory at the tail, from the source elsewhere, merged into one
 answer.
 
-Lives here: what each partition of a consumer's fetch gets, waiting for data, redirecting to a replica in the
-consumer's rack.
-Not here: replica fetchers (``fetcher``), the window of recent batches (``fetcher``, through the LocalLog
-port).
+Lives here: what each partition of a consumer's fetch gets, waiting for data, redirecting to a replica in
+the consumer's rack. Not here: replica fetchers (``fetcher``), the window of recent batches (``fetcher``,
+through the LocalLog port).
 
-No fetch sessions: every answer says session 0, so clients send full requests. Memory: what is read from the
-source for a
-consumer is bounded by ``read_bytes`` divided among the consumers, and the listener stops reading requests of
-a consumer that does
-not take its answers.
+No fetch sessions: every answer says session 0, so clients send full requests. Memory: what is read from
+the source for a consumer is bounded by ``read_bytes`` divided among the consumers, and the listener stops
+reading requests of a consumer that does not take its answers.
 """
 
 from __future__ import annotations
@@ -21,10 +18,16 @@ from functools import partial
 from typing import Any, Final
 
 from router.authorize import Authorizer, Operation
-from router.fence import FenceState
-from router.forwarder import RouteTable, SourceRoute
+from router.fetch_decision import (
+    FENCED_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    Part,
+    decide,
+)
+from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
-from router.lanes import Verdict, verdict
+from router.lane_states import Verdict, verdict
 from router.leadership import current_leader, endpoints_of
 from router.ports import LocalLog, Mirror
 from wire.batch import patch_batches
@@ -42,37 +45,13 @@ from wire.fetch import (
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
-OFFSET_OUT_OF_RANGE: Final = 1
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
-UNKNOWN_TOPIC_ID: Final = 100
-
 READ_UNCOMMITTED: Final = 0
 SOURCE_VERSIONS: Final = (12, 17)
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _SOURCE_WAIT: Final = 0.5
 _SMALLEST_READ: Final = 256 << 10
-_CLOSE_FOLLOWER: Final = 10.0  # a replica that was at the end this recently takes over consumers of its rack
 _PASS: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})  # 78: OFFSET_NOT_AVAILABLE
-
-
-class Part:
-    """One partition of a consumer's fetch."""
-
-    __slots__ = ("asked", "from_source", "key", "log", "mirror", "result", "tp")
-
-    def __init__(self, key: TopicKey, asked: FetchPartition) -> None:
-        self.key = key
-        self.asked = asked
-        self.tp: TopicPartition | None = None
-        self.mirror: Mirror | None = None
-        self.log: LocalLog | None = None
-        self.result: FetchPartitionResult | None = None
-        self.from_source = False
 
 
 class PendingFetch:
@@ -130,79 +109,11 @@ class FetchSession:
         self._pending[fetch] = None
         refused = False
         for part in fetch.parts:
-            part.result = self._decide(part, request)
+            part.result = decide(self.hub, self._authorizer, part, request)
             refused = refused or part.result is not None
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         self._collect(fetch)
-
-    # What a partition gets
-
-    def _decide(self, part: Part, request: FetchRequest) -> FetchPartitionResult | None:
-        """The result that is clear without looking for data; None if data is to be looked for."""
-        asked = part.asked
-        mirror = part.mirror = self._mirror(part.key)
-        image = self.hub.ports.image()
-        if mirror is None:
-            if isinstance(part.key, bytes):
-                topic = image.topics_by_id.get(part.key)
-                if topic is None:
-                    return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_ID)
-                part.tp = TopicPartition(topic.name, asked.index)
-            else:
-                part.tp = TopicPartition(part.key, asked.index)
-            known = current_leader(image, part.tp) is not None
-            return FetchPartitionResult(
-                asked.index, NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
-            )
-        part.tp = TopicPartition(mirror.topic, asked.index)
-        if not self._authorizer.allowed(mirror.topic, Operation.READ):
-            return FetchPartitionResult(asked.index, TOPIC_AUTHORIZATION_FAILED)
-        partition = mirror.partition(asked.index)
-        if partition is None:
-            return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_OR_PARTITION)
-        if not partition.serving or self.hub.fences.state(part.tp) is FenceState.HANDED_OVER:
-            return FetchPartitionResult(asked.index, NOT_LEADER_OR_FOLLOWER)
-        leader = current_leader(image, part.tp)
-        if asked.current_leader_epoch >= 0 and leader is not None and asked.current_leader_epoch != leader[1]:
-            older = asked.current_leader_epoch < leader[1]
-            return FetchPartitionResult(asked.index, FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
-        part.log = self.hub.ports.local_log(part.tp)
-        if asked.fetch_offset < partition.start_offset:
-            return self._empty(part, OFFSET_OUT_OF_RANGE)
-        if request.rack_id and (replica := self._replica_in_rack(part, request.rack_id)) is not None:
-            result = self._empty(part, 0)
-            result.preferred_read_replica = replica
-            return result
-        return None
-
-    def _replica_in_rack(self, part: Part, rack: str) -> int | None:
-        """A real replica in the consumer's rack that has the wanted offset and follows closely."""
-        if part.log is None or part.tp is None:
-            return None
-        image = self.hub.ports.image()
-        now = self.hub.loop.time()
-        best: tuple[int, int] | None = None
-        for replica, progress in part.log.followers.items():
-            broker = image.brokers.get(replica)
-            if broker is None or broker.fenced or broker.rack != rack:
-                continue
-            if (
-                progress.fetch_offset < part.asked.fetch_offset
-                or now - progress.caught_up_monotonic > _CLOSE_FOLLOWER
-            ):
-                continue
-            if best is None or progress.fetch_offset > best[0]:
-                best = (progress.fetch_offset, replica)
-        return best[1] if best is not None else None
-
-    def _empty(self, part: Part, error: int) -> FetchPartitionResult:
-        log = part.log
-        if log is None or not log.loaded:
-            return FetchPartitionResult(part.asked.index, error)
-        return FetchPartitionResult(
-            part.asked.index, error, log.high_watermark, log.last_stable_offset, log.log_start_offset
-        )
 
     # Looking for data
 
@@ -230,7 +141,7 @@ class FetchSession:
                 continue
             records, size = read
             if size:
-                part.result = self._empty(part, 0)
+                part.result = part.empty(0)
                 part.result.records, part.result.size = records, size
                 found += size
                 left -= size
@@ -310,7 +221,7 @@ class FetchSession:
         if part.mirror is None or part.tp is None:
             return None
         link = part.mirror.link
-        node = self.hub.ports.source(link).leader(part.tp)
+        node = leader_of(self.hub.ports.source(link), part.mirror, part.tp.partition)
         if node is None:
             self.hub.recover(link, part.tp.topic, self._recovered)
             return None
@@ -435,7 +346,7 @@ class FetchSession:
                 self.hub.ports.events.forwarding_refused(
                     route.link, f"the source answered {name} to a fetch of {tp}"
                 )
-            return self._empty(part, 0)
+            return part.empty(0)
         result = FetchPartitionResult(
             tp.partition,
             fetched.error,
@@ -456,7 +367,7 @@ class FetchSession:
     def _source_done(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:
         for part in parts:
             if part.result is None:
-                part.result = self._empty(part, 0)
+                part.result = part.empty(0)
         if fetch.owed == 0 and not fetch.waiting_route:
             self._answer(fetch)
 
@@ -467,7 +378,7 @@ class FetchSession:
         del self._pending[fetch]
         for part in fetch.parts:
             if part.result is None:
-                part.result = self._empty(part, 0)
+                part.result = part.empty(0)
         self._reply(fetch.exchange, fetch.request, fetch.parts)
 
     def _reply(

@@ -1,8 +1,7 @@
 """The handler of the client listeners: which request is answered by whom.
 
 Lives here: the table api key -> handler, one ``ClientSession`` per connection, the gate before
-authentication.
-Not here: what any of the handlers does.
+authentication. Not here: what any of the handlers does.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class ClientSession:
         self.connection = connection
         self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
         # True once the real broker accepted a SASL token. It, not this flag, knows whether the exchange is
-        # complete: nothing
-        # is served here before it told us, on the same connection, what the client may do.
+        # complete: nothing is served here before it told us, on the same connection, what the client may
+        # do.
         self.authenticated = not self.is_sasl
         self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
         self.authorizer = Authorizer(self.upstream, router.limits.authorization_ttl)

@@ -1,24 +1,23 @@
-"""Fences: which partitions hold new produces, and what must still be waited for. Pure: the time is passed in.
+"""Fences: which partitions hold new produces, and what must still be waited for. Pure: the time is passed
+in.
 
-Lives here: the accounting behind ``Router.fence``. Not here: waiting (``router.py``), lanes of one connection
-(``lanes.py``).
+Lives here: the accounting behind ``Router.fence``. Not here: waiting (``router.py``), lanes of one
+connection (``lanes.py``).
 
-What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router ever
-sent for it has
+What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router
+ever sent for it has
 
 - been answered by the source (written or refused: the source will not touch it again), or
 - been sent again under the same producer id, epoch and sequence and answered (a late copy is a duplicate
   that the source drops), or
 - been lost with its connection at least ``settle_grace`` seconds ago.
 
-Only the third is not a proof: a broker may hold a request of a dead connection in its queue, and no request
-of the
-protocol tells us when it is gone. Such a write was never acknowledged to anybody. If it lands after the
-source's end was read but before the hand-over, the check that the end did not move abandons the promote; if
-it
-lands later still, the source alone has a record that nobody was told about and that the client, who was told
-to retry, wrote
-to the new owner. Nothing acknowledged can be lost or doubled by it.
+Only the third is not a proof: a broker may hold a request of a dead connection in its queue, and no
+request of the protocol tells us when it is gone. Such a write was never acknowledged to anybody. If it
+lands after the source's end was read but before the hand-over, the check that the end did not move
+abandons the promote; if it lands later still, the source alone has a record that nobody was told about
+and that the client, who was told to retry, wrote to the new owner. Nothing acknowledged can be lost or
+doubled by it.
 """
 
 from __future__ import annotations

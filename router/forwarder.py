@@ -1,14 +1,11 @@
 """Connections to the source, and finding the leader again after it moved.
 
 Lives here: `SourceRoute` (one connection of one client to one source node), `RouteTable` (those of one
-client),
-`Recovery` (one metadata refresh loop per link, shared by all clients). Not here: which batch goes when
-(`lanes.py`,
-`produce.py`).
+client), `Recovery` (one metadata refresh loop per link, shared by all clients). Not here: which batch
+goes when (`lanes.py`, `produce.py`).
 
-A client has connections of its own, because a source broker works on one request per connection at a time: a
-shared
-connection would let one slow producer, or one long poll, delay everybody.
+A client has connections of its own, because a source broker works on one request per connection at a
+time: a shared connection would let one slow producer, or one long poll, delay everybody.
 """
 
 from __future__ import annotations
@@ -18,14 +15,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from router.ports import RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
+from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
-from wire.types import Buffer, Node
+from wire.types import Buffer, Node, TopicPartition
 
 _QUIET: Final = 2.0  # seconds without trouble after which the back-off starts at its beginning again
 
 OnReply = Callable[[memoryview | WireError], None]
+
+
+def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | None:
+    """The node to ask about a partition of the mirror; None while it is not known.
+
+    A topic that was deleted and created again has another id: it is not the one that is mirrored, whatever
+    its name, so it has no leader for us.
+    """
+    topic = cluster.topics.get(mirror.topic)
+    if topic is not None and topic.topic_id is not None and mirror.source_topic_id is not None:
+        if bytes(topic.topic_id) != mirror.source_topic_id:
+            return None
+    return cluster.leader(TopicPartition(mirror.topic, partition))
 
 
 class SourceRoute:

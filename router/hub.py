@@ -23,9 +23,9 @@ from wire.types import TopicPartition
 TICK: Final = 0.1
 
 
-class FenceTimeout(LinkerError):  # noqa: N818 - a timeout, as asyncio and wire name theirs
-    """A fence did not stand in time; ``left`` says what each partition still waited for. The partitions stay
-    held.
+class FenceTimeout(LinkerError):
+    """A fence did not stand in time; ``left`` says what each partition still waited for. The partitions
+    stay held.
     """
 
     def __init__(self, timeout: float, left: dict[TopicPartition, str]) -> None:
@@ -113,7 +113,8 @@ class ForwardingHub:
         """Hold new produces and wait until nothing we sent can change the source's log any more (see
         fence.py).
 
-        FenceTimeout, and likewise a cancellation, leaves the partitions held: the caller decides to unfence.
+        FenceTimeout, and likewise a cancellation, leaves the partitions held: the caller decides to
+        unfence.
         """
         wanted = list(tps)
         self.fences.fence(wanted)

@@ -1,136 +1,49 @@
 """The ordering core of produce forwarding: one lane per (client connection, partition). Pure: no I/O, no
 clock.
 
-Lives here: what happens to each batch of a partition between the client's request and its answer - sent, sent
-again
-in order after a leadership change at the source, held at a fence, answered. Not here: sockets, timers,
-metadata,
-merging the answers of one request (``produce.py``), and fences over many lanes (``fence.py``).
+Lives here: what happens to each batch of a partition between the client's request and its answer - sent,
+sent again in order after a leadership change at the source, held at a fence, answered. Not here: the
+tables (``lane_states.py``), sockets, timers, metadata, merging the answers of one request
+(``produce.py``), and fences over many lanes (``fence.py``).
 
 Theory. The source checks sequence numbers, so for an idempotent producer sending again is always safe *in
-order*.
-A lane therefore keeps its batches in the client's order and follows one rule: a batch is sent only while
-every
-earlier one is in flight **on the same source connection** or finished. A connection of Kafka is processed
-strictly in
-order, so what is sent on it arrives in order. As soon as one batch has to be sent again, the lane stops
-sending, waits for the
-answers of everything in flight (later batches will come back with NOT_LEADER_OR_FOLLOWER or, when the leader
-came
-back in between, OUT_OF_ORDER_SEQUENCE_NUMBER) and starts again from the first one.
+order*. A lane therefore keeps its batches in the client's order and follows one rule: a batch is sent
+only while every earlier one is in flight **on the same source connection** or finished. A connection of
+Kafka is processed strictly in order, so what is sent on it arrives in order. As soon as one batch has to
+be sent again, the lane stops sending, waits for the answers of everything in flight (later batches will
+come back with NOT_LEADER_OR_FOLLOWER or, when the leader came back in between,
+OUT_OF_ORDER_SEQUENCE_NUMBER) and starts again from the first one.
 
-Unknown is a result. A batch whose connection died after it was sent may or may not be in the source's log:
-idempotent ones go on being sent in order (the source drops the copy), for others the client is told
-REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished stays
-in
-flight ("closed") until the source answers: a fence must wait for it, for it may still land.
+Unknown is a result. A batch whose connection died after it was sent may or may not be in the source's
+log: idempotent ones go on being sent in order (the source drops the copy), for others the client is told
+REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished
+stays in flight ("closed") until the source answers: a fence must wait for it, for it may still land.
+
+Producers without an id get what Kafka gives them: a leadership error with several batches in flight, or
+after the leader had already written, may reorder or double their batches, as their own retry would.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from router.lane_states import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    REQUEST_TIMED_OUT,
+    LaneEvent,
+    LaneState,
+    Verdict,
+    step,
+    verdict,
+)
 from wire.errors import LocalProtocolError
 from wire.types import TopicPartition
-
-NONE: Final = 0
-NOT_LEADER_OR_FOLLOWER: Final = 6
-REQUEST_TIMED_OUT: Final = 7
-NOT_ENOUGH_REPLICAS: Final = 19
-OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
-DUPLICATE_SEQUENCE_NUMBER: Final = 46
-
-
-class Verdict(Enum):
-    """What an error code of the source means for a forwarded batch."""
-
-    PASS = "pass"
-    """The client gets the code as it is: it is about the client's data, or the client's own retry is the
-    right answer.
-    """
-    RETRY = "retry"
-    """Leadership moved: solved here, by sending again in order."""
-    OURS = "ours"
-    """The link's own principal or setup is refused; never the client's fault, so the client gets a retriable
-    code.
-    """
-
-
-# Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
-VERDICTS: Final[dict[int, Verdict]] = {
-    3: Verdict.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION: the broker has not replayed the metadata yet
-    5: Verdict.RETRY,  # LEADER_NOT_AVAILABLE
-    6: Verdict.RETRY,  # NOT_LEADER_OR_FOLLOWER
-    56: Verdict.RETRY,  # KAFKA_STORAGE_ERROR: the log dir went offline, leadership is about to move
-    74: Verdict.RETRY,  # FENCED_LEADER_EPOCH
-    75: Verdict.RETRY,  # UNKNOWN_LEADER_EPOCH
-    100: Verdict.RETRY,  # UNKNOWN_TOPIC_ID
-    103: Verdict.RETRY,  # INCONSISTENT_TOPIC_ID
-    29: Verdict.OURS,  # TOPIC_AUTHORIZATION_FAILED of the link's principal
-    31: Verdict.OURS,  # CLUSTER_AUTHORIZATION_FAILED: IdempotentWrite on old sources
-    35: Verdict.OURS,  # UNSUPPORTED_VERSION: we chose the version
-    54: Verdict.OURS,  # SECURITY_DISABLED
-    58: Verdict.OURS,  # SASL_AUTHENTICATION_FAILED
-}
-
-
-def verdict(code: int) -> Verdict:
-    return VERDICTS.get(code, Verdict.PASS)
-
-
-class LaneState(Enum):
-    FLOWING = "flowing"
-    """Batches are sent as they come."""
-    DRAINING = "draining"
-    """A batch must be sent again; waiting for the answers of those in flight."""
-    WAITING = "waiting"
-    """Nothing in flight, the first of the queue must be sent again once the source's leader is known."""
-    HELD = "held"
-    """Fenced. Only batches of unknown outcome are sent, because their fate has to be settled before the fence
-    stands.
-    """
-
-
-class LaneEvent(Enum):
-    REQUEUED = "requeued"
-    DRAINED = "drained"
-    WAKE = "wake"
-    FENCE = "fence"
-    UNFENCE_IDLE = "unfence, nothing in flight"
-    UNFENCE_BUSY = "unfence, batches in flight"
-
-
-_S, _E = LaneState, LaneEvent
-# A pair that is missing is a bug of ours: step() refuses it and leaves the state as it was.
-TRANSITIONS: Final[dict[tuple[LaneState, LaneEvent], LaneState]] = {
-    (_S.FLOWING, _E.REQUEUED): _S.DRAINING,
-    (_S.FLOWING, _E.DRAINED): _S.FLOWING,
-    (_S.FLOWING, _E.WAKE): _S.FLOWING,
-    (_S.FLOWING, _E.FENCE): _S.HELD,
-    (_S.DRAINING, _E.REQUEUED): _S.DRAINING,
-    (_S.DRAINING, _E.DRAINED): _S.WAITING,
-    (_S.DRAINING, _E.WAKE): _S.DRAINING,  # somebody else's refresh: ours starts when the last answer is in
-    (_S.DRAINING, _E.FENCE): _S.HELD,
-    (_S.WAITING, _E.WAKE): _S.FLOWING,
-    (_S.WAITING, _E.FENCE): _S.HELD,
-    (_S.HELD, _E.REQUEUED): _S.HELD,
-    (_S.HELD, _E.DRAINED): _S.HELD,
-    (_S.HELD, _E.WAKE): _S.HELD,
-    (_S.HELD, _E.FENCE): _S.HELD,
-    (_S.HELD, _E.UNFENCE_IDLE): _S.WAITING,
-    (_S.HELD, _E.UNFENCE_BUSY): _S.DRAINING,
-}
-
-
-def step(state: LaneState, event: LaneEvent) -> LaneState:
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise LocalProtocolError(f"lane: {event.value!r} is not allowed while {state.value}") from None
-
 
 JobT = TypeVar("JobT")
 
@@ -195,8 +108,8 @@ class Lane(Generic[JobT]):
     """State machine of one partition on one client connection.
 
     Invariants: ``queue`` and ``in_flight`` are in the client's order (ascending ``order``); everything in
-    flight is on
-    ``route``; a producer's batch is never sent while an earlier one of the lane waits in the queue.
+    flight is on ``route``; a producer's batch is never sent while an earlier one of the lane waits in the
+    queue.
     """
 
     __slots__ = (
@@ -220,8 +133,8 @@ class Lane(Generic[JobT]):
         self.route: object | None = None
         self.stale = False  # the leader has to be asked for before anything is sent again; wake() ends it
         self.vanished = False
-        # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps the
-        # clock).
+        # Called when a write of unknown outcome is given up on: only time settles it now (fence.py keeps
+        # the clock).
         self.on_settling: Callable[[TopicPartition], None] | None = None
         self._next_order = 0
         self._warm: tuple[int, int] | None = None
@@ -274,9 +187,8 @@ class Lane(Generic[JobT]):
                 return None  # sent again, under a fence too, only when those behind it are back
             if batch.producer[0] >= 0 and batch.producer != self._warm:
                 # A partition without state for this producer accepts any first sequence, so if the first
-                # batch fails
-                # and the second does not, the source would take them in the wrong order: prove the first one
-                # alone.
+                # batch fails and the second does not, the source would take them in the wrong order: prove
+                # the first one alone.
                 return None
         queue.popleft()
         in_flight.append(batch)
@@ -358,14 +270,14 @@ class Lane(Generic[JobT]):
         if self.state is not LaneState.HELD:
             raise LocalProtocolError(f"lane {self.tp}: handed over while {self.state.value}")
         answers = self._give_up(lambda _: True)
-        # NOT_LEADER is what makes a client look for the new leader at once; that the batch may have been sent
-        # is no
-        # contradiction: the producer's state went along with the data, so the new leader drops a copy.
+        # NOT_LEADER is what makes a client look for the new leader at once; that the batch may have been
+        # sent is no contradiction: the producer's state went along with the data, so the new leader drops a
+        # copy.
         return [(batch, NOT_LEADER_OR_FOLLOWER) for batch, _ in answers]
 
     def refuse(self, code: int) -> list[Answer[JobT]]:
-        """Forwarding is not possible at all (mirror gone or disabled): everything queued gets this retriable
-        code.
+        """Forwarding is not possible at all (mirror gone or disabled): everything queued gets this
+        retriable code.
         """
         return [(batch, code) for batch, _ in self._give_up(lambda _: True)]
 

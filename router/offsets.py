@@ -13,7 +13,7 @@ from typing import Any, Final
 from router.authorize import Authorizer, Operation
 from router.fence import FenceState
 from router.hub import ForwardingHub
-from router.lanes import Verdict, verdict
+from router.lane_states import Verdict, verdict
 from router.ports import Mirror
 from wire import codec
 from wire.errors import LinkerError

@@ -1,10 +1,10 @@
-"""The client's own connection to a real broker: whatever is not ours goes there as raw frames, and comes back
-the same way.
+"""The client's own connection to a real broker: whatever is not ours goes there as raw frames, and comes
+back the same way.
 
-One upstream per client connection, opened with the first frame, to a live real broker's listener of the same
-name. It carries the
-client's own SASL exchange, so the broker knows it as this client and can be asked what this client may do
-(``authorize.py``). When it dies the client's connection is closed: authentication and order die together.
+One upstream per client connection, opened with the first frame, to a live real broker's listener of the
+same name. It carries the client's own SASL exchange, so the broker knows it as this client and can be
+asked what this client may do (``authorize.py``). When it dies the client's connection is closed:
+authentication and order die together.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Upstream:
         self.send(exchange.frame, lambda reply: exchange.reply([len(reply).to_bytes(4, "big"), reply]))
 
     def send(self, frame: memoryview, on_reply: OnFrame) -> None:
-        """Send one request (without size prefix). on_reply is not called if the upstream ends first: then the
-        client ends too.
+        """Send one request (without size prefix). on_reply is not called if the upstream ends first: then
+        the client ends too.
         """
         if self._closed:
             return

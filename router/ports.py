@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from wire.cluster import TopicMetadata
 from wire.fetch import FetchRequest
 from wire.metadata.image import ClusterImage
 from wire.server import Exchange
@@ -92,14 +93,6 @@ class FollowerApi(Protocol):
     def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None: ...
 
 
-class PartitionMetadata(Protocol):
-    @property
-    def leader(self) -> int: ...
-
-    @property
-    def leader_epoch(self) -> int: ...
-
-
 class SourceConnectionLike(Protocol):
     """``wire.connection.Connection``, as far as the router uses it."""
 
@@ -118,6 +111,9 @@ class SourceConnectionLike(Protocol):
 
 class SourceCluster(Protocol):
     """``wire.cluster.Cluster``, as far as the router uses it."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicMetadata]: ...
 
     def leader(self, tp: TopicPartition) -> Node | None: ...
 

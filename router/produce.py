@@ -1,16 +1,14 @@
 """Produce of one client: take the request apart, forward each partition through its lane, merge the answers.
 
-Lives here: admission (is the partition ours, may the client write, may it be forwarded at all), grouping by
-source leader,
-merging, deadlines. Not here: order and retries (``lanes.py``), source connections (``forwarder.py``).
+Lives here: admission (is the partition ours, may the client write, may it be forwarded at all), grouping
+by source leader, deadlines. Not here: order and retries (``lanes.py``), source connections
+(``forwarder.py``), the formats of requests and answers (``produce_job.py``).
 
 Each part of a request is answered by the source's own words, with these exceptions: leadership errors are
-solved here; a
-refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished within the
-request's
-timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it was. All of those are
-retriable.
-Requests with acks=0 are forwarded with acks=1: order, retries and fences need the source's answer.
+solved here; a refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished
+within the request's timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it
+was. All of those are retriable. Requests with acks=0 are forwarded with acks=1: order, retries and fences
+need the source's answer.
 """
 
 from __future__ import annotations
@@ -23,86 +21,41 @@ from typing import Final
 
 from router.authorize import Authorizer, Operation
 from router.fence import FenceState
-from router.forwarder import RouteTable, SourceRoute
+from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
-from router.lanes import (
+from router.lane_states import (
     NONE,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
-    Answer,
-    Batch,
-    Lane,
     LaneState,
     Verdict,
     verdict,
 )
-from router.leadership import current_leader, endpoints_of
+from router.lanes import Answer, Batch, Lane
 from router.ports import Mirror
+from router.produce_job import Pair, ProduceJob, SourceRequest, answer, source_request
 from wire.errors import LinkerError, LocalProtocolError, MalformedFrame, WireError, error_name
 from wire.produce import (
-    ProduceRequest,
-    ProduceResponse,
     ProduceResult,
     TopicKey,
     encode_produce_request,
-    encode_produce_response,
     parse_produce_request,
     parse_produce_response,
 )
 from wire.server import Exchange, ServerConnection
-from wire.types import Node, TopicPartition
+from wire.types import TopicPartition
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
 
-SOURCE_VERSIONS: Final = (9, 13)
-_FIRST_WITH_TOPIC_IDS: Final = 13
 _MAGIC_OFFSET: Final = 16
 _BATCH_HEADER_SIZE: Final = 61
 _TRANSACTIONAL: Final = 0x10
 # attributes at 21, then last offset delta, two timestamps; producer id, epoch and base sequence at 43
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
-
-Pair = tuple[Lane["ProduceJob"], Batch["ProduceJob"]]
-
-
-class ProduceJob:
-    """One client request until its answer, and its records until the source let go of them."""
-
-    __slots__ = (
-        "batches",
-        "deadline",
-        "exchange",
-        "in_lanes",
-        "remaining",
-        "request",
-        "results",
-        "session",
-        "size",
-        "started",
-        "throttle_ms",
-    )
-
-    def __init__(
-        self, session: ProduceSession, exchange: Exchange, request: ProduceRequest, now: float
-    ) -> None:
-        limits = session.hub.limits
-        self.session = session
-        self.exchange = exchange
-        self.request = request
-        self.size = len(exchange.frame)
-        self.started = now
-        # A little less than what the client gave, so that our answer comes before it hangs up.
-        timeout = min(max(request.timeout_ms / 1000, limits.min_timeout), limits.max_timeout)
-        self.deadline = now + timeout * 0.9
-        self.results: list[ProduceResult | None] = [None] * sum(len(parts) for _, parts in request.topics)
-        self.remaining = len(self.results)
-        self.batches: list[Pair] = []
-        self.in_lanes = 0  # batches that are queued or in flight: they keep the request's bytes in memory
-        self.throttle_ms = 0
 
 
 class ProduceSession:
@@ -115,9 +68,8 @@ class ProduceSession:
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
-        self._backlog: deque[ProduceJob] = (
-            deque()
-        )  # in request order behind one whose authorization is being asked
+        # In request order behind one whose authorization is being asked.
+        self._backlog: deque[ProduceJob] = deque()
         self._stuck: dict[Lane[ProduceJob], str] = {}  # waits for a leader or a connection: its link
         self._vanished = False
 
@@ -245,7 +197,7 @@ class ProduceSession:
         if lane.stale or lane.state is LaneState.WAITING:
             self._wait(lane, mirror.link)
             return None
-        node = self._leader(mirror.link, lane.tp)
+        node = leader_of(self.hub.ports.source(mirror.link), mirror, lane.tp.partition)
         if node is None:
             self._wait(lane, mirror.link)
             return None
@@ -253,9 +205,6 @@ class ProduceSession:
         if route is None:
             self._stuck[lane] = mirror.link  # on_change comes when it is open, or failed
         return route
-
-    def _leader(self, link: str, tp: TopicPartition) -> Node | None:
-        return self.hub.ports.source(link).leader(tp)
 
     def _wait(self, lane: Lane[ProduceJob], link: str) -> None:
         self._stuck[lane] = link
@@ -281,58 +230,41 @@ class ProduceSession:
 
     def _send(self, route: SourceRoute, job: ProduceJob, pairs: list[Pair]) -> None:
         try:
-            version, topics = self._regroup(route, pairs)
+            request = source_request(
+                route, [(lane.tp, batch.records) for lane, batch in pairs], self.hub.ports.mirrors
+            )
         except LinkerError as error:
             # The node cannot take forwarded produces at all; retriable for the client, an operator must act.
             self._refused(route.link, str(error))
-            self._settle([answer for lane, batch in pairs for answer in lane.answered(batch, 35)], pairs)
+            self._settle([told for lane, batch in pairs for told in lane.answered(batch, 35)], pairs)
             return
         now = self.hub.loop.time()
         timeout_ms = max(1, min(job.request.timeout_ms, int((job.deadline - now) * 1000)))
         correlation_id = route.next_correlation_id()
         buffers = encode_produce_request(
-            version,
+            request.version,
             correlation_id,
             job.exchange.header.client_id,
             None,
             job.request.acks or 1,
             timeout_ms,
-            topics,
+            request.topics,
         )
         due = now + timeout_ms / 1000 + self.hub.limits.source_silence
         self.hub.stats.produce_bytes += sum(batch.size for _, batch in pairs)
-        route.send(correlation_id, buffers, partial(self._replied, route, version, pairs), now, due)
-
-    def _regroup(
-        self, route: SourceRoute, pairs: list[Pair]
-    ) -> tuple[int, list[tuple[TopicKey, list[tuple[int, memoryview]]]]]:
-        """The source's own keys for the topics, and the version that has them."""
-        by_topic: dict[str, list[tuple[int, memoryview]]] = {}
-        for lane, batch in pairs:
-            by_topic.setdefault(lane.tp.topic, []).append((lane.tp.partition, batch.records))
-        ids: dict[str, bytes] = {}
-        for topic in by_topic:
-            mirror = self.hub.ports.mirrors.by_name(topic)
-            if mirror is not None and mirror.source_topic_id is not None:
-                ids[topic] = mirror.source_topic_id
-        low, high = SOURCE_VERSIONS
-        with_ids = len(ids) == len(by_topic)
-        version = route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
-        if version >= _FIRST_WITH_TOPIC_IDS:
-            return version, [(ids[topic], parts) for topic, parts in by_topic.items()]
-        return version, list(by_topic.items())
+        route.send(correlation_id, buffers, partial(self._replied, route, request, pairs), now, due)
 
     # Answers of the source
 
     def _replied(
-        self, route: SourceRoute, version: int, pairs: list[Pair], reply: memoryview | WireError
+        self, route: SourceRoute, request: SourceRequest, pairs: list[Pair], reply: memoryview | WireError
     ) -> None:
         if isinstance(reply, WireError):
             self._lost(pairs)
             return
         try:
-            response = parse_produce_response(reply, version)
-            results = self._match(version, pairs, response)
+            response = parse_produce_response(reply, request.version)
+            results = request.match(response)
         except MalformedFrame as error:
             self._lost(pairs)
             route.close(error)
@@ -355,29 +287,9 @@ class ProduceSession:
             answers.extend(what)
         self._settle(answers, pairs)
 
-    def _match(self, version: int, pairs: list[Pair], response: ProduceResponse) -> list[ProduceResult]:
-        """The results in the order of what was sent; brokers group and order partitions as they like."""
-        if len(pairs) == 1 and len(response.topics) == 1 and len(response.topics[0][1]) == 1:
-            only = response.topics[0][1]
-            if only[0].index != pairs[0][0].tp.partition:
-                raise MalformedFrame("the answer is for another partition", api="produce", version=version)
-            return only
-        found = {(key, result.index): result for key, results in response.topics for result in results}
-        matched = []
-        for lane, _ in pairs:
-            key: TopicKey = lane.tp.topic
-            if version >= _FIRST_WITH_TOPIC_IDS:
-                mirror = self.hub.ports.mirrors.by_name(lane.tp.topic)
-                key = (mirror.source_topic_id if mirror is not None else None) or b""
-            result = found.get((key, lane.tp.partition))
-            if result is None:
-                raise MalformedFrame(f"no result for {lane.tp}", api="produce", version=version)
-            matched.append(result)
-        return matched
-
     def _lost(self, pairs: list[Pair]) -> None:
         self.hub.stats.produce_lost += len(pairs)
-        self._settle([answer for lane, batch in pairs for answer in lane.lost(batch)], pairs)
+        self._settle([told for lane, batch in pairs for told in lane.lost(batch)], pairs)
 
     def _settle(self, answers: Iterable[Answer[ProduceJob]], pairs: list[Pair]) -> None:
         """After answers arrived for these batches: tell the client, let go of the bytes, send what may go
@@ -413,7 +325,8 @@ class ProduceSession:
     def _left(self, job: ProduceJob) -> None:
         job.in_lanes -= 1
         if job.in_lanes == 0:
-            job.batches.clear()  # they point back at the job: its bytes must go now, not when cycles are collected
+            # They point back at the job: its bytes must go now, not when cycles are collected.
+            job.batches.clear()
             self.hub.budget.release(job.size)
 
     def _refused(self, link: str, reason: str) -> None:
@@ -429,59 +342,7 @@ class ProduceSession:
 
     def _answer(self, job: ProduceJob) -> None:
         self._jobs.pop(job, None)
-        stats = self.hub.stats
-        stats.produce_answered += 1
-        seconds = self.hub.loop.time() - job.started
-        stats.produce_seconds += seconds
-        stats.produce_slowest = max(stats.produce_slowest, seconds)
-        leaders: set[int] = set()
-        topics: list[tuple[TopicKey, list[ProduceResult]]] = []
-        slot = 0
-        failed = 0
-        for key, partitions in job.request.topics:
-            results = []
-            for _ in partitions:
-                result = job.results[slot]
-                slot += 1
-                if result is None:
-                    raise LinkerError(
-                        f"produce of {job.exchange.connection.peer} answered before it was finished"
-                    )
-                if result.error != NONE:
-                    failed = result.error
-                    stats.produce_errors[failed] = stats.produce_errors.get(failed, 0) + 1
-                    if failed == NOT_LEADER_OR_FOLLOWER:
-                        self._add_leader(key, result, leaders)
-                results.append(result)
-            topics.append((key, results))
-        exchange = job.exchange
-        if job.request.acks == 0:
-            if failed:
-                # As a broker does it: a closed connection is the only way to tell, and makes the client
-                # refresh.
-                exchange.fail(WireError(f"produce with acks=0 failed: {error_name(failed)}", api="produce"))
-            else:
-                exchange.no_reply()
-            return
-        nodes = endpoints_of(self.hub.ports.image(), leaders, self._connection.listener.name)
-        exchange.reply(
-            encode_produce_response(
-                job.request.version,
-                exchange.header.correlation_id,
-                topics,
-                throttle_ms=job.throttle_ms,
-                node_endpoints=nodes,
-            )
-        )
-
-    def _add_leader(self, key: TopicKey, result: ProduceResult, leaders: set[int]) -> None:
-        image = self.hub.ports.image()
-        topic = key if isinstance(key, str) else getattr(image.topics_by_id.get(key), "name", None)
-        leader = current_leader(image, TopicPartition(topic, result.index)) if topic is not None else None
-        # Naming ourselves would only send the client back at once.
-        if leader is not None and leader[0] >= 0 and leader[0] != self.hub.ports.broker_id:
-            result.current_leader = leader
-            leaders.add(leader[0])
+        answer(job, self.hub, self._connection.listener.name)
 
     # Time and the end
 

@@ -1,7 +1,7 @@
 """The few background tasks of the router (opening connections, refreshing metadata), owned in one place.
 
-There is no task per request. A failure that nobody handled goes to the event loop's exception handler, never
-nowhere.
+There is no task per request. A failure that nobody handled goes to the event loop's exception handler,
+never nowhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """WriteTxnMarkers from the target's transaction coordinators.
 
-No transactional batch is ever forwarded, so there is nothing to mark; but a coordinator whose markers are not
-answered well-formed
-retries for ever and its transactions hang. Every partition is answered NONE.
+No transactional batch is ever forwarded, so there is nothing to mark; but a coordinator whose markers are
+not answered well-formed retries for ever and its transactions hang. Every partition is answered NONE.
 """
 
 from __future__ import annotations

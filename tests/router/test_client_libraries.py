@@ -1,6 +1,7 @@
 """Client libraries as they are, bootstrapped at the target: no error may reach the application.
 
-The fakes stand for both clusters; what is real here is how librdkafka, aiokafka and kafka-python treat our answers.
+The fakes stand for both clusters; what is real here is how librdkafka, aiokafka and kafka-python treat
+our answers.
 """
 
 from __future__ import annotations

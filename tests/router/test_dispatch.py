@@ -117,8 +117,8 @@ async def test_nothing_is_served_before_authentication() -> None:
 
 
 async def test_half_a_sasl_exchange_gives_no_rights() -> None:
-    """The first step of SCRAM succeeds for everybody; the real broker then refuses to say what the client may
-    do.
+    """The first step of SCRAM succeeds for everybody; the real broker then refuses to say what the client
+    may do.
     """
     async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
         client = await rig.client()

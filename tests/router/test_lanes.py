@@ -9,18 +9,17 @@ import itertools
 import pytest
 
 from router.fence import FenceState, FenceTable
-from router.lanes import (
+from router.lane_states import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
     TRANSITIONS,
-    Batch,
-    Lane,
     LaneEvent,
     LaneState,
     step,
 )
+from router.lanes import Batch, Lane
 from wire.errors import LocalProtocolError
 from wire.types import TopicPartition
 

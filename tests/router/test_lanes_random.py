@@ -1,6 +1,7 @@
 """Random stories of producers, answers, cut connections, leader changes and fences against a dumb source.
 
-``World`` is the story; hypothesis drives it to find a shortest failing one, and a seeded driver runs many long ones.
+``World`` is the story; hypothesis drives it to find a shortest failing one, and a seeded driver runs many
+long ones.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.fence import FenceState, FenceTable
-from router.lanes import (
+from router.lane_states import (
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
-    Answer,
-    Batch,
-    Lane,
 )
+from router.lanes import Answer, Batch, Lane
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
@@ -70,7 +69,9 @@ class Link:
 
 
 class Client:
-    """A producer with up to 5 batches out. An idempotent one sends failed ones again, in order; a plain one drops them."""
+    """A producer with up to 5 batches out. An idempotent one sends failed ones again, in order; a plain one
+    drops them.
+    """
 
     def __init__(self, producer: int, lane: Lane[Client]) -> None:
         self.producer = producer

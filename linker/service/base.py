@@ -1,0 +1,86 @@
+"""What all parts of the service share: looking things up, and what is needed by more than one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from controller.image import ControllerImage
+from controller.placement import Broker
+from controller.state import MirrorTopic
+from linker import preflight
+from linker.admin.models import (
+    MirrorState,
+    MirrorSummary,
+)
+from linker.admin.service import (
+    LinkNotFound,
+    MirrorNotFound,
+    NotReady,
+)
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+
+if TYPE_CHECKING:
+    from linker.sidecar import Sidecar
+
+
+class ServiceBase:
+    """Lookups over one sidecar; the parts of the service derive from it."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+        self._changing = asyncio.Lock()
+
+    @property
+    def _image(self) -> ControllerImage:
+        return self._sidecar.controller.image
+
+    def ready(self) -> str | None:
+        return self._sidecar.not_ready()
+
+    def _runtime(self, link: str) -> LinkRuntime:
+        runtime = self._sidecar.links.get(link)
+        if runtime is None:
+            raise LinkNotFound(link)
+        return runtime
+
+    def _require_ready(self) -> None:
+        reason = self._sidecar.not_ready()
+        if reason is not None:
+            raise NotReady(reason)
+
+    def _mirror(self, link: str, topic: str) -> tuple[LinkRuntime, MirrorTopic]:
+        runtime = self._runtime(link)
+        mirror = self._image.mirrors.get((link, topic))
+        if mirror is None:
+            raise MirrorNotFound(link, topic)
+        return runtime, mirror
+
+    def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
+        return [view.mirror_summary(runtime, mirror) for mirror in self._image.link_mirrors(runtime.name)]
+
+    def _summary_fields(self, runtime: LinkRuntime, mirrors: list[MirrorSummary]) -> dict[str, Any]:
+        states: dict[MirrorState, int] = {}
+        for mirror in mirrors:
+            states[mirror.state] = states.get(mirror.state, 0) + 1
+        return {
+            "name": runtime.name,
+            "state": view.link_state(runtime, mirrors),
+            "reason": runtime.trouble,
+            "source_cluster_id": runtime.link.source_cluster_id,
+            "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
+            "mirrors": len(mirrors),
+            "mirror_states": states,
+        }
+
+    def _brokers(self) -> list[Broker]:
+        links = self._sidecar.link_brokers()
+        found = [
+            Broker(broker.id, broker.rack)
+            for broker in self._sidecar.target.image.brokers.values()
+            if broker.id not in links and not broker.fenced and not broker.in_controlled_shutdown
+        ]
+        if not found:
+            raise preflight.PreflightError("no broker of the target is alive")
+        return found

@@ -1,0 +1,141 @@
+"""Creating, changing and deleting links."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from controller import errors as refused
+from controller.manager import wall_clock_ms
+from linker import preflight
+from linker.admin.models import (
+    Action,
+    ChangeResult,
+    CreateLinkRequest,
+    LinkDescription,
+    LinkOptions,
+    LinkSummary,
+    UpdateLinkRequest,
+)
+from linker.admin.service import (
+    AlreadyExists,
+    IllegalState,
+    InvalidRequest,
+    PreflightFailed,
+)
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime, source_cluster
+from linker.properties import PropertyError, check_client_properties
+from linker.secrets import SecretError, redact_properties, refuse_literal_secrets, resolve_properties
+
+if TYPE_CHECKING:
+    pass
+
+
+from linker.service.base import ServiceBase
+
+
+class LinkChanges(ServiceBase):
+    async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult:
+        self._require_ready()
+        async with self._changing:
+            try:
+                check_client_properties(resolve_properties(request.properties))
+                refuse_literal_secrets(request.properties)
+            except (PropertyError, SecretError) as error:
+                raise InvalidRequest(str(error)) from error
+            if request.name in self._image.links:
+                raise AlreadyExists(f"link {request.name} exists already")
+            source = source_cluster(request.name, dict(request.properties), None)
+            try:
+                await source.connect(timeout=preflight.TIMEOUT)
+                wanted = request.source_cluster_id
+                if wanted is not None and wanted != source.cluster_id:
+                    raise PreflightFailed(f"the source has cluster id {source.cluster_id}, not {wanted}")
+                findings = await preflight.check_source(source, self._sidecar.target)
+                findings += await preflight.check_target_rights(self._sidecar.target)
+                preflight.refuse(findings)
+                cluster_id = source.cluster_id or ""
+            except preflight.PreflightError as error:
+                raise PreflightFailed(str(error)) from error
+            finally:
+                await source.close()
+            link = await self._sidecar.controller.create_link(
+                request.name, cluster_id, request.properties, request.options.model_dump(), dry_run=dry_run
+            )
+            if not dry_run:
+                self._sidecar.start_link(link)
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[
+                Action(action="create link", resource=request.name, detail=f"source cluster {cluster_id}"),
+                Action(
+                    action="move producer ids",
+                    resource="target cluster",
+                    detail="past everything the source hands out, before the first forwarded write",
+                ),
+            ],
+            warnings=[finding.detail for finding in findings if not finding.fatal],
+        )
+
+    async def list_links(self) -> list[LinkSummary]:
+        return [self._summary(runtime) for runtime in self._sidecar.links.values()]
+
+    def _summary(self, runtime: LinkRuntime) -> LinkSummary:
+        return LinkSummary(**self._summary_fields(runtime, self._mirrors(runtime)))
+
+    async def describe_link(self, link: str) -> LinkDescription:
+        runtime = self._runtime(link)
+        since = runtime.unavailable_since
+        return LinkDescription(
+            **self._summary_fields(runtime, self._mirrors(runtime)),
+            target_cluster_id=self._sidecar.target.cluster.cluster_id or "",
+            properties=redact_properties(dict(runtime.link.properties)),
+            options=LinkOptions.model_validate(dict(runtime.link.options)),
+            forwarding=view.forwarding(runtime),
+            traffic=view.traffic(runtime),
+            created_at=view.moment(runtime.link.created_at),
+            source_unavailable_since=None
+            if since is None
+            else view.moment(wall_clock_ms() - int((time.monotonic() - since) * 1000)),
+        )
+
+    async def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool) -> ChangeResult:
+        runtime = self._runtime(link)
+        self._require_ready()
+        async with self._changing:
+            if self._image.running_jobs(link):
+                raise IllegalState(f"link {link} has a promote running: change it afterwards")
+            properties = {**runtime.link.properties, **request.properties}
+            kept = {name: value for name, value in properties.items() if value is not None}
+            try:
+                check_client_properties(resolve_properties(kept))
+                refuse_literal_secrets(kept)
+            except (PropertyError, SecretError) as error:
+                raise InvalidRequest(str(error)) from error
+            source = source_cluster(link, kept, None)
+            try:
+                await source.connect(timeout=preflight.TIMEOUT)
+                if source.cluster_id != runtime.link.source_cluster_id:
+                    raise PreflightFailed(
+                        f"these properties lead to cluster {source.cluster_id}, link {link} was made for "
+                        f"{runtime.link.source_cluster_id}"
+                    )
+            finally:
+                await source.close()
+            options = runtime.link.options if request.options is None else request.options.model_dump()
+            await self._sidecar.controller.update_link(link, kept, options, dry_run=dry_run)
+            if not dry_run:
+                await self._sidecar.restart_link(link)
+        return ChangeResult(dry_run=dry_run, actions=[Action(action="update link", resource=link)])
+
+    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
+        self._runtime(link)
+        async with self._changing:
+            try:
+                await self._sidecar.controller.delete_link(link, dry_run=dry_run)
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+            if not dry_run:
+                await self._sidecar.stop_link(link)
+        return ChangeResult(dry_run=dry_run, actions=[Action(action="delete link", resource=link)])

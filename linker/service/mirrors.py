@@ -1,0 +1,218 @@
+"""Creating, pausing and deleting mirrors. A refused request has changed nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controller import errors as refused
+from controller.manager import wall_clock_ms
+from controller.phases import ENDED, PROMOTING
+from controller.placement import Broker, Load, place
+from controller.state import UNBOUND, MirrorTopic
+from linker import preflight
+from linker.admin.models import (
+    Action,
+    ChangeResult,
+    CreateMirrorsRequest,
+    MirrorDescription,
+    MirrorSummary,
+)
+from linker.admin.service import (
+    AlreadyExists,
+    IllegalState,
+    InvalidRequest,
+    NotReady,
+    PreflightFailed,
+    SourceTopicNotFound,
+)
+from linker.links import status as view
+from wire.types import topic_id_str
+
+if TYPE_CHECKING:
+    pass
+
+
+from linker.service.base import ServiceBase
+
+_DELETE_TIMEOUT = 15.0
+
+
+class MirrorChanges(ServiceBase):
+    async def create_mirrors(
+        self, link: str, request: CreateMirrorsRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        runtime = self._runtime(link)
+        self._require_ready()
+        if not runtime.source_available:
+            raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
+        async with self._changing:
+            for topic in request.topics:
+                self._refuse_existing(link, topic)
+            topics, missing, findings = await preflight.read_source_topics(runtime.source, request.topics)
+            if missing:
+                raise SourceTopicNotFound(missing)
+            factors: dict[str, int] = {}
+            try:
+                preflight.refuse(findings)
+                brokers = self._brokers()
+                for name, found in topics.items():
+                    factors[name] = request.replication_factor or min(found.replication_factor, len(brokers))
+                findings += await preflight.check_configs(
+                    self._sidecar.target, topics, factors, [broker.id for broker in brokers]
+                )
+                preflight.refuse(findings)
+                mirrors = self._plan_mirrors(link, request, topics, factors, brokers)
+                for mirror in mirrors:
+                    await self._sidecar.target.operations.create_mirror_topic(
+                        mirror.topic, self._assignments(mirror), mirror.copied_configs, validate_only=True
+                    )
+            except (preflight.PreflightError, refused.Refused) as error:
+                raise PreflightFailed(str(error)) from error
+            actions = [
+                Action(
+                    action="create mirror",
+                    resource=mirror.topic,
+                    detail=f"{mirror.partitions} partitions, replicas on {_brokers_of(mirror)}",
+                )
+                for mirror in mirrors
+            ]
+            if not dry_run:
+                for mirror in mirrors:
+                    await self._sidecar.controller.create_mirror(mirror)
+                for mirror in mirrors:
+                    runtime.bring_up.ask(mirror.topic)
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=actions,
+            warnings=[finding.detail for finding in findings if not finding.fatal],
+        )
+
+    def _refuse_existing(self, link: str, topic: str) -> None:
+        if topic.startswith("__"):
+            raise InvalidRequest(f"topic {topic} is internal to Kafka and is not mirrored")
+        existing = self._image.mirror_of_topic(topic)
+        if existing is not None:
+            raise AlreadyExists(f"topic {topic} is a mirror of link {existing.link} already")
+        if topic in self._sidecar.target.image.topics_by_name:
+            raise AlreadyExists(
+                f"topic {topic} exists at the target and is no mirror of link {link}; delete it there first"
+            )
+
+    def _plan_mirrors(
+        self,
+        link: str,
+        request: CreateMirrorsRequest,
+        topics: dict[str, preflight.SourceTopic],
+        factors: dict[str, int],
+        brokers: list[Broker],
+    ) -> list[MirrorTopic]:
+        load = self._load()
+        mirrors = []
+        for name in request.topics:
+            topic = topics[name]
+            replicas = place(brokers, topic.partitions, factors[name], load)
+            for members in replicas:
+                for position, broker in enumerate(members):
+                    before = load.get(broker, Load())
+                    load[broker] = Load(before.replicas + 1, before.leaders + (position == 0))
+            mirrors.append(
+                MirrorTopic(
+                    link=link,
+                    topic=name,
+                    topic_id=UNBOUND,
+                    source_topic_id=topic.topic_id,
+                    partitions=topic.partitions,
+                    start=request.start,
+                    target_replicas=replicas,
+                    copied_configs=dict(topic.plan.create),
+                    restore_configs=dict(topic.plan.restore),
+                    created_at=wall_clock_ms(),
+                )
+            )
+        return mirrors
+
+    def _load(self) -> dict[int, Load]:
+        links = self._sidecar.link_brokers()
+        load: dict[int, Load] = {}
+        for topic in self._sidecar.target.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                members = [b for b in partition.replicas if b not in links]
+                for broker in members:
+                    before = load.get(broker, Load())
+                    leads = broker == partition.leader or (partition.leader in links and broker == members[0])
+                    load[broker] = Load(before.replicas + 1, before.leaders + leads)
+        return load
+
+    def _assignments(self, mirror: MirrorTopic) -> dict[int, list[int]]:
+        return {index: [self._sidecar.target.broker_id] for index in range(mirror.partitions)}
+
+    async def list_mirrors(self, link: str) -> list[MirrorSummary]:
+        return self._mirrors(self._runtime(link))
+
+    async def describe_mirror(self, link: str, topic: str) -> MirrorDescription:
+        runtime, mirror = self._mirror(link, topic)
+        summary = view.mirror_summary(runtime, mirror)
+        states = self._image.topic_partitions(link, topic)
+        return MirrorDescription(
+            **summary.model_dump(),
+            topic_id=topic_id_str(mirror.topic_id),
+            source_topic_id=None if mirror.source_topic_id is None else topic_id_str(mirror.source_topic_id),
+            start=mirror.start,
+            replication_factor=len(mirror.target_replicas[0]) if mirror.target_replicas else 0,
+            created_at=view.moment(mirror.created_at),
+            configs=dict(mirror.copied_configs),
+            partition_status=[view.partition_status(runtime, state) for state in states],
+        )
+
+    async def pause_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+        return await self._set_paused(link, topic, True, dry_run)
+
+    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+        return await self._set_paused(link, topic, False, dry_run)
+
+    async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
+        runtime, mirror = self._mirror(link, topic)
+        tps = mirror.topic_partitions()
+        busy = [s.tp for s in self._image.topic_partitions(link, topic) if s.phase in PROMOTING | ENDED]
+        if busy:
+            raise IllegalState(f"topic {topic} is being promoted or was promoted already")
+        if not dry_run:
+            if paused:
+                await self._sidecar.controller.pause(link, topic)
+                runtime.fetcher.pause(tps)
+            else:
+                await self._sidecar.controller.resume(link, topic)
+                runtime.fetcher.resume(tps)
+                runtime.bring_up.ask(topic)
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[Action(action="pause mirror" if paused else "resume mirror", resource=topic)],
+        )
+
+    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
+        runtime, mirror = self._mirror(link, topic)
+        states = self._image.topic_partitions(link, topic)
+        ended = all(state.phase in ENDED for state in states)
+        if any(state.phase in PROMOTING for state in states):
+            raise IllegalState(f"topic {topic} is being promoted")
+        if not ended and any(state.phase in ENDED for state in states):
+            raise IllegalState(f"topic {topic} is promoted in part: promote the rest first")
+        if keep_data and not ended:
+            raise InvalidRequest(
+                f"topic {topic} is not promoted, so nobody but the link broker leads it: promote it to keep its data"
+            )
+        actions = [Action(action="delete mirror", resource=topic)]
+        exists = topic in self._sidecar.target.image.topics_by_name
+        if not ended and exists and mirror.topic_id != UNBOUND:
+            actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
+        if not dry_run:
+            async with self._changing:
+                runtime.fetcher.remove(mirror.topic_partitions())
+                if len(actions) > 1:
+                    await self._sidecar.target.operations.delete_topic(topic, timeout=_DELETE_TIMEOUT)
+                await self._sidecar.controller.delete_mirror(link, topic)
+        return ChangeResult(dry_run=dry_run, actions=actions)
+
+
+def _brokers_of(mirror: MirrorTopic) -> list[int]:
+    return sorted({broker for replicas in mirror.target_replicas for broker in replicas})

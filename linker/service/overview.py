@@ -1,0 +1,186 @@
+"""The sidecar as a whole: status, lag, doctor, leaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from controller.state import JobStatus
+from linker import preflight
+from linker.admin.models import (
+    Action,
+    ChangeResult,
+    Check,
+    CheckResult,
+    DoctorReport,
+    LagReport,
+    LinkStatus,
+    SidecarStatus,
+    Status,
+    worst_state,
+)
+from linker.admin.service import (
+    IllegalState,
+    SidecarNotFound,
+)
+from linker.links import status as view
+from linker.target import StillHosting
+from wire.errors import LinkerError
+from wire.types import format_address
+
+if TYPE_CHECKING:
+    pass
+
+
+from linker.service.base import ServiceBase
+
+_LEAVE_TIMEOUT = 30.0
+
+
+class Overview(ServiceBase):
+    def _sidecar_status(self) -> SidecarStatus:
+        target = self._sidecar.target
+        age = time.monotonic() - target.registration.last_heartbeat
+        leading = sum(
+            partition.leader == target.broker_id
+            for topic in target.image.topics_by_id.values()
+            for partition in topic.partitions.values()
+        )
+        return SidecarStatus(
+            id=target.broker_id,
+            state="STARTING"
+            if self._sidecar.not_ready()
+            else "FENCED"
+            if target.registration.fenced
+            else "RUNNING",
+            version=self._sidecar.version,
+            advertised_listeners=[
+                f"{listener.name}://{format_address(listener.host, listener.port)}"
+                for listener in self._sidecar.advertised
+            ],
+            rack=target.registration.rack,
+            controller=True,
+            leading_partitions=leading,
+            heartbeat_age_ms=int(age * 1000) if age != float("inf") else None,
+        )
+
+    async def list_sidecars(self) -> list[SidecarStatus]:
+        return [self._sidecar_status()]
+
+    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
+        if sidecar_id != self._sidecar.target.broker_id:
+            raise SidecarNotFound(sidecar_id)
+        actions = [
+            Action(action="unregister broker", resource=str(sidecar_id), detail="from the target cluster"),
+            Action(action="stop", resource=f"sidecar {sidecar_id}"),
+        ]
+        try:
+            if dry_run:
+                self._sidecar.check_may_leave()
+            else:
+                await self._sidecar.leave(_LEAVE_TIMEOUT)
+        except StillHosting as error:
+            raise IllegalState(str(error)) from error
+        return ChangeResult(dry_run=dry_run, actions=actions)
+
+    async def status(self) -> Status:
+        links = []
+        for runtime in self._sidecar.links.values():
+            mirrors = self._mirrors(runtime)
+            lags = [mirror.lag for mirror in mirrors]
+            times = [mirror.lag_ms for mirror in mirrors if mirror.lag_ms is not None]
+            known = [lag for lag in lags if lag is not None]
+            links.append(
+                LinkStatus(
+                    **self._summary_fields(runtime, mirrors),
+                    mirror_list=mirrors,
+                    partitions=sum(mirror.partitions for mirror in mirrors),
+                    lag=sum(known) if len(known) == len(lags) else None,
+                    lag_ms=max(times, default=None),
+                    forwarding=view.forwarding(runtime),
+                    traffic=view.traffic(runtime),
+                )
+            )
+        return Status(
+            at=datetime.now(UTC),
+            version=self._sidecar.version,
+            sidecar=self._sidecar_status(),
+            target_cluster_id=self._sidecar.target.cluster.cluster_id or "",
+            state=worst_state(link.state for link in links),
+            links=links,
+            promotes=[
+                view.promote_job(self._sidecar.links[job.link], job)
+                for job in self._image.jobs.values()
+                if job.status is JobStatus.RUNNING and job.link in self._sidecar.links
+            ],
+            window_bytes=self._sidecar.budget.used,
+            window_limit_bytes=self._sidecar.budget.limit,
+        )
+
+    async def lag(self, link: str, topics: Sequence[str]) -> LagReport:
+        runtime = self._runtime(link)
+        for topic in topics:
+            self._mirror(link, topic)
+        states = [state for state in self._image.link_partitions(link) if not topics or state.topic in topics]
+        return LagReport(
+            link=link,
+            at=datetime.now(UTC),
+            partitions=[view.partition_lag(runtime, state) for state in states],
+        )
+
+    async def doctor(self, link: str) -> DoctorReport:
+        runtime = self._runtime(link)
+        checks: list[Check] = []
+        findings: list[preflight.Finding] = []
+        try:
+            await runtime.source.connect(timeout=preflight.TIMEOUT)
+            checks.append(
+                Check(
+                    name="source",
+                    result=CheckResult.OK,
+                    detail=f"cluster {runtime.source.cluster_id} answers",
+                )
+            )
+            findings += await preflight.check_source(runtime.source, self._sidecar.target)
+            findings += await preflight.check_target_rights(self._sidecar.target)
+            mirrors = {m.topic: m for m in self._image.link_mirrors(link)}
+            if mirrors:
+                topics, missing, more = await preflight.read_source_topics(runtime.source, sorted(mirrors))
+                findings += more
+                findings += [
+                    preflight.Finding("topics", True, f"topic {t} is gone at the source") for t in missing
+                ]
+                factors = {name: len(mirrors[name].target_replicas[0]) for name in topics}
+                if topics:
+                    brokers = [broker.id for broker in self._brokers()]
+                    findings += await preflight.check_configs(self._sidecar.target, topics, factors, brokers)
+        except LinkerError as error:
+            checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
+        guard = runtime.producer_ids
+        checks.append(
+            Check(
+                name="producer ids",
+                result=CheckResult.OK if guard.allowed else CheckResult.FAIL,
+                detail=f"{guard.distance} ids apart" if guard.allowed else str(guard.reason),
+            )
+        )
+        checks += [
+            Check(
+                name=finding.name,
+                result=CheckResult.FAIL if finding.fatal else CheckResult.WARN,
+                detail=finding.detail,
+                remedy=finding.remedy,
+            )
+            for finding in findings
+        ]
+        checks += [
+            Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)
+            for topic, trouble in runtime.bring_up.trouble.items()
+        ]
+        if not findings:
+            checks.append(
+                Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")
+            )
+        return DoctorReport(link=link, checks=checks)

@@ -1,0 +1,126 @@
+"""Planning, starting and showing promotes. They run in the link's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from controller import errors as refused
+from controller.phases import ENDED, Phase
+from controller.ports import PromoteSettings
+from linker import preflight
+from linker.admin.models import (
+    MirrorState,
+    PromoteJob,
+    PromotePhase,
+    PromotePlan,
+    PromoteRequest,
+    PromoteTopic,
+)
+from linker.admin.service import (
+    IllegalState,
+    NotReady,
+    PromoteNotFound,
+)
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+from wire.errors import LinkerError
+
+if TYPE_CHECKING:
+    pass
+
+
+from linker.service.base import ServiceBase
+
+_FENCE_DRAIN_TIMEOUT = 5.0
+
+
+class Promotes(ServiceBase):
+    async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan:
+        runtime = self._runtime(link)
+        topics = self._promote_topics(link, request)
+        blockers: list[str] = []
+        try:
+            await self._sidecar.controller.begin_promote(link, topics, dry_run=True)
+        except refused.ControllerError as error:
+            blockers.append(str(error))
+        shown = []
+        for topic in topics:
+            mirror = self._image.mirrors[link, topic]
+            summary = view.mirror_summary(runtime, mirror)
+            shown.append(
+                PromoteTopic(
+                    topic=topic,
+                    partitions=mirror.partitions,
+                    phase=PromotePhase.PROMOTED
+                    if summary.state is MirrorState.PROMOTED
+                    else PromotePhase.CATCHING_UP,
+                    lag=summary.lag,
+                    reason=summary.reason,
+                )
+            )
+        warnings = await self._open_transactions(runtime, topics)
+        return PromotePlan(link=link, topics=shown, blockers=blockers, warnings=warnings)
+
+    async def _open_transactions(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
+        tps = [
+            s.tp
+            for topic in topics
+            for s in self._image.topic_partitions(runtime.name, topic)
+            if s.phase not in ENDED
+        ]
+        if not tps:
+            return []
+        try:
+            ends = await runtime.ports.source_ends.ends(tps, timeout=preflight.TIMEOUT)
+        except LinkerError as error:
+            return [f"the source's ends cannot be read: {error}"]
+        return [
+            f"{tp}: a transaction is open at the source; the promote waits for its end"
+            for tp, end in ends.items()
+            if end.in_transaction
+        ]
+
+    def _promote_topics(self, link: str, request: PromoteRequest) -> list[str]:
+        if not request.all:
+            for topic in request.topics:
+                self._mirror(link, topic)
+            return list(request.topics)
+        return [
+            mirror.topic
+            for mirror in self._image.link_mirrors(link)
+            if any(
+                state.phase is not Phase.PROMOTED
+                for state in self._image.topic_partitions(link, mirror.topic)
+            )
+        ]
+
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+        runtime = self._runtime(link)
+        self._require_ready()
+        if not runtime.source_available:
+            raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
+        topics = self._promote_topics(link, request)
+        if not topics:
+            raise IllegalState(f"link {link} has nothing to promote")
+        try:
+            job = await self._sidecar.controller.begin_promote(link, topics)
+        except refused.Refused as error:
+            raise IllegalState(str(error)) from error
+        options = request.options
+        runtime.start_promote(
+            job,
+            PromoteSettings(
+                max_lag=options.max_lag,
+                catch_up_timeout=options.catch_up_timeout_ms / 1000,
+                fence_deadline=options.fence_timeout_ms / 1000,
+                fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
+            ),
+        )
+        return view.promote_job(runtime, job)
+
+    async def describe_promote(self, promote_id: str) -> PromoteJob:
+        job = view.find_job(self._image, promote_id)
+        if job is None:
+            raise PromoteNotFound(promote_id)
+        return view.promote_job(self._runtime(job.link), job)
