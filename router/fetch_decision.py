@@ -1,0 +1,117 @@
+"""What a partition of a consumer's fetch gets that needs no data: refusals, and the replica in the
+consumer's rack.
+
+Not here: looking for data (``consumer_fetch.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from router.authorize import Authorizer, Operation
+from router.fence import FenceState
+from router.hub import ForwardingHub
+from router.leadership import current_leader
+from router.ports import LocalLog, Mirror
+from wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, TopicKey
+from wire.types import TopicPartition
+
+OFFSET_OUT_OF_RANGE: Final = 1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NOT_LEADER_OR_FOLLOWER: Final = 6
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+FENCED_LEADER_EPOCH: Final = 74
+UNKNOWN_LEADER_EPOCH: Final = 75
+UNKNOWN_TOPIC_ID: Final = 100
+# A replica that was at the end this recently takes over consumers of its rack.
+_CLOSE_FOLLOWER: Final = 10.0
+
+
+class Part:
+    """One partition of a consumer's fetch."""
+
+    __slots__ = ("asked", "from_source", "key", "log", "mirror", "result", "tp")
+
+    def __init__(self, key: TopicKey, asked: FetchPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.tp: TopicPartition | None = None
+        self.mirror: Mirror | None = None
+        self.log: LocalLog | None = None
+        self.result: FetchPartitionResult | None = None
+        self.from_source = False
+
+    def empty(self, error: int) -> FetchPartitionResult:
+        """No records, with the offsets as far as they are known."""
+        log = self.log
+        if log is None or not log.loaded:
+            return FetchPartitionResult(self.asked.index, error)
+        return FetchPartitionResult(
+            self.asked.index, error, log.high_watermark, log.last_stable_offset, log.log_start_offset
+        )
+
+
+def decide(
+    hub: ForwardingHub, authorizer: Authorizer, part: Part, request: FetchRequest
+) -> FetchPartitionResult | None:
+    """The result that is clear without looking for data; None if data is to be looked for."""
+    asked = part.asked
+    mirror = part.mirror = (
+        hub.ports.mirrors.by_name(part.key)
+        if isinstance(part.key, str)
+        else hub.ports.mirrors.by_id(part.key)
+    )
+    image = hub.ports.image()
+    if mirror is None:
+        if isinstance(part.key, bytes):
+            topic = image.topics_by_id.get(part.key)
+            if topic is None:
+                return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_ID)
+            part.tp = TopicPartition(topic.name, asked.index)
+        else:
+            part.tp = TopicPartition(part.key, asked.index)
+        known = current_leader(image, part.tp) is not None
+        return FetchPartitionResult(
+            asked.index, NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
+        )
+    part.tp = TopicPartition(mirror.topic, asked.index)
+    if not authorizer.allowed(mirror.topic, Operation.READ):
+        return FetchPartitionResult(asked.index, TOPIC_AUTHORIZATION_FAILED)
+    partition = mirror.partition(asked.index)
+    if partition is None:
+        return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_OR_PARTITION)
+    if not partition.serving or hub.fences.state(part.tp) is FenceState.HANDED_OVER:
+        return FetchPartitionResult(asked.index, NOT_LEADER_OR_FOLLOWER)
+    leader = current_leader(image, part.tp)
+    if asked.current_leader_epoch >= 0 and leader is not None and asked.current_leader_epoch != leader[1]:
+        older = asked.current_leader_epoch < leader[1]
+        return FetchPartitionResult(asked.index, FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
+    part.log = hub.ports.local_log(part.tp)
+    if asked.fetch_offset < partition.start_offset:
+        return part.empty(OFFSET_OUT_OF_RANGE)
+    if request.rack_id and (replica := _replica_in_rack(hub, part, request.rack_id)) is not None:
+        result = part.empty(0)
+        result.preferred_read_replica = replica
+        return result
+    return None
+
+
+def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
+    """A real replica in the consumer's rack that has the wanted offset and follows closely."""
+    if part.log is None or part.tp is None:
+        return None
+    image = hub.ports.image()
+    now = hub.loop.time()
+    best: tuple[int, int] | None = None
+    for replica, progress in part.log.followers.items():
+        broker = image.brokers.get(replica)
+        if broker is None or broker.fenced or broker.rack != rack:
+            continue
+        if (
+            progress.fetch_offset < part.asked.fetch_offset
+            or now - progress.caught_up_monotonic > _CLOSE_FOLLOWER
+        ):
+            continue
+        if best is None or progress.fetch_offset > best[0]:
+            best = (progress.fetch_offset, replica)
+    return best[1] if best is not None else None
