@@ -21,16 +21,16 @@ from router.authorize import Authorizer, Operation
 from router.fetch_decision import (
     FENCED_LEADER_EPOCH,
     NOT_LEADER_OR_FOLLOWER,
-    OFFSET_OUT_OF_RANGE,
+    PASSED_ON,
     Part,
     decide,
+    from_source,
 )
 from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
 from router.leadership import current_leader, endpoints_of
 from router.ports import LocalLog, Mirror
-from wire.batch import patch_batches
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.fetch import (
     FetchedPartition,
@@ -43,7 +43,6 @@ from wire.fetch import (
     parse_fetch_response,
 )
 from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
 
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 READ_UNCOMMITTED: Final = 0
@@ -51,7 +50,6 @@ SOURCE_VERSIONS: Final = (12, 17)
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _SOURCE_WAIT: Final = 0.5
 _SMALLEST_READ: Final = 256 << 10
-_PASS: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})  # 78: OFFSET_NOT_AVAILABLE
 
 
 class PendingFetch:
@@ -322,47 +320,25 @@ class FetchSession:
         for fetched in response.partitions:
             part = expected.get((fetched.key, fetched.index))
             if part is not None and part.mirror is not None and part.tp is not None:
-                part.result = self._map(route, part, part.mirror, part.tp, fetched, frame)
+                part.result = self._result(route, part, fetched, frame)
 
-    def _map(
-        self,
-        route: SourceRoute,
-        part: Part,
-        mirror: Mirror,
-        tp: TopicPartition,
-        fetched: FetchedPartition,
-        frame: memoryview,
-    ) -> FetchPartitionResult | None:
-        partition = mirror.partition(tp.partition)
-        if partition is None:
-            return FetchPartitionResult(tp.partition, NOT_LEADER_OR_FOLLOWER)
-        if fetched.error != 0 and fetched.error not in _PASS:
-            # To the consumer an empty answer: it asks again, and until then the leader is known, or an
-            # operator has acted.
-            if verdict(fetched.error) is Verdict.RETRY:
-                self.hub.recover(route.link, tp.topic, self._recovered)
-            else:
-                name = error_name(fetched.error)
-                self.hub.ports.events.forwarding_refused(
-                    route.link, f"the source answered {name} to a fetch of {tp}"
-                )
-            return part.empty(0)
-        result = FetchPartitionResult(
-            tp.partition,
-            fetched.error,
-            fetched.high_watermark,
-            fetched.last_stable_offset,
-            max(fetched.log_start_offset, partition.start_offset),
-            aborted=fetched.aborted,
-        )
-        start, end = fetched.records_start, fetched.records_end
-        if end > start:
-            walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
-            if walk.chunks:
-                result.records = [frame[chunk.start : chunk.end] for chunk in walk.chunks]
-                result.size = sum(chunk.end - chunk.start for chunk in walk.chunks)
-                self.hub.stats.fetch_source_bytes += result.size
-        return result
+    def _result(
+        self, route: SourceRoute, part: Part, fetched: FetchedPartition, frame: memoryview
+    ) -> FetchPartitionResult:
+        if fetched.error == 0 or fetched.error in PASSED_ON:
+            result = from_source(part, fetched, frame)
+            self.hub.stats.fetch_source_bytes += result.size
+            return result
+        # To the consumer an empty answer: it asks again, and until then the leader is known, or an operator
+        # has acted.
+        if verdict(fetched.error) is Verdict.RETRY and part.tp is not None:
+            self.hub.recover(route.link, part.tp.topic, self._recovered)
+        else:
+            name = error_name(fetched.error)
+            self.hub.ports.events.forwarding_refused(
+                route.link, f"the source answered {name} to a fetch of {part.tp}"
+            )
+        return part.empty(0)
 
     def _source_done(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:
         for part in parts:

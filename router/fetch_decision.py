@@ -1,7 +1,7 @@
 """What a partition of a consumer's fetch gets that needs no data: refusals, and the replica in the
 consumer's rack.
 
-Not here: looking for data (``consumer_fetch.py``).
+Also the source's answer put into ours. Not here: looking for data (``consumer_fetch.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from router.fence import FenceState
 from router.hub import ForwardingHub
 from router.leadership import current_leader
 from router.ports import LocalLog, Mirror
-from wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, TopicKey
+from wire.batch import patch_batches
+from wire.fetch import FetchedPartition, FetchPartition, FetchPartitionResult, FetchRequest, TopicKey
 from wire.types import TopicPartition
 
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -23,6 +24,8 @@ TOPIC_AUTHORIZATION_FAILED: Final = 29
 FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 UNKNOWN_TOPIC_ID: Final = 100
+# Of the source's errors, what the consumer has to know itself; 78: OFFSET_NOT_AVAILABLE.
+PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})
 # A replica that was at the end this recently takes over consumers of its rack.
 _CLOSE_FOLLOWER: Final = 10.0
 
@@ -115,3 +118,26 @@ def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
         if best is None or progress.fetch_offset > best[0]:
             best = (progress.fetch_offset, replica)
     return best[1] if best is not None else None
+
+
+def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> FetchPartitionResult:
+    """The source's answer for the partition, its batches under the mirror's one leader epoch (written in
+    place).
+    """
+    partition = part.mirror.partition(part.asked.index) if part.mirror is not None else None
+    if partition is None:
+        return FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER)
+    result = FetchPartitionResult(
+        part.asked.index,
+        fetched.error,
+        fetched.high_watermark,
+        fetched.last_stable_offset,
+        max(fetched.log_start_offset, partition.start_offset),
+        aborted=fetched.aborted,
+    )
+    start, end = fetched.records_start, fetched.records_end
+    if end > start:
+        walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
+        result.records = [frame[chunk.start : chunk.end] for chunk in walk.chunks]
+        result.size = sum(chunk.end - chunk.start for chunk in walk.chunks)
+    return result

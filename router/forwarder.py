@@ -32,9 +32,9 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
     its name, so it has no leader for us.
     """
     topic = cluster.topics.get(mirror.topic)
-    if topic is not None and topic.topic_id is not None and mirror.source_topic_id is not None:
-        if bytes(topic.topic_id) != mirror.source_topic_id:
-            return None
+    known = topic.topic_id if topic is not None else None
+    if known is not None and mirror.source_topic_id is not None and bytes(known) != mirror.source_topic_id:
+        return None
     return cluster.leader(TopicPartition(mirror.topic, partition))
 
 

@@ -430,3 +430,16 @@ async def test_records_are_let_go_at_once() -> None:
             assert not [one for one in gc.get_objects() if isinstance(one, ProduceJob)]
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize("high", [12, 13])
+async def test_nothing_is_written_to_a_topic_that_was_created_again(high: int) -> None:
+    limits = RouterLimits(min_timeout=0.3)
+    async with Rig(source_versions={"produce": (3, high)}, limits=limits) as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        await rig.cluster.refresh(["orders"])
+        rig.source.recreate_topic("orders")
+        await rig.cluster.refresh(["orders"])
+        assert (await producer.send(0, timeout_ms=300))[0].error == 6
+        assert rig.values() == []
