@@ -83,7 +83,7 @@ class FakeQuorum:
 
     def truncate(self, end_offset: int) -> None:
         self.batches = [batch for batch in self.batches if batch[1] <= end_offset]
-        self.next_offset = self.batches[-1][1] if self.batches else 0
+        self.next_offset = self.batches[-1][1] if self.batches else self.log_start
 
     def elect(self, node_id: int) -> None:
         """A new leader in a new epoch."""
