@@ -22,15 +22,15 @@ from fetcher.error_table import Action, classify
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
+from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import FetchLimits, SourceFetcher
 from fetcher.spec import FetcherEvents, MirrorSpec
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import LinkerError, MalformedFrame, WireError
+from wire.errors import MalformedFrame, WireError
 from wire.types import Node, TopicPartition
 
 _TICK = 0.2
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _MALFORMED_LIMIT = 5
 
 
@@ -68,12 +68,9 @@ class FetcherManager:
         self._window_bytes = window_bytes
         self._detach_after = detach_after
         self._attach_grace = attach_grace
-        self._queue: dict[TopicPartition, MirrorPartition] = {}
-        self._queued = asyncio.Event()
-        #: Partitions whose offsets are being asked for.
-        self._asking: set[TopicPartition] = set()
-        #: Turns through the queue in a row and the time of the last one.
-        self._attempts: dict[TopicPartition, tuple[int, float]] = {}
+        self._queue = ResolveQueue(
+            self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
+        )
         self._watched: set[MirrorPartition] = set()
         self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -88,8 +85,8 @@ class FetcherManager:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 for mirror in self.partitions.values():
-                    self._enqueue(mirror)
-                group.create_task(self._resolve_queue())
+                    self._queue.put(mirror)
+                group.create_task(self._queue.run())
                 group.create_task(self._tick())
         finally:
             self._group = None
@@ -111,7 +108,7 @@ class FetcherManager:
             self.directory.add(mirror)
             self.partitions[mirror.tp] = mirror
             added.append(mirror)
-            self._enqueue(mirror)
+            self._queue.put(mirror)
         return added
 
     def remove(self, tps: Iterable[TopicPartition]) -> None:
@@ -121,8 +118,7 @@ class FetcherManager:
             if mirror is None:
                 continue
             self.directory.remove(mirror)
-            self._queue.pop(tp, None)
-            self._attempts.pop(tp, None)
+            self._queue.forget(tp)
             self._watched.discard(mirror)
             self._resolver.forget(tp)
             mirror.close()
@@ -142,11 +138,9 @@ class FetcherManager:
 
     def lane_opened(self, lane: Lane) -> None:
         mirror = lane.mirror
-        node = (
-            None if mirror.tp in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
-        )
+        node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
         if node is None or self._group is None:
-            self._enqueue(mirror)
+            self._queue.put(mirror)
         else:
             self._place(lane, node)
 
@@ -240,7 +234,7 @@ class FetcherManager:
             mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
             if not self._resolver.is_leader(mirror, fetcher.node.id):
                 lane.leader_only = True
-            self._enqueue(mirror)
+            self._queue.put(mirror)
 
     def request_bytes(self) -> int:
         return max(self.budget.limit // (2 * max(1, len(self.fetchers))), 64 << 10)
@@ -311,7 +305,7 @@ class FetcherManager:
             del self.fetchers[fetcher.node.id, fetcher.slot]
         for lane in list(fetcher.lanes.values()):
             fetcher.remove(lane)
-            self._enqueue(lane.mirror)
+            self._queue.put(lane.mirror)
         task = self._tasks.pop(fetcher, None)
         if task is not None:
             task.cancel()
@@ -320,104 +314,46 @@ class FetcherManager:
         """Away from its fetcher, and back through the queue."""
         if lane.fetcher is not None:
             lane.fetcher.remove(lane)
-        self._enqueue(lane.mirror, pause=True)
+        self._queue.put_again(lane.mirror)
 
     def _suspend(self, lane: Lane) -> None:
         """Not now; the same node again after a pause."""
         lane.failures += 1
         lane.suspended = True
         self.lane_changed(lane)
-        asyncio.get_running_loop().call_later(_pause(lane.failures), self._awake, lane)
+        asyncio.get_running_loop().call_later(pause_after(lane.failures), self._awake, lane)
 
-    # --- the resolve queue
-    # -----------------------------------------------------------------------------------------
-
-    def _enqueue(self, mirror: MirrorPartition, *, pause: bool = False) -> None:
-        if mirror.closed or mirror.failed is not None or self._group is None:
-            return
-        if pause:
-            self._retry(mirror)
-        else:
-            self._enqueue_now(mirror)
-
-    def _enqueue_now(self, mirror: MirrorPartition) -> None:
-        if self.partitions.get(mirror.tp) is mirror and mirror.failed is None:
-            self._queue[mirror.tp] = mirror
-            self._queued.set()
-
-    async def _resolve_queue(self) -> None:
-        while True:
-            await self._queued.wait()
-            self._queued.clear()
-            batch = [mirror for mirror in self._queue.values() if self._is_ours(mirror)]
-            self._queue.clear()
-            if not batch:
-                continue
-            try:
-                verdicts = await self._resolver.resolve(batch)
-            except LinkerError as error:
-                now = time.monotonic()
-                for mirror in batch:
-                    mirror.source_trouble(str(error), now)
-                    self._retry(mirror)
-                continue
-            for mirror in batch:
-                if self._is_ours(mirror):
-                    self._apply(mirror, verdicts[mirror.tp])
-            by_leader: dict[int, dict[TopicPartition, MirrorPartition]] = {}
-            for mirror in batch:
-                if self._asks_offsets(mirror, verdicts[mirror.tp]):
-                    by_leader.setdefault(self._resolver.leader_of(mirror), {})[mirror.tp] = mirror
-            for asked in by_leader.values():
-                # On the side: a leader that does not answer must not hold up everybody else's turn.
-                self._asking.update(asked)
-                if self._group is not None:
-                    self._group.create_task(self._ask_offsets(asked))
+    # --- what the resolve queue found ---
 
     def _is_ours(self, mirror: MirrorPartition) -> bool:
         return self.partitions.get(mirror.tp) is mirror and mirror.failed is None
 
-    def _asks_offsets(self, mirror: MirrorPartition, verdict: Verdict) -> bool:
-        return (
-            self._is_ours(mirror)
-            and verdict.trouble is None
-            and mirror.tp not in self._asking
-            and self._resolver.needs_offsets(mirror)
-        )
-
-    async def _ask_offsets(self, mirrors: dict[TopicPartition, MirrorPartition]) -> None:
-        try:
-            found: dict[TopicPartition, tuple[int, int] | str]
-            try:
-                found = await self._resolver.offsets(mirrors.keys())
-            except LinkerError as error:
-                found = dict.fromkeys(mirrors, str(error))
-        finally:
-            self._asking.difference_update(mirrors)
+    def _located(self, mirror: MirrorPartition, offsets: Offsets) -> None:
+        """The source said where the partition's log begins and ends, or why it does not."""
         now = time.monotonic()
-        for tp, mirror in mirrors.items():
-            answer = found[tp]
-            if not self._is_ours(mirror):
-                continue
-            if isinstance(answer, str):
-                mirror.source_trouble(answer, now)
-                self._retry(mirror)
-            elif mirror.loaded:
-                self._settle(mirror, *answer)
-                self._place_lanes(mirror)
-            else:
-                mirror.load(answer[1], answer[1], answer[0], now)
-                mirror.source_fine()
+        if isinstance(offsets, str):
+            mirror.source_trouble(offsets, now)
+            self._queue.put_again(mirror)
+        elif mirror.loaded:
+            self._settle(mirror, *offsets)
+            self._place_lanes(mirror)
+        else:
+            earliest, latest = offsets
+            mirror.load(latest, latest, earliest, now)
+            mirror.source_fine()
 
-    def _apply(self, mirror: MirrorPartition, verdict: Verdict) -> None:
+    def _judged(self, mirror: MirrorPartition, verdict: Verdict) -> None:
         now = time.monotonic()
         if verdict.failure is not None:
             mirror.fail(verdict.failure)
             return
         if verdict.trouble is not None:
             mirror.source_trouble(verdict.trouble, now)
-            self._retry(mirror)
+            self._queue.put_again(mirror)
             return
+        if verdict.leader_epoch != mirror.source_leader_epoch:
+            for lane in mirror.lanes:
+                lane.leader_only = False  # new leadership, new chance for a near replica
         mirror.source_leader_epoch = verdict.leader_epoch
         if not self._resolver.needs_offsets(mirror):
             self._place_lanes(mirror)
@@ -426,7 +362,7 @@ class FetcherManager:
         for lane in list(mirror.lanes):
             node = self._resolver.choose(mirror, leader_only=lane.leader_only)
             if node is None:
-                self._retry(mirror)
+                self._queue.put_again(mirror)
                 return
             self._place(lane, node)
         if not mirror.lanes:
@@ -440,18 +376,6 @@ class FetcherManager:
         mirror.leave_behind_log_start()
         if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
             mirror.truncate(max(latest, mirror.log_start_offset))
-
-    def _retry(self, mirror: MirrorPartition) -> None:
-        """Into the queue: at once the first time, with a growing pause when it keeps coming back."""
-        now = time.monotonic()
-        attempts, last = self._attempts.get(mirror.tp, (0, 0.0))
-        if now - last > 5 * _LONGEST_PAUSE:
-            attempts = 0
-        self._attempts[mirror.tp] = (attempts + 1, now)
-        if attempts == 0:
-            self._enqueue_now(mirror)
-        else:
-            asyncio.get_running_loop().call_later(_pause(attempts), self._enqueue_now, mirror)
 
     # --- time
     # ----------------------------------------------------------------------------------------------------
@@ -474,7 +398,3 @@ class FetcherManager:
                     else:
                         empty.add(fetcher)
             idle = empty
-
-
-def _pause(attempts: int) -> float:
-    return float(min(_FIRST_PAUSE * 2 ** min(attempts - 1, 10), _LONGEST_PAUSE))

@@ -233,14 +233,14 @@ class Rig:
             topic = self.source.topics.get(mirror.spec.topic)
             end = topic and topic.partitions[mirror.spec.partition].log.log_end_offset
             lines.append(f"{mirror} failed={mirror.failed} trouble={mirror.trouble} source_end={end}")
-            for x in mirror.lanes:
-                lines.append(
-                    f"   lane {x.window.start} to {x.position}, {x.window.bytes} bytes, {x.followers}, "
-                    f"{x.fetcher}, suspended={x.suspended}"
-                )
+            lines += [
+                f"   lane {x.window.start} to {x.position}, {x.window.bytes} bytes, {x.followers}, "
+                f"{x.fetcher}, suspended={x.suspended}"
+                for x in mirror.lanes
+            ]
             for replica, follower in self.followers.items():
                 log = follower.logs[mirror.spec.topic_id, mirror.spec.partition]
-                lines.append(f"   replica {replica}: end {log.end} hw {log.high_watermark} {log.failed}")
+                lines += [f"   replica {replica}: end {log.end} hw {log.high_watermark} {log.failed}"]
         return "\n".join(lines)
 
 

@@ -73,7 +73,9 @@ async def step(chance: random.Random, source: FakeCluster, rig: Rig) -> None:
     mirror = rig.directory("t", partition)
     if action == "produce":
         for _ in range(chance.randrange(1, 12)):
-            source.add("t", partition, records=chance.randrange(1, 9), value_size=chance.choice([10, 500, 9000]))
+            source.add(
+                "t", partition, records=chance.randrange(1, 9), value_size=chance.choice([10, 500, 9000])
+            )
     elif action == "leader":
         source.move_leader("t", partition, chance.randrange(1, 4), publish=chance.random() < 0.7)
     elif action == "fault":

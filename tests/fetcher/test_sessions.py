@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ class Server:
         self.sessions: dict[int, tuple[int, dict[tuple[object, int], FetchPartition]]] = {}
         self.next_id = 1
 
-    def answer(self, session_id: int, epoch: int, topics: list, forgotten: list) -> tuple[int, int, dict]:  # type: ignore[type-arg]
+    def answer(self, session_id: int, epoch: int, topics: Any, forgotten: Any) -> tuple[int, int, Any]:
         asked = {(t, p.index): p for t, ps in topics for p in ps}
         if epoch == 0:
             self.sessions.pop(session_id, None)
@@ -111,7 +113,9 @@ def request(session_id: int, epoch: int, offsets: dict[int, int], forgotten: lis
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.dictionaries(st.integers(0, 5), st.integers(0, 9)), st.lists(st.integers(0, 5)))))
+@given(
+    st.lists(st.tuples(st.dictionaries(st.integers(0, 5), st.integers(0, 9)), st.lists(st.integers(0, 5))))
+)
 def test_server_session_holds_what_was_asked(
     steps: list[tuple[dict[int, int], list[int]]],
 ) -> None:

@@ -342,7 +342,7 @@ async def test_near_replica_is_read_and_left_when_it_lags() -> None:
             source.inject("fetch", error=1, node=2)
             fill(source, 10)
             await rig.settled()
-            assert [lane.fetcher.node.id for lane in mirror.lanes if lane.fetcher] == [1]
+            await eventually(lambda: [x.fetcher.node.id for x in mirror.lanes if x.fetcher] == [1])
             assert rig.events.truncations == []
 
 

@@ -18,8 +18,7 @@ Batch = tuple[int, int, bytes]  # base offset, next offset, bytes
 def chunk_of(batches: list[Batch], budget: MemoryBudget) -> WindowChunk:
     data = memoryview(bytearray(b"".join(b[2] for b in batches)))
     charge = Charge(budget, len(data))
-    chunk = WindowChunk(batches[0][0], batches[-1][1], data, len(data), charge)
-    return chunk
+    return WindowChunk(batches[0][0], batches[-1][1], data, len(data), charge)
 
 
 def batches(draw: st.DrawFn, start: int, count: int) -> list[Batch]:

@@ -1,0 +1,69 @@
+"""The source's leader epochs as our copy has them: where each one begins. Pure.
+
+The history tells which epoch to send as LastFetchedEpoch, so that a source that lost data says so. It
+describes the copies, not the source: an epoch that turns up where another was known means that the source
+replaced something.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Noted(Enum):
+    KNOWN = "nothing new"
+    EARLIER = "before all that was known"
+    REPLACED = "from here on the history had another epoch, or none"
+
+
+class EpochHistory:
+    """Invariant: entries are (epoch, start offset), start offsets strictly ascending."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries: list[tuple[int, int]] = []
+        for epoch, start in sorted(entries):
+            self.truncate(start)  # a later epoch replaces whatever earlier ones had from there on
+            self._entries.append((epoch, start))
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._entries)
+
+    def before(self, offset: int) -> int:
+        """The epoch of the batch before `offset`, -1 if it was not seen."""
+        index = bisect.bisect_left(self._entries, offset, key=_start_of)
+        return self._entries[index - 1][0] if index else -1
+
+    def end_of(self, epoch: int) -> int | None:
+        """Where our copy of an epoch ends; None if it is the last one, or unknown."""
+        for known, start in self._entries:
+            if known > epoch:
+                return start
+        return None
+
+    def note(self, epoch: int, offset: int) -> Noted:
+        """A batch of `epoch` begins at `offset`."""
+        index = bisect.bisect_right(self._entries, offset, key=_start_of)
+        if index and self._entries[index - 1][0] == epoch:
+            return Noted.KNOWN
+        if index:
+            self.truncate(offset)
+            self._entries.append((epoch, offset))
+            return Noted.REPLACED
+        if self._entries and self._entries[0][0] == epoch:
+            self._entries[0] = (epoch, offset)
+        else:
+            self._entries.insert(0, (epoch, offset))
+        return Noted.EARLIER
+
+    def truncate(self, offset: int) -> None:
+        """Forget what begins at `offset` or beyond."""
+        self._entries = [entry for entry in self._entries if entry[1] < offset]
+
+
+def _start_of(entry: tuple[int, int]) -> int:
+    return entry[1]

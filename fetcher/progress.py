@@ -1,0 +1,65 @@
+"""How far one follower has copied a partition, by its own fetches."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fetcher.lane import Lane
+
+UNKNOWN_OFFSET = -1
+
+
+class Behind(Enum):
+    """What becomes of a follower below the log start."""
+
+    MOVE = "it begins again at the log start"
+    WAIT = "other replicas may have more: ask again"
+    FAIL = "no copy has what the source no longer has"
+
+
+class FollowerSession(Protocol):
+    """The fetch session a follower's progress comes from; idle partitions are not named in every fetch."""
+
+    @property
+    def last_used(self) -> float: ...
+
+
+class FollowerProgress:
+    """How far one replica has copied, by its own fetches."""
+
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_monotonic",
+        "fetch_offset",
+        "high_watermark_sent",
+        "lane",
+        "last_fetch",
+        "log_start_offset",
+        "session",
+    )
+
+    def __init__(self) -> None:
+        self.fetch_offset = UNKNOWN_OFFSET
+        #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.
+        self.broker_epoch = -1
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.last_fetch = 0.0
+        #: Last time its fetch offset was at the high watermark.
+        self.caught_up_monotonic = 0.0
+        self.high_watermark_sent = UNKNOWN_OFFSET
+        self.lane: Lane | None = None
+        self.session: FollowerSession | None = None
+
+    @property
+    def last_fetch_monotonic(self) -> float:
+        return self.last_fetch if self.session is None else max(self.last_fetch, self.session.last_used)
+
+    @property
+    def has_data(self) -> bool:
+        return 0 <= self.log_start_offset < self.fetch_offset
+
+    def may_pass(self, offset: int) -> bool:
+        """Whether it holds something from `offset` on, or an answer on its way may carry it there."""
+        return self.fetch_offset > offset or (self.lane is not None and self.lane.position > offset)
