@@ -1,15 +1,15 @@
 """TargetCluster: membership put together. The parts and their rules are in the modules beside this one.
 
-target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
-async with asyncio.TaskGroup() as group:
-    running = group.create_task(target.run())
-    await target.join(timeout=30)      # found, metadata replayed, registered
-    ...                                # the listeners serve now
-    await target.serve(timeout=30)     # unfenced
-    ...
-    await target.leave(timeout=30)     # refused while it leads or hosts anything
-    running.cancel()
-    await target.close()
+    target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(target.run())
+        await target.join(timeout=30)      # found, metadata replayed, registered
+        ...                                # the listeners serve now
+        await target.serve(timeout=30)     # unfenced
+        ...
+        await target.leave(timeout=30)     # refused while it leads or hosts anything
+        running.cancel()
+        await target.close()
 """
 
 from __future__ import annotations
