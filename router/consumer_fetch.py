@@ -134,7 +134,14 @@ class FetchSession:
                     if left > 0
                     else ([], 0)
                 )
-            if log is None or read is None:
+            # At the end of what is in memory, but not of the log: the window is full, or its source is slow.
+            behind = (
+                read == ([], 0)
+                and log is not None
+                and left > 0
+                and part.asked.fetch_offset < log.high_watermark
+            )
+            if log is None or read is None or behind:
                 elsewhere.append(part)
                 continue
             records, size = read
@@ -168,7 +175,6 @@ class FetchSession:
         fetch.timer = self.hub.loop.call_at(fetch.deadline, self._time_over, fetch)
 
     def _moved(self, log: Any) -> None:
-        """Data came, or a partition's state changed: look again."""
         for fetch in list(self._pending):
             if any(log is listening for listening in fetch.listening):
                 self._collect(fetch)
@@ -254,7 +260,7 @@ class FetchSession:
         try:
             version = route.version("fetch", low, high if by_id else _FIRST_WITH_TOPIC_IDS - 1)
         except LinkerError as error:
-            self.hub.ports.events.forwarding_refused(route.link, str(error))
+            self.hub.refused(route.link, str(error))
             self._source_done(fetch, parts)
             return
         expected: dict[tuple[TopicKey, int], Part] = {}
@@ -335,9 +341,7 @@ class FetchSession:
             self.hub.recover(route.link, part.tp.topic, self._recovered)
         else:
             name = error_name(fetched.error)
-            self.hub.ports.events.forwarding_refused(
-                route.link, f"the source answered {name} to a fetch of {part.tp}"
-            )
+            self.hub.refused(route.link, f"the source answered {name} to a fetch of {part.tp}")
         return part.empty(0)
 
     def _source_done(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:

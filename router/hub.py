@@ -21,6 +21,8 @@ from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 TICK: Final = 0.1
+REFUSAL_INTERVAL: Final = 30.0
+MAX_REFUSALS: Final = 1000
 
 
 class FenceTimeout(LinkerError):
@@ -64,6 +66,7 @@ class ForwardingHub:
         self.fences: FenceTable[Any] = FenceTable(self.loop.time, limits.settle_grace)
         self.budget = BytesBudget(limits.held_bytes)
         self.consumers = 0  # connections that fetch: they share the memory for reads
+        self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._sessions: set[Swept] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -81,6 +84,16 @@ class ForwardingHub:
         """Why the source's leaders cannot be asked for, if that is so."""
         recovery = self._recoveries.get(link)
         return recovery.last_error if recovery is not None else None
+
+    def refused(self, link: str, reason: str) -> None:
+        """Report once in a while, not once per request."""
+        now = self.loop.time()
+        if now - self._refusals.get((link, reason), float("-inf")) < REFUSAL_INTERVAL:
+            return
+        if len(self._refusals) >= MAX_REFUSALS:
+            self._refusals.clear()
+        self._refusals[link, reason] = now
+        self.ports.events.forwarding_refused(link, reason)
 
     def forget_waiter(self, waiter: Callable[[str], None]) -> None:
         for recovery in self._recoveries.values():

@@ -330,7 +330,7 @@ class ProduceSession:
             self.hub.budget.release(job.size)
 
     def _refused(self, link: str, reason: str) -> None:
-        self.hub.ports.events.forwarding_refused(link, reason)
+        self.hub.refused(link, reason)
 
     # Answers to the client
 

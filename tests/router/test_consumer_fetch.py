@@ -329,3 +329,14 @@ async def test_offsets_of_a_partition_that_is_not_ours() -> None:
             timeout=5,
         )
         assert int(answer.topics[0].partitions[0].error_code) == 6
+
+
+async def test_end_of_memory_that_is_not_the_end_of_the_log_is_read_from_the_source() -> None:
+    async with Rig() as rig:
+        log = log_of(rig)
+        log.append(2)
+        rig.source.add("orders", 0, 2)
+        rig.source.add("orders", 0, 3)
+        log.high_watermark = 5
+        answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 2}, max_wait_ms=5000), 3)
+        assert [offset for offset, _ in answer.values()] == [2, 3, 4]

@@ -139,6 +139,9 @@ async def test_refusal_of_the_links_principal_is_retriable_and_reported() -> Non
         producer = Producer(await rig.client(), rig)
         rig.source.inject("produce", error=29)
         assert (await producer.send(0))[0].error == 19
+        rig.source.inject("produce", error=29)
+        assert (await producer.send(0))[0].error == 19
+        assert len(rig.events.refused) == 1
         assert rig.events.refused[0][0] == "east"
         assert "TOPIC_AUTHORIZATION_FAILED" in rig.events.refused[0][1]
 
