@@ -1,6 +1,6 @@
 """Errors of the controller. Each is one line a person can act on; none of them is a wire exchange."""
 
-# ruff: noqa: N818 - these names say what happened, and read as that in an except clause
+
 
 from __future__ import annotations
 

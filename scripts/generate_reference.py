@@ -3,7 +3,7 @@
 What cannot be read off the code (why, and how things belong together) is in the other pages of docs/.
 """
 
-# ruff: noqa: E501 - the prose of the pages is one line per paragraph
+
 
 from __future__ import annotations
 

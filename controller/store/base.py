@@ -6,7 +6,7 @@ it raises anything but the refusals below, or is cancelled, its outcome is *unkn
 the store again.
 """
 
-# ruff: noqa: N818 - these names say what happened, and read as that in an except clause
+
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """TargetCluster: membership put together. The parts and their rules are in the modules beside this one.
 
-    target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(target.run())
-        await target.join(timeout=30)      # found, metadata replayed, registered
-        ...                                # the listeners serve now
-        await target.serve(timeout=30)     # unfenced
-        ...
-        await target.leave(timeout=30)     # refused while it leads or hosts anything
-        running.cancel()
-        await target.close()
+target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
+async with asyncio.TaskGroup() as group:
+    running = group.create_task(target.run())
+    await target.join(timeout=30)      # found, metadata replayed, registered
+    ...                                # the listeners serve now
+    await target.serve(timeout=30)     # unfenced
+    ...
+    await target.leave(timeout=30)     # refused while it leads or hosts anything
+    running.cancel()
+    await target.close()
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class TargetCluster:
             broker_epoch=lambda: self.registration.broker_epoch,
         )
         self._joined = asyncio.Event()
-        self._running: asyncio.Future[None] | None = None
 
     @property
     def broker_id(self) -> int:
@@ -104,7 +103,7 @@ class TargetCluster:
         """Find the cluster and its controller, replay the metadata log, register. `run` must be running."""
         deadline = time.monotonic() + timeout
         if self.cluster.cluster_id is None:
-            await self.cluster.connect()
+            await self.cluster.connect(timeout=timeout)
         cluster_id = self.cluster.cluster_id
         if not cluster_id:
             raise ClusterIdChanged(f"{self.cluster.name} does not tell its cluster id")
