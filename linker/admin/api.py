@@ -69,6 +69,10 @@ class DeleteMirrorQuery(ChangeQuery):
     keep_data: bool = False
 
 
+class ResumeMirrorQuery(ChangeQuery):
+    restart: bool = False
+
+
 class LagQuery(Model):
     topic: list[TopicName] = Field(default=[])
 
@@ -199,8 +203,10 @@ async def pause_mirror(link: LinkPath, topic: TopicPath, query: Change, service:
 
 
 @router.post("/links/{link}/mirrors/{topic}:resume")
-async def resume_mirror(link: LinkPath, topic: TopicPath, query: Change, service: Service) -> ChangeResult:
-    return await _within(service.resume_mirror(link, topic, dry_run=query.dry_run))
+async def resume_mirror(
+    link: LinkPath, topic: TopicPath, query: Annotated[ResumeMirrorQuery, Query()], service: Service
+) -> ChangeResult:
+    return await _within(service.resume_mirror(link, topic, restart=query.restart, dry_run=query.dry_run))
 
 
 # --- promotes, sidecars, status

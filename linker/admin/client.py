@@ -130,8 +130,11 @@ class AdminClient:
     def pause_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> ChangeResult:
         return self._change("POST", f"{_mirror(link, topic)}:pause", dry_run)
 
-    def resume_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> ChangeResult:
-        return self._change("POST", f"{_mirror(link, topic)}:resume", dry_run)
+    def resume_mirror(
+        self, link: str, topic: str, *, restart: bool = False, dry_run: bool = False
+    ) -> ChangeResult:
+        query = {"dry_run": dry_run, "restart": restart}
+        return self._call("POST", f"{_mirror(link, topic)}:resume", ChangeResult, query=query)
 
     # --- promotes
 

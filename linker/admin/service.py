@@ -129,7 +129,9 @@ class LinkService(Protocol):
 
     async def pause_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
 
-    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult: ...
+    async def resume_mirror(self, link: str, topic: str, *, restart: bool, dry_run: bool) -> ChangeResult:
+        """Go on with a paused mirror; with restart, begin a FAILED one again from the source's present log start:
+        what the target has copied of the failed partitions is dropped."""
 
     async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
         """Forget the mirror; its topic goes too unless keep_data. A PROMOTED topic is never deleted."""

@@ -123,14 +123,21 @@ def pause(
 def resume(
     topic: TopicArgument,
     link: LinkOption,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            help="Begin a FAILED mirror again at the source's present log start; its copies are dropped.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Go on with a paused mirror where it stopped."""
+    """Go on with a paused mirror where it stopped, or begin a failed one again (--restart)."""
     with connect(admin_url, token_file) as client:
-        result = client.resume_mirror(link, topic, dry_run=dry_run)
+        result = client.resume_mirror(link, topic, restart=restart, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))
 
 

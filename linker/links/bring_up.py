@@ -124,6 +124,22 @@ class BringUp:
                 pause = min(pause * 2, _RETRY_MAX)
             self._due |= again
 
+    async def restart(self, topic: str) -> None:
+        """Begin FAILED partitions again: their copies are dropped, start offset and E0 are taken anew.
+
+        A cancelled reassignment makes the brokers delete what they have, under a new leader epoch; so nothing of the
+        old copy can be taken for a part of the new one.
+        """
+        async with self._turn:
+            states = self._controller.image.topic_partitions(self._link, topic)
+            failed = [state.tp for state in states if state.phase is Phase.FAILED]
+            self._fetcher.remove(failed)
+            await self._target.operations.reassign(dict.fromkeys(failed), timeout=_CALL_TIMEOUT)
+            await self._target.metadata.wait_for(lambda image: _cancelled(image, failed), _CALL_TIMEOUT)
+            for tp in failed:
+                await self._controller.restart_partition(self._link, tp)
+        self.ask(topic)
+
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     async def complete(self, topic: str) -> None:
@@ -131,6 +147,7 @@ class BringUp:
         async with self._turn:
             mirror = self._controller.image.mirrors.get((self._link, topic))
             if mirror is None:
+                self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic == topic])
                 return
             found = await self._topic(mirror)
             if found is None:
@@ -310,6 +327,15 @@ def _open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bo
         topic = image.topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
         if partition is None or not set(replicas) <= set(partition.adding):
+            return None
+    return True
+
+
+def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
+    for tp in tps:
+        topic = image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        if partition is not None and partition.adding:
             return None
     return True
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from controller import errors as refused
 from controller.manager import wall_clock_ms
-from controller.phases import ENDED, PROMOTING
+from controller.phases import ENDED, PROMOTING, Phase
 from controller.placement import Broker, Load, place
 from controller.state import UNBOUND, MirrorTopic
 from linker import preflight
@@ -167,8 +167,45 @@ class MirrorChanges(ServiceBase):
     async def pause_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
         return await self._set_paused(link, topic, True, dry_run)
 
-    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+    async def resume_mirror(self, link: str, topic: str, *, restart: bool, dry_run: bool) -> ChangeResult:
+        if restart:
+            return await self._restart(link, topic, dry_run)
         return await self._set_paused(link, topic, False, dry_run)
+
+    async def _restart(self, link: str, topic: str, dry_run: bool) -> ChangeResult:
+        """The operator's override of FAILED. Without a lost offset there is nothing to override."""
+        runtime, mirror = self._mirror(link, topic)
+        self._require_ready()
+        states = self._image.topic_partitions(link, topic)
+        failed = [state for state in states if state.phase is Phase.FAILED]
+        if not failed:
+            raise IllegalState(f"topic {topic} has no FAILED partition")
+        topics, missing, findings = await preflight.read_source_topics(runtime.source, [topic])
+        try:
+            preflight.refuse(findings)
+        except preflight.PreflightError as error:
+            raise PreflightFailed(str(error)) from error
+        if missing:
+            raise SourceTopicNotFound(missing)
+        if topics[topic].topic_id != mirror.source_topic_id or topics[topic].partitions != mirror.partitions:
+            raise IllegalState(
+                f"topic {topic} is another one at the source now (deleted and created again, or with other "
+                "partitions): delete the mirror and create it again"
+            )
+        if not dry_run:
+            async with self._changing:
+                await runtime.bring_up.restart(topic)
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[
+                Action(
+                    action="begin again",
+                    resource=str(state.tp),
+                    detail="at the source's present log start; the target's copies are dropped",
+                )
+                for state in failed
+            ],
+        )
 
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
         runtime, mirror = self._mirror(link, topic)

@@ -233,7 +233,7 @@ class MemoryService:
             self.mirrors[link, topic] = MirrorState.PAUSED
         return self._done(dry_run, "pause mirror", topic)
 
-    async def resume_mirror(self, link: str, topic: str, *, dry_run: bool) -> ChangeResult:
+    async def resume_mirror(self, link: str, topic: str, *, restart: bool, dry_run: bool) -> ChangeResult:
         await self._enter()
         self._mirror(link, topic)
         raise NotSupported("this version cannot resume a mirror")
