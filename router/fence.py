@@ -1,16 +1,17 @@
 """Fences: which partitions hold new produces, and what must still be waited for. Pure: the time is passed
 in.
 
-Lives here: the accounting behind ``Router.fence``. Not here: waiting (``router.py``), lanes of one
+Lives here: the accounting behind ``Router.fence``. Not here: waiting (``hub.py``), lanes of one
 connection (``lanes.py``).
 
 What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router
 ever sent for it has
 
 - been answered by the source (written or refused: the source will not touch it again), or
-- been sent again under the same producer id, epoch and sequence and answered (a late copy is a duplicate
-  that the source drops), or
-- been lost with its connection at least ``settle_grace`` seconds ago.
+- been sent again under the same producer id, epoch and sequence and answered with success (a late copy
+  is a duplicate that the source drops), or
+- been lost with its connection, or last answered with an error after that, at least ``settle_grace``
+  seconds ago.
 
 Only the third is not a proof: a broker may hold a request of a dead connection in its queue, and no
 request of the protocol tells us when it is gone. Such a write was never acknowledged to anybody. If it

@@ -202,7 +202,7 @@ class Lane(Generic[JobT]):
         """
         self._landed(batch)
         if batch.closed:
-            batch.unsettled = False
+            self._finish(batch, code)
             self._drained()
             return ()
         what = verdict(code)
@@ -210,7 +210,7 @@ class Lane(Generic[JobT]):
             self._requeue(batch)
             return ()
         batch.closed = True
-        batch.unsettled = False
+        self._finish(batch, code)
         answers = [(batch, NOT_ENOUGH_REPLICAS if what is Verdict.OURS else code)]
         if batch.producer[0] >= 0:
             if code in (NONE, DUPLICATE_SEQUENCE_NUMBER):
@@ -325,6 +325,12 @@ class Lane(Generic[JobT]):
     def _nothing_to_wait_for(self) -> None:
         if self.state is LaneState.WAITING and not self.queue:
             self.state = step(self.state, LaneEvent.WAKE)
+
+    def _finish(self, batch: Batch[JobT], code: int) -> None:
+        """Only a success proves that an earlier, lost copy is a duplicate; after an error it may still land."""
+        if batch.unsettled and code not in (NONE, DUPLICATE_SEQUENCE_NUMBER):
+            self._settling()
+        batch.unsettled = False
 
     def _settling(self) -> None:
         if self.on_settling is not None:

@@ -271,3 +271,19 @@ def test_unknown_write_under_a_fence_is_not_sent_again_before_the_leader_was_ask
     assert lane.take("connection 2") is None
     lane.wake()
     assert lane.take("connection 3") is a
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS])
+def test_an_error_does_not_prove_that_a_lost_copy_is_gone(code: int) -> None:
+    fences = table([0.0])
+    lane = fences.open_lane(TP)
+    a = batch(0)
+    lane.offer(a)
+    lane.take(ROUTE)
+    lane.lost(a)
+    lane.wake()
+    lane.take("connection 2")
+    lane.expire(a)
+    fences.fence([TP])
+    lane.answered(a, code)
+    assert "settles in 3.0 s" in fences.pending([TP])[TP]
