@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 _JOIN_TIMEOUT = 60.0
 _SERVE_TIMEOUT = 60.0
 _LISTENER_GRACE = 2.0
+_COORDINATOR_TIMEOUT = 10.0
+_COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
+_CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -150,6 +153,7 @@ class Sidecar:
         )
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        await self._create_internal_topics()
         await self.target.join(_JOIN_TIMEOUT)
         self.followers = FollowerServer(self.copies, lambda: self.target.image, self.target.broker_id)
         self.mirrors = Mirrors(
@@ -184,6 +188,25 @@ class Sidecar:
         await self._start_admin(stack)
         self._starting = None
         log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
+
+    async def _create_internal_topics(self) -> None:
+        """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
+        creates its own topics when they are first asked for: better before there is a link broker."""
+        await self.target.cluster.connect()
+        await self.target.channel.discover(_JOIN_TIMEOUT)
+        _, connection = await self.target.channel.connection("heartbeat", timeout=_JOIN_TIMEOUT)
+        heartbeat = connection.api_range("broker_heartbeat")
+        if heartbeat is None or heartbeat[1] >= _CORDONING_HEARTBEAT:
+            return
+        for key_type in _COORDINATOR_TYPES:
+            try:
+                await self.target.cluster.call(
+                    "find_coordinator",
+                    {"key": "kafka-linker", "key_type": key_type, "coordinator_keys": ["kafka-linker"]},
+                    timeout=_COORDINATOR_TIMEOUT,
+                )
+            except LinkerError as error:
+                log.warning("an internal topic of the target was not created beforehand: %s", error)
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> None:
         for one in self.config.sidecar.client_listeners():

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
 _CALL_TIMEOUT = 15.0
 _LATEST, _EARLIEST = -1, -2
+_UNKNOWN_TOPIC = 3
+_METADATA_PAUSE = 0.05
 
 
 class BringUp:
@@ -287,8 +289,16 @@ class BringUp:
 
     async def _segment_bytes(self, topic: str) -> int:
         """The effective value: an answer with more bytes than that makes the follower fail the partition."""
-        configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
-        return _number(configs[topic].effective["segment.bytes"])
+        deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
+        while True:
+            try:
+                configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
+                return _number(configs[topic].effective["segment.bytes"])
+            except BrokerError as error:
+                # The topic was created just now; the broker that was asked has not heard of it yet.
+                if error.code != _UNKNOWN_TOPIC or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_METADATA_PAUSE)
 
     async def _reassign(self, mirror: MirrorTopic, topic: TopicImage) -> None:
         """Open the reassignment to the real brokers; again, if somebody cancelled it."""

@@ -12,6 +12,7 @@ from wire.cluster import Cluster
 from wire.errors import BrokerError
 
 _TOPIC, _BROKER = 2, 4
+_NOT_ALLOWED = frozenset({29, 31})  # TOPIC_ and CLUSTER_AUTHORIZATION_FAILED
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigsResponse.ConfigSource
 
 #: Topic config -> the broker config that is its default (ServerTopicConfigSynonyms).
@@ -78,8 +79,12 @@ async def _describe(
         if int(result.error_code):
             raise BrokerError(
                 int(result.error_code),
-                message=f"{cluster.name} does not tell the configs of {result.resource_name} "
-                "(the right DESCRIBE_CONFIGS is needed)",
+                message=f"{cluster.name} does not tell the configs of {result.resource_name}"
+                + (
+                    " (the right DESCRIBE_CONFIGS is needed)"
+                    if int(result.error_code) in _NOT_ALLOWED
+                    else ""
+                ),
                 api="describe_configs",
             )
     return {result.resource_name: list(result.configs) for result in response.results}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
-from controller.promote import PromoteDriver
+from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import Link, PromoteJob
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
@@ -24,6 +24,7 @@ from linker.links.bring_up import BringUp
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import make_promote_ports
 from linker.links.source_events import SourceEvents
+from linker.links.source_watch import SourceWatch
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
@@ -97,6 +98,7 @@ class LinkRuntime:
         )
         self.producer_ids = ProducerIdGuard(link.name, self.source, target, controller, link_brokers)
         self.bring_up = BringUp(link.name, self.source, target, controller, self.fetcher)
+        self.watch = SourceWatch(link.name, self.source, controller)
         self.ports: PromotePorts = make_promote_ports(self.source, target, router, self.fetcher, link_brokers)
         #: The newest report of each running job, for status and API.
         self.progress: dict[int, PromoteProgress] = {}
@@ -108,6 +110,8 @@ class LinkRuntime:
         self.served_bytes = 0
         self._verified = asyncio.Event()
         self._resumed = asyncio.Event()
+        # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
+        self._promoting = asyncio.Lock()
         self._group: asyncio.TaskGroup | None = None
 
     @property
@@ -132,6 +136,7 @@ class LinkRuntime:
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
                 group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
                 group.create_task(self.producer_ids.run(), name=f"{self.name}: producer ids")
+                group.create_task(self.watch.run(), name=f"{self.name}: source watch")
                 await self._resume_promotes()
         finally:
             self._group = None
@@ -193,16 +198,25 @@ class LinkRuntime:
                 await asyncio.sleep(_STUCK_PAUSE)
                 continue
             for outcome in outcomes:
-                log.info(
-                    "link %s: promote %d settled: %d partitions promoted, %d active again",
-                    self.name,
-                    outcome.job_id,
-                    len(outcome.promoted),
-                    len(outcome.abandoned),
-                )
+                self._log_settled(outcome)
             break
+        self.progress.clear()
         self._release_promoted()
         self._resumed.set()
+
+    @property
+    def settling(self) -> bool:
+        """Whether promotes of the last run are still being settled; no other may begin before that."""
+        return not self._resumed.is_set()
+
+    def _log_settled(self, outcome: PromoteOutcome) -> None:
+        log.info(
+            "link %s: promote %d settled: %d partitions promoted, %d active again",
+            self.name,
+            outcome.job_id,
+            len(outcome.promoted),
+            len(outcome.abandoned),
+        )
 
     def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """Run a job of the controller in the background; it is durable already."""
@@ -211,31 +225,34 @@ class LinkRuntime:
         self._group.create_task(self._promote(job, settings), name=f"{self.name}: promote {job.id}")
 
     async def _promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
-        await self._resumed.wait()
-        driver = self._driver(settings)
-        try:
-            outcome = await driver.run(job)
-        except LinkerError as error:
-            log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
-            await self._settle_stuck(driver)
-        else:
-            log.info(
-                "link %s: promote %d ended: %d partitions promoted, %d abandoned%s; ms by phase %s",
-                self.name,
-                job.id,
-                len(outcome.promoted),
-                len(outcome.abandoned),
-                f" ({outcome.reason})" if outcome.reason else "",
-                {phase: round(ms) for phase, ms in outcome.phases_ms.items()},
-            )
+        async with self._promoting:
+            driver = self._driver(settings)
+            try:
+                outcome = await driver.run(job)
+            except LinkerError as error:
+                log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
+                await self._settle_stuck(driver, job.id)
+            else:
+                log.info(
+                    "link %s: promote %d ended: %d partitions promoted, %d abandoned%s; ms by phase %s",
+                    self.name,
+                    job.id,
+                    len(outcome.promoted),
+                    len(outcome.abandoned),
+                    f" ({outcome.reason})" if outcome.reason else "",
+                    {phase: round(ms) for phase, ms in outcome.phases_ms.items()},
+                )
         self.progress.pop(job.id, None)
         self._release_promoted()
+        for topic in job.topics:
+            self.bring_up.ask(topic)  # what changed at the target meanwhile was left alone
 
-    async def _settle_stuck(self, driver: PromoteDriver) -> None:
-        while self.controller.image.running_jobs(self.name):
+    async def _settle_stuck(self, driver: PromoteDriver, job_id: int) -> None:
+        while any(job.id == job_id for job in self.controller.image.running_jobs(self.name)):
             await asyncio.sleep(_STUCK_PAUSE)
             try:
-                await driver.resume()
+                for outcome in await driver.resume({job_id}):
+                    self._log_settled(outcome)
             except LinkerError as error:
                 log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
 

@@ -53,7 +53,9 @@ def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
     copy = runtime.fetcher.partitions.get(state.tp)
     if copy is not None and copy.trouble is not None:
         return copy.trouble
-    return runtime.trouble or runtime.bring_up.trouble.get(state.topic)
+    return (
+        runtime.trouble or runtime.bring_up.trouble.get(state.topic) or runtime.watch.grown.get(state.topic)
+    )
 
 
 def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:

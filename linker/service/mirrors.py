@@ -78,6 +78,8 @@ class MirrorChanges(ServiceBase):
             ]
             if not dry_run:
                 for mirror in mirrors:
+                    # A topic of this name may have been promoted, and deleted, in an earlier life.
+                    self._sidecar.router.unfence(mirror.topic_partitions())
                     await self._sidecar.controller.create_mirror(mirror)
                 for mirror in mirrors:
                     runtime.bring_up.ask(mirror.topic)

@@ -44,6 +44,7 @@ class Promotes(ServiceBase):
             await self._sidecar.controller.begin_promote(link, topics, dry_run=True)
         except refused.ControllerError as error:
             blockers.append(str(error))
+        blockers += await self._grown(runtime, topics)
         shown = []
         for topic in topics:
             mirror = self._image.mirrors[link, topic]
@@ -81,6 +82,13 @@ class Promotes(ServiceBase):
             if end.in_transaction
         ]
 
+    async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
+        """Topics that have more partitions at the source than the mirror: the rest would be left behind."""
+        await runtime.watch.look()
+        return [
+            f"topic {topic}: {runtime.watch.grown[topic]}" for topic in topics if topic in runtime.watch.grown
+        ]
+
     def _promote_topics(self, link: str, request: PromoteRequest) -> list[str]:
         if not request.all:
             for topic in request.topics:
@@ -103,6 +111,9 @@ class Promotes(ServiceBase):
         topics = self._promote_topics(link, request)
         if not topics:
             raise IllegalState(f"link {link} has nothing to promote")
+        grown = await self._grown(runtime, topics)
+        if grown:
+            raise IllegalState("; ".join(grown))
         try:
             job = await self._sidecar.controller.begin_promote(link, topics)
         except refused.Refused as error:

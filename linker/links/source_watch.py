@@ -1,0 +1,68 @@
+"""Looks at the source's topics now and then for what no fetch would show: partitions that were added.
+
+A partition added at the source is not part of the mirror. Records in it would be left behind, so such a mirror is shown with
+the reason, and its promote is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from controller.manager import LinkController
+from controller.phases import ENDED
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 15.0
+_TIMEOUT = 10.0
+
+
+class SourceWatch:
+    """The watch of one link."""
+
+    def __init__(self, link: str, source: Cluster, controller: LinkController) -> None:
+        self._link = link
+        self._source = source
+        self._controller = controller
+        #: What is wrong, by topic.
+        self.grown: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except LinkerError as error:
+                # The fetchers see the same trouble and show it.
+                log.debug("link %s: the source's topics cannot be read: %s", self._link, error)
+            await asyncio.sleep(INTERVAL)
+
+    async def look(self) -> None:
+        """Once. LinkerError if the source does not answer."""
+        image = self._controller.image
+        mirrors = {
+            mirror.topic: mirror.partitions
+            for mirror in image.link_mirrors(self._link)
+            if any(state.phase not in ENDED for state in image.topic_partitions(self._link, mirror.topic))
+        }
+        if not mirrors:
+            self.grown.clear()
+            return
+        await self._source.refresh(mirrors, timeout=_TIMEOUT)
+        for topic, partitions in mirrors.items():
+            found = self._source.topics.get(topic)
+            if found is None or found.error or len(found.partitions) <= partitions:
+                self.grown.pop(topic, None)
+                continue
+            reason = (
+                f"the source topic has {len(found.partitions)} partitions now, the mirror {partitions}: "
+                "delete the mirror and create it again"
+            )
+            if self.grown.get(topic) != reason:
+                log.error("mirror %s of link %s: %s", topic, self._link, reason)
+            self.grown[topic] = reason
+        for topic in self.grown.keys() - mirrors.keys():
+            del self.grown[topic]
