@@ -77,9 +77,9 @@ class PromoteDriver:
                     break
             return await self._end(job, contexts)
 
-    async def resume(self) -> list[PromoteOutcome]:
+    async def resume(self, only: Collection[int] | None = None) -> list[PromoteOutcome]:
         """Call once before anything is forwarded for `LinkController.fenced_at_start`, and again after
-        PromoteStuck.
+        PromoteStuck, then with the ids of the jobs that nobody runs.
 
         Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
         everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
@@ -89,6 +89,8 @@ class PromoteDriver:
             # The commit that ended the last run may have been carried out although it raised.
             await self._controller.refresh()
             for job in self._controller.image.running_jobs(self._link):
+                if only is not None and job.id not in only:
+                    continue
                 held = [tp for tp in job.partitions if self._phase(tp) in PROMOTING]
                 context = self._context(job.id, held)
                 if held:

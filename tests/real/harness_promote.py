@@ -1,0 +1,343 @@
+"""A promote with live producers, small: one link, idempotent writers, a sidecar that can be killed, a judge.
+
+Stalls are made with what really stalls (a stopped process, an open transaction, a missing right); the phases
+that a killed sidecar had written down are read from its store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+from linker.admin.client import AdminError
+from linker.admin.models import (
+    MirrorState,
+    PromoteJob,
+    PromoteOptions,
+    PromotePhase,
+    PromoteRequest,
+)
+from linker.demo.checker import Verdict, check
+from linker.demo.child_process import ChildProcess
+from linker.demo.history import History
+from linker.demo.inspection import (
+    Placement,
+    compare_clusters,
+    compare_followers,
+    final_logs,
+    leaders,
+    placements,
+)
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.live_producers import AiokafkaProducer, LibrdkafkaProducer, LiveProducer
+from linker.demo.sidecar_process import SidecarProcess
+from linker.demo.source_data import SourceFiller, SourceTopic
+from wire.types import TopicPartition
+
+LINK = "old"
+PATIENCE = 90.0  # for what has to happen, on a machine that is busy with something else
+POLL = 0.02
+RATE = 100.0
+
+
+async def eventually(what: str, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
+    """Wait for a condition that costs nothing to look at."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
+        await asyncio.sleep(POLL)
+
+
+@contextmanager
+def stopped(process: ChildProcess) -> Iterator[None]:
+    """SIGSTOP for the length of the block: connections stay open and nothing answers."""
+    process.pause()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+async def brokers_back(cluster: KafkaCluster) -> None:
+    """Wait until every real broker is in the cluster again, unfenced."""
+    admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap})
+    wanted = {node.node_id for node in cluster.brokers}
+
+    def seen() -> bool:
+        return wanted <= set(admin.list_topics(timeout=10).brokers)
+
+    deadline = time.monotonic() + PATIENCE
+    while not await asyncio.to_thread(seen):
+        assert time.monotonic() < deadline, "a broker did not come back"
+        await asyncio.sleep(0.2)
+
+
+def topic_configs(bootstrap: str, topic: str) -> dict[str, tuple[str, bool]]:
+    """Config name -> (effective value, whether it is set on the topic itself)."""
+    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    found = admin.describe_configs([resource])[resource].result(30)
+    return {name: (entry.value, entry.source == 1) for name, entry in found.items()}
+
+
+class Scene:
+    """Topics of one test at the source, mirrored by one sidecar, written to by live producers."""
+
+    def __init__(
+        self,
+        source: KafkaCluster,
+        target: KafkaCluster,
+        sidecar: SidecarProcess,
+        topics: Sequence[SourceTopic],
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.sidecar = sidecar
+        self.topics = list(topics)
+        self.history = History()
+        self.producers: list[LiveProducer] = []
+        self.began = 0.0  # of the last promote, on the history's clock
+
+    # --- before -------------------------------------------------------------------------------------------------------
+
+    async def begin(self, *, rate: float = RATE) -> None:
+        """Fill, link, mirror, and let two writers (librdkafka, aiokafka) in at the target."""
+        filler = SourceFiller(self.source.bootstrap, scale=0.05)
+        copies = min(2, len(self.source.brokers))
+        await asyncio.to_thread(filler.create, self.topics, copies)
+        await asyncio.to_thread(filler.fill, self.topics)
+        await self.sidecar.linker("link", "create", LINK, "--bootstrap-servers", self.source.bootstrap)
+        factor = str(min(3, len(self.target.brokers)))
+        await self.sidecar.linker(
+            "mirror", "create", *self.names, "--link", LINK, "--replication-factor", factor
+        )
+        await self.wait_active()
+        self.add_writers(rate)
+        for producer in self.producers:
+            await producer.start(self.target.bootstrap)
+        await self.acked_more(20)
+
+    def add_writers(self, rate: float) -> None:
+        kinds = (LibrdkafkaProducer, AiokafkaProducer)
+        for index, kind in enumerate(kinds):
+            topic = self.topics[index % len(self.topics)]
+            self.producers.append(
+                kind(f"{kind.library}-{topic.name}", topic.name, topic.partitions, rate, self.history)
+            )
+
+    @property
+    def names(self) -> list[str]:
+        return [topic.name for topic in self.topics]
+
+    @property
+    def tps(self) -> list[TopicPartition]:
+        return [tp for topic in self.topics for tp in topic.topic_partitions()]
+
+    async def ask(self, call: Callable[[Any], Any]) -> Any:
+        """One call of the admin API."""
+
+        def run() -> Any:
+            with self.sidecar.client() as client:
+                return call(client)
+
+        return await asyncio.to_thread(run)
+
+    async def wait_active(self, timeout: float = PATIENCE) -> None:
+        """Until every mirror is copied by all its replicas and produces are forwarded."""
+        deadline = time.monotonic() + timeout
+        while True:
+            status = await self.ask(lambda client: client.status())
+            [link] = [one for one in status.links if one.name == LINK]
+            mirrors = {one.topic: one for one in link.mirror_list if one.topic in self.names}
+            assert not [one for one in mirrors.values() if one.state is MirrorState.FAILED], mirrors
+            if link.forwarding.enabled and all(
+                name in mirrors
+                and mirrors[name].state is MirrorState.ACTIVE
+                and mirrors[name].lag is not None
+                for name in self.names
+            ):
+                return
+            assert time.monotonic() < deadline, f"not active within {timeout:.0f} s: {link}"
+            await asyncio.sleep(0.1)
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+
+    async def acked_more(self, records: int = 50, timeout: float = PATIENCE) -> None:
+        """Until every producer got that many further acks: writes flow."""
+        start = len(self.history.acks)
+
+        def enough() -> bool:
+            counts = dict.fromkeys((producer.name for producer in self.producers), 0)
+            for ack in self.history.acks[start:]:
+                if ack.producer in counts:
+                    counts[ack.producer] += 1
+            return all(count >= records for count in counts.values())
+
+        await eventually(f"{records} more acks for every producer", enough, timeout)
+
+    async def hush(self, timeout: float = PATIENCE) -> None:
+        """Nothing more is sent, everything sent is acknowledged, and the replicas have all of it."""
+        for producer in self.producers:
+            producer._rate = 0.0
+        await eventually("every record has its outcome", lambda: self.history.pending() == 0, timeout)
+        deadline = time.monotonic() + timeout
+        while True:
+            mirrors = await self.ask(lambda client: client.list_mirrors(LINK))
+            if all(one.lag == 0 for one in mirrors if one.topic in self.names):
+                return
+            assert time.monotonic() < deadline, f"replicas stay behind: {mirrors}"
+            await asyncio.sleep(0.05)
+
+    def speak(self, rate: float = RATE) -> None:
+        """After `hush`."""
+        for producer in self.producers:
+            producer._rate = rate
+
+    # --- promote ------------------------------------------------------------------------------------------------------
+
+    async def start_promote(self, **options: int) -> str:
+        """Begin a promote of all topics of the scene; its id."""
+        request = PromoteRequest(topics=self.names, options=PromoteOptions(**options))
+        self.began = self.history.mark("promote")
+        job = await self.ask(lambda client: client.promote(LINK, request))
+        return str(job.id)
+
+    async def job(self, job_id: str) -> PromoteJob:
+        answer: PromoteJob = await self.ask(lambda client: client.describe_promote(job_id))
+        return answer
+
+    async def reach(
+        self, job_id: str, phase: PromotePhase, why: str = "", timeout: float = PATIENCE
+    ) -> PromoteJob:
+        """Wait until the job is in a phase (and says why it waits there)."""
+        deadline = time.monotonic() + timeout
+        while True:
+            job = await self.job(job_id)
+            if job.phase is phase and why in (job.reason or ""):
+                return job
+            assert not job.phase.final, f"wanted {phase}, it ended: {job}"
+            assert time.monotonic() < deadline, f"wanted {phase} {why!r}, it is {job}"
+            await asyncio.sleep(POLL)
+
+    async def settled(self, job_id: str, timeout: float = PATIENCE) -> PromoteJob:
+        """Wait for the job's end, over restarts of the sidecar."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                job = await self.job(job_id)
+                if job.phase.final:
+                    return job
+                state: object = job
+            except AdminError as error:
+                if not (error.unreachable or error.status == 503):
+                    raise
+                state = error
+            assert time.monotonic() < deadline, f"promote {job_id} does not end: {state}"
+            await asyncio.sleep(0.1)
+
+    async def promoted(self, **options: int) -> PromoteJob:
+        """A promote that has to work."""
+        job = await self.settled(await self.start_promote(**options))
+        assert job.phase is PromotePhase.PROMOTED, job
+        return job
+
+    def stored_phases(self) -> set[str]:
+        """What a sidecar that was killed had written down."""
+        assert not self.sidecar.running
+        return {str(state["phase"]) for state in self._stored("/links/%/mirrors/%/state")}
+
+    def stored_jobs(self) -> set[str]:
+        assert not self.sidecar.running
+        return {str(job["status"]) for job in self._stored(f"/links/{LINK}/promotes/%")}
+
+    def _stored(self, pattern: str) -> list[dict[str, Any]]:
+        database = sqlite3.connect(self.sidecar.directory / "state" / "linker.db")
+        try:
+            rows = database.execute("SELECT value FROM node WHERE path LIKE ?", (pattern,)).fetchall()
+        finally:
+            database.close()
+        return [json.loads(value) for (value,) in rows]
+
+    # --- after --------------------------------------------------------------------------------------------------------
+
+    async def judge(self) -> Verdict:
+        """Every topic is promoted: stop the writers, then check every record, replica, leader and config."""
+        for producer in self.producers:
+            await producer.stop()
+        source_placed = await asyncio.to_thread(placements, self.source.bootstrap, self.topics)
+        placed = await asyncio.to_thread(placements, self.target.bootstrap, self.topics)
+        logs = await asyncio.to_thread(final_logs, self.target, self.topics, placed)
+        verdict = check(self.history, logs, promote=(self.began, self.history.clock()))
+        assert verdict.ok, verdict.violations
+        assert verdict.unknown == 0
+        assert verdict.failed == 0
+        for compared in (
+            await asyncio.to_thread(
+                compare_clusters, self.source, self.target, self.topics, source_placed, placed
+            ),
+            await asyncio.to_thread(compare_followers, self.target, self.topics, placed),
+        ):
+            assert [one for one in compared if not (one.identical and one.offsets_identical)] == []
+        self.check_placement(placed)
+        await asyncio.to_thread(self.check_configs)
+        return verdict
+
+    def check_placement(self, placed: Mapping[TopicPartition, Placement]) -> None:
+        """Real brokers only, as many replicas as asked for, leadership spread as evenly as it can be."""
+        real = {node.node_id for node in self.target.brokers}
+        for tp, placement in placed.items():
+            assert set(placement.replicas) <= real, (tp, placement)
+            assert len(placement.replicas) == min(3, len(real)), (tp, placement)
+        counts = leaders(placed)
+        assert set(counts) == real, counts
+        assert max(counts.values()) - min(counts.values()) <= 1, counts
+
+    def check_configs(self) -> None:
+        """What mirroring forced upon the topics is gone, what was copied has stayed."""
+        for topic in self.topics:
+            configs = topic_configs(self.target.bootstrap, topic.name)
+            unclean = configs["unclean.leader.election.enable"]
+            wished = topic.configs.get("unclean.leader.election.enable")
+            assert unclean == ((wished, True) if wished is not None else ("false", False)), unclean
+            for name, value in topic.configs.items():
+                assert configs[name] == (value, True), (name, configs[name])
+
+    async def close(self) -> None:
+        for producer in self.producers:
+            await producer.stop()
+
+
+MakeScene = Callable[..., Awaitable[Scene]]
+
+
+@asynccontextmanager
+async def scenes(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> AsyncIterator[MakeScene]:
+    """`await make()`: a scene that is set, with one topic of three partitions unless topics are given."""
+    made: list[Scene] = []
+
+    async def make(topics: Sequence[SourceTopic] | None = None, *, rate: float = RATE) -> Scene:
+        await brokers_back(target)
+        chosen = topics or [SourceTopic(unique_topic("live"), 3, SourceFiller.history)]
+        sidecar = await start_sidecar(target.bootstrap)
+        made.append(Scene(source, target, sidecar, chosen))
+        await made[-1].begin(rate=rate)
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for scene in made:
+            await scene.close()
