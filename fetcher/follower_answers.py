@@ -139,8 +139,14 @@ class FollowerAnswers:
             self._note_progress(partition, mirror, now)
             progress = partition.progress
         offset = request.fetch_offset
+        # What a follower has was below the source's high watermark when it was copied. A source leader that does
+        # not know that yet must not make the follower's go back; if the data is lost, DivergingEpoch says so.
         result = FetchPartitionResult(
-            index, 0, mirror.high_watermark, mirror.last_stable_offset, min(mirror.log_start_offset, offset)
+            index,
+            0,
+            max(mirror.high_watermark, offset),
+            mirror.last_stable_offset,
+            min(mirror.log_start_offset, offset),
         )
         result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
         if mirror.failed is not None or progress is None:

@@ -130,10 +130,12 @@ class MirrorPartition:
             changed = True
         return changed
 
-    def add_chunks(self, lane: Lane, chunks: list[WindowChunk], epochs: list[tuple[int, int]]) -> None:
+    def add_chunks(
+        self, lane: Lane, chunks: list[WindowChunk], epochs: list[tuple[int, int]], high_watermark: int
+    ) -> None:
         """Batches that follow the lane's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
-            self._note_epoch(lane, epoch, offset)
+            self._note_epoch(lane, epoch, offset, high_watermark)
         for chunk in chunks:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
@@ -143,7 +145,7 @@ class MirrorPartition:
         if lane.full:
             self._host.watch(self)
 
-    def _note_epoch(self, lane: Lane, epoch: int, offset: int) -> None:
+    def _note_epoch(self, lane: Lane, epoch: int, offset: int, high_watermark: int) -> None:
         """A batch of `epoch` begins at `offset` at the source.
 
         Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
@@ -155,6 +157,11 @@ class MirrorPartition:
         if noted is Noted.KNOWN:
             return
         if noted is Noted.REPLACED:
+            if self._mirrored_to > offset:
+                # Nobody told us of the truncation but this batch: the answer it came in knows the new end.
+                self._mirrored_to = offset
+                self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
+                self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
             for other in list(self.lanes):
                 if other is not lane and other.position > offset:
                     other.truncate(offset)
@@ -393,7 +400,7 @@ class MirrorPartition:
 
         Safe at any time, the source still has it all.
         """
-        freed = 0
+        freed = sum(lane.release(0) for lane in self.lanes)  # tails kept for laggards
         for lane in list(self.lanes):
             if lane.window.bytes and all(
                 self.followers[replica].last_fetch < idle_before for replica in lane.followers

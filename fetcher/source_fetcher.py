@@ -448,7 +448,7 @@ class SourceFetcher:
         if walk.largest > mirror.largest_batch:
             mirror.largest_batch = walk.largest
         lane.failures = 0
-        mirror.add_chunks(lane, chunks, walk.epochs)
+        mirror.add_chunks(lane, chunks, walk.epochs, part.high_watermark)
         self._touched.add(lane)
         self._short_poll_ms = _SHORTEST_POLL_MS
         return True

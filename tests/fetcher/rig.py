@@ -214,7 +214,7 @@ class Rig:
 
     def check(self, follower: FakeFollower) -> None:
         """Byte for byte, and nothing that a stock follower would mind."""
-        assert follower.protocol_errors == []
+        assert follower.protocol_errors == [], f"replica {follower.replica_id}: {follower.protocol_errors}"
         for log in follower.logs.values():
             assert log.failed is None, f"{log.topic}-{log.index} failed on the follower: {log.failed}"
             assert log.data() == self.expected(log.topic, log.index, log.log_start), (

@@ -352,7 +352,7 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     mirror.follower_fetched(2, 90, 0, 1.0)
     lane = mirror.followers[2].lane
     assert lane is not None
-    mirror.add_chunks(lane, [], [(5, 90)])
+    mirror.add_chunks(lane, [], [(5, 90)], 1000)
     assert mirror.untruncated == {1: 90}
     assert mirror.may_copy_from(1, 400) == 90
     assert mirror.may_copy_from(2, 90) is None
