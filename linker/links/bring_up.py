@@ -312,11 +312,12 @@ class BringUp:
             ):
                 continue
             replicas = mirror.target_replicas[state.partition]
-            if partition.leader == self._target.broker_id and not set(replicas) <= set(partition.adding):
+            own = self._target.broker_id
+            if partition.leader == own and not _is_open(partition, replicas, own):
                 wanted[state.tp] = list(replicas)
         if not wanted:
             return
-        opened = [tp for tp in wanted if self._was_open(topic, tp)]
+        opened = [tp for tp in wanted if self._was_cancelled(topic.partitions[tp.partition], tp)]
         if opened:
             self.cancelled[mirror.topic] = self.cancelled.get(mirror.topic, 0) + 1
             log.warning(
@@ -325,18 +326,26 @@ class BringUp:
                 self._link,
             )
         await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(lambda image: _open(image, wanted), _CALL_TIMEOUT)
+        await self._target.metadata.wait_for(
+            lambda image: _all_open(image, wanted, self._target.broker_id), _CALL_TIMEOUT
+        )
 
-    def _was_open(self, topic: TopicImage, tp: TopicPartition) -> bool:
+    def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
         copy = self._fetcher.partitions.get(tp)
-        return copy is not None and copy.bytes_served > 0
+        return not partition.adding and copy is not None and copy.bytes_served > 0
 
 
-def _open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+def _is_open(partition: PartitionImage, replicas: Iterable[int], own: int) -> bool:
+    """The link broker has to be on its way out too: a hand-over that was being made stale when the sidecar died
+    may have left it in, and then no promote could ever complete."""
+    return set(replicas) <= set(partition.adding) and own in partition.removing
+
+
+def _all_open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]], own: int) -> bool | None:
     for tp, replicas in wanted.items():
         topic = image.topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is None or not set(replicas) <= set(partition.adding):
+        if partition is None or not _is_open(partition, replicas, own):
             return None
     return True
 

@@ -203,6 +203,8 @@ class LinkRuntime:
         self.progress.clear()
         self._release_promoted()
         self._resumed.set()
+        for mirror in self.controller.image.link_mirrors(self.name):
+            self.bring_up.ask(mirror.topic)  # what a promote holds was left alone until now
 
     @property
     def settling(self) -> bool:

@@ -108,6 +108,10 @@ class Promotes(ServiceBase):
         self._require_ready()
         if not runtime.source_available:
             raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
+        if runtime.settling:
+            raise NotReady(
+                f"link {link} still settles a promote that the last run left; try again in a moment"
+            )
         topics = self._promote_topics(link, request)
         if not topics:
             raise IllegalState(f"link {link} has nothing to promote")
