@@ -32,6 +32,7 @@ from linker.target.registration import hosted_partitions
 from linker.tasks import first_error
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
+from wire.buffers import FramePool
 from wire.channel import Channel
 from wire.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 _JOIN_TIMEOUT = 60.0
 _SERVE_TIMEOUT = 60.0
 _LISTENER_GRACE = 2.0
+_IDLE_FRAMES = 32 << 20
+_TRIM_INTERVAL = 5.0
 _COORDINATOR_TIMEOUT = 10.0
 _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
 _CORDONING_HEARTBEAT = 2
@@ -66,6 +69,7 @@ class Sidecar:
         self.links: dict[str, LinkRuntime] = {}
         self.copies = MirrorDirectory()
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
+        self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
         self.listeners: list[OpenListener] = []
         self.advertised: list[AdvertisedListener] = []
         self.controller: LinkController
@@ -93,6 +97,7 @@ class Sidecar:
                 async with asyncio.TaskGroup() as group:
                     self._group = group
                     running = group.create_task(self.target.run(), name="target")
+                    trimming = group.create_task(self._trim_frames(), name="frames")
                     await self._start(stack)
                     if on_ready is not None:
                         on_ready()
@@ -100,6 +105,7 @@ class Sidecar:
                     for task in self._tasks.values():
                         task.cancel()
                     running.cancel()
+                    trimming.cancel()
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
             finally:
@@ -249,6 +255,12 @@ class Sidecar:
         stack.push_async_callback(server.close)
         log.info("admin API on http://%s", format_address(host, server.port))
 
+    async def _trim_frames(self) -> None:
+        """Buffers of a burst are not kept for ever."""
+        while True:
+            await asyncio.sleep(_TRIM_INTERVAL)
+            self.frames.trim()
+
     def not_ready(self) -> str | None:
         """None when brokers, clients and requests are served, else why not."""
         if self._starting is not None:
@@ -272,6 +284,7 @@ class Sidecar:
             self.router,
             self.copies,
             self.budget,
+            frames=self.frames,
             rack=self.config.sidecar.rack,
             link_brokers=self.link_brokers,
         )

@@ -29,15 +29,18 @@ from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
 from router.dispatch import Router
+from wire.buffers import FramePool
 from wire.cluster import Cluster
+from wire.connection import Connection
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.types import Node, TopicPartition
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_CONNECT_TIMEOUT = 10.0
 _STUCK_PAUSE = 2.0
 _SETTLE_TIMEOUT = 20.0
 
@@ -70,10 +73,12 @@ class LinkRuntime:
         copies: MirrorDirectory,
         budget: MemoryBudget,
         *,
+        frames: FramePool,
         rack: str | None,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
         self.name = link.name
+        self._frames = frames
         self.link = link
         self.controller = controller
         self.target = target
@@ -87,7 +92,7 @@ class LinkRuntime:
             budget,
             copies,
             self.events,
-            open_connection=self.source.open_connection,
+            open_connection=self._open_fetch_connection,
             client_id=self.source.client_id,
             rack=self.source.rack,
             limits=FetchLimits(
@@ -171,6 +176,17 @@ class LinkRuntime:
         self.unavailable_since = None
         self._verified.set()
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
+
+    async def _open_fetch_connection(self, node: Node) -> Connection:
+        """For a fetcher: its large answers are received into buffers that are used again."""
+        return await Connection.open(
+            node.host,
+            node.port,
+            self.source.security,
+            client_id=self.source.client_id,
+            timeout=_CONNECT_TIMEOUT,
+            alloc=self._frames.take,
+        )
 
     # --- promote -----------------------------------------------------------------------------------------------------
 

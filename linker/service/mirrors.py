@@ -212,9 +212,16 @@ class MirrorChanges(ServiceBase):
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
         runtime, mirror = self._mirror(link, topic)
         tps = mirror.topic_partitions()
-        busy = [s.tp for s in self._image.topic_partitions(link, topic) if s.phase in PROMOTING | ENDED]
-        if busy:
+        states = self._image.topic_partitions(link, topic)
+        if any(state.phase in PROMOTING | ENDED for state in states):
             raise IllegalState(f"topic {topic} is being promoted or was promoted already")
+        failed = [state.tp for state in states if state.phase is Phase.FAILED]
+        if failed and not any(state.phase is Phase.PAUSED for state in states):
+            # Said, and not silently done nothing: the data that is missing does not come back by itself.
+            raise IllegalState(
+                f"{failed[0]} has FAILED, there is nothing to {'pause' if paused else 'go on with'}: see mirror "
+                "describe for the reason; mirror resume --restart begins again, without what the source has lost"
+            )
         if not dry_run:
             if paused:
                 await self._sidecar.controller.pause(link, topic)
