@@ -1,0 +1,196 @@
+"""Trouble at the source at run time: a broker dies, topics vanish or are made anew, retention outruns the mirror."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+from confluent_kafka import ElectionType, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+
+from linker.admin.models import MirrorState
+from linker.demo.inspection import placements
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.replica_log import open_replica
+from linker.demo.sidecar_process import SidecarProcess
+from linker.demo.source_data import SourceFiller, SourceTopic
+from tests.real.harness_promote import LINK, brokers_back, stopped
+from tests.real.harness_trouble import (
+    TroubleScene,
+    create_topic,
+    delete_records,
+    delete_topic,
+    fingerprint,
+    in_sync,
+    linked_sidecar,
+    log_start,
+    patiently,
+    refused,
+    write,
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sidecar(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    _numbers: Iterator[int],
+) -> AsyncIterator[SidecarProcess]:
+    async with linked_sidecar(
+        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
+    ) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    sidecar: SidecarProcess,
+    unique_topic: Callable[[str], str],
+) -> AsyncIterator[TroubleScene]:
+    """One topic of one partition unless the test says otherwise; not begun."""
+    topic = SourceTopic(unique_topic("t"), 1, SourceFiller.history)
+    made = TroubleScene(source_cluster, target_cluster, sidecar, [topic])
+    yield made
+    await made.close()
+
+
+async def test_source_broker_dies_and_returns(scene: TroubleScene) -> None:
+    """Leaders change under idempotent producers at the target: nothing lost, doubled or shown to a client."""
+    scene.topics = [replace(scene.topics[0], partitions=4)]
+    await scene.begin()
+    [victim] = [node for node in scene.source.brokers if not node.is_controller]
+    await victim.kill()
+    try:
+        await scene.acked_more(100)
+    finally:
+        await victim.start()
+    await patiently("the broker that returned is in sync", lambda: in_sync(scene.source, scene.topics, 2))
+    await asyncio.to_thread(prefer_first_replicas, scene)  # leadership returns, too, under load
+    await patiently("it leads again", lambda: leads(scene, victim.node_id))
+    await scene.acked_more(50)
+    await scene.promoted()
+    await scene.acked_more(20)
+    verdict = await scene.judge()
+    assert verdict.acked > 300
+
+
+def prefer_first_replicas(scene: TroubleScene) -> None:
+    admin = KafkaAdmin({"bootstrap.servers": scene.source.bootstrap})
+    partitions = [KafkaPartition(tp.topic, tp.partition) for tp in scene.tps]
+    admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
+
+
+def leads(scene: TroubleScene, broker: int) -> bool:
+    return broker in {one.leader for one in placements(scene.source.bootstrap, scene.topics).values()}
+
+
+async def test_the_source_stalls_as_a_whole(scene: TroubleScene) -> None:
+    """Produces wait and the followers keep what they have; afterwards all goes on."""
+    await scene.begin()
+    first, second = scene.source.brokers
+    with stopped(first), stopped(second):
+        await asyncio.sleep(3)
+        found = await scene.describe()
+        assert found.state is not MirrorState.FAILED, found
+    await brokers_back(scene.source)
+    await scene.acked_more(50)
+    await scene.promoted()
+    await scene.judge()
+
+
+async def test_source_topic_deleted(scene: TroubleScene) -> None:
+    """FAILED with the reason, and what was copied stays as it is."""
+    await scene.begin(writers=False)
+    await scene.copied()
+    tp = scene.tps[0]
+    brokers = [one.broker for one in (await scene.describe()).partition_status[0].replicas]
+    before = await asyncio.to_thread(fingerprint, scene.target, tp, brokers)
+    await asyncio.to_thread(delete_topic, scene.source.bootstrap, tp.topic)
+    found = await scene.shown(MirrorState.FAILED, "does not exist at the source any more")
+    assert f"{tp.topic}-0" in (found.reason or "")
+    assert await asyncio.to_thread(fingerprint, scene.target, tp, brokers) == before
+    result = await scene.sidecar.run("mirror", "resume", tp.topic, "--link", LINK, "--restart")
+    refused(result, tp.topic, "source")
+
+
+async def test_source_topic_deleted_and_created_again(scene: TroubleScene) -> None:
+    """FAILED, and never a record of one log in the other: not in the copies, not by a produce at the target."""
+    await scene.begin(writers=False)
+    await scene.copied()
+    [tp] = scene.tps
+    brokers = [one.broker for one in (await scene.describe()).partition_status[0].replicas]
+    before = await asyncio.to_thread(fingerprint, scene.target, tp, brokers)
+    writer = Producer(
+        {
+            "bootstrap.servers": scene.target.bootstrap,
+            "delivery.timeout.ms": 6000,
+            "request.timeout.ms": 3000,
+        }
+    )
+    assert await asyncio.to_thread(say, writer, tp.topic) is None  # it knows the way before the topic goes
+    await scene.copied()
+    before = await asyncio.to_thread(fingerprint, scene.target, tp, brokers)
+    await asyncio.to_thread(delete_topic, scene.source.bootstrap, tp.topic)
+    await asyncio.to_thread(create_topic, scene.source.bootstrap, tp.topic)
+    # More than the old one held, so that no offset tells the two apart.
+    await asyncio.to_thread(write, scene.source.bootstrap, tp.topic, 500)
+    assert await asyncio.to_thread(say, writer, tp.topic) is not None, "written to the wrong log"
+    await scene.shown(MirrorState.FAILED, "deleted and re-created at the source")
+    assert await asyncio.to_thread(say, writer, tp.topic) is not None, "written to the wrong log"
+    assert await asyncio.to_thread(fingerprint, scene.target, tp, brokers) == before
+    [leader] = {one.leader for one in placements(scene.source.bootstrap, scene.topics).values()}
+    assert open_replica(scene.source.log_dir(leader), tp).end() == 500
+    result = await scene.sidecar.run("mirror", "resume", tp.topic, "--link", LINK, "--restart")
+    refused(result, "delete the mirror and create it again")
+    # What the line says is a way.
+    await scene.sidecar.linker("mirror", "delete", tp.topic, "--link", LINK, "--yes")
+    await scene.mirror()
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()
+
+
+def say(producer: Producer, topic: str) -> object:
+    """One record; None if it was acknowledged, else the error."""
+    outcome: list[object] = []
+    producer.produce(
+        topic, b"to the old log", partition=0, on_delivery=lambda error, _: outcome.append(error)
+    )
+    producer.flush(30)
+    return outcome[0] if outcome else "no outcome"
+
+
+async def test_retention_outruns_the_mirror(scene: TroubleScene) -> None:
+    """FAILED with both offsets while the only copy's broker was away; the operator's override begins again."""
+    await scene.begin(writers=False, factor=1)
+    await scene.copied()
+    [tp] = scene.tps
+    [copied] = scene.source_ends().values()
+    [replica] = (await scene.describe()).partition_status[0].replicas
+    holder = scene.target.nodes[replica.broker]
+    await holder.kill()
+    try:
+        await asyncio.to_thread(write, scene.source.bootstrap, tp.topic, 400)
+        gone = copied + 300
+        await asyncio.to_thread(delete_records, scene.source.bootstrap, tp, gone)
+    finally:
+        await holder.start()
+        await brokers_back(scene.target)
+    found = await scene.shown(MirrorState.FAILED, "retention at the source has outrun the mirror")
+    assert f"starts at offset {gone}," in (found.reason or "")
+    assert f"copied up to {copied}" in (found.reason or "")
+    assert open_replica(scene.target.log_dir(replica.broker), tp).end() == copied, "a gap, silently"
+    refused(await scene.sidecar.run("mirror", "resume", tp.topic, "--link", LINK), "--restart begins again")
+    await scene.sidecar.linker("mirror", "resume", tp.topic, "--link", LINK, "--restart")
+    await scene.shown(MirrorState.ACTIVE)
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()
+    assert await asyncio.to_thread(log_start, scene.target.bootstrap, tp) == gone
