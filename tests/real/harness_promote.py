@@ -14,8 +14,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 from confluent_kafka.admin import AdminClient as KafkaAdmin
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from linker.admin.client import AdminError
 from linker.admin.models import (
@@ -64,6 +73,60 @@ def stopped(process: ChildProcess) -> Iterator[None]:
         yield
     finally:
         process.resume()
+
+
+@contextmanager
+def open_transaction(cluster: KafkaCluster, tp: TopicPartition) -> Iterator[None]:
+    """A transaction that has written one record to the partition; committed at the end of the block."""
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": f"tx-{tp}",
+            "transaction.timeout.ms": 120_000,
+        }
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(tp.topic, b"inside a transaction", partition=tp.partition)
+    assert producer.flush(30) == 0
+    try:
+        yield
+    finally:
+        producer.commit_transaction(30)
+
+
+@contextmanager
+def without_alter_configs(cluster: KafkaCluster, topic: str) -> Iterator[None]:
+    """Nobody may change the topic's configs for the length of the block; everything else stays allowed."""
+    admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap})
+
+    def entry(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+        pattern = ResourcePatternType.LITERAL
+        return AclBinding(ResourceType.TOPIC, topic, pattern, "User:*", "*", operation, permission)
+
+    entries = [
+        entry(AclOperation.ALL, AclPermissionType.ALLOW),
+        entry(AclOperation.ALTER_CONFIGS, AclPermissionType.DENY),
+    ]
+    for future in admin.create_acls(entries).values():
+        future.result(30)
+    try:
+        yield
+    finally:
+        filters = [
+            AclBindingFilter(
+                ResourceType.TOPIC,
+                topic,
+                ResourcePatternType.LITERAL,
+                None,  # type: ignore[arg-type]  # any principal
+                None,  # type: ignore[arg-type]  # any host
+                one.operation,
+                one.permission_type,
+            )
+            for one in reversed(entries)
+        ]
+        for future in admin.delete_acls(filters).values():
+            future.result(30)
 
 
 async def brokers_back(cluster: KafkaCluster) -> None:
