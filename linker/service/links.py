@@ -123,7 +123,9 @@ class LinkChanges(ServiceBase):
                     )
             finally:
                 await source.close()
-            options = runtime.link.options if request.options is None else request.options.model_dump()
+            options = request.options.applied_to(
+                LinkOptions.model_validate(dict(runtime.link.options))
+            ).model_dump()
             await self._sidecar.controller.update_link(link, kept, options, dry_run=dry_run)
             if not dry_run:
                 await self._sidecar.restart_link(link)
