@@ -20,6 +20,7 @@ from linker.admin.service import (
 )
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
+from wire.metadata.image import BrokerImage
 
 if TYPE_CHECKING:
     from linker.sidecar import Sidecar
@@ -79,8 +80,16 @@ class ServiceBase:
         found = [
             Broker(broker.id, broker.rack)
             for broker in self._sidecar.target.image.brokers.values()
-            if broker.id not in links and not broker.fenced and not broker.in_controlled_shutdown
+            if broker.id not in links
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and not _takes_no_replica(broker)
         ]
         if not found:
             raise preflight.PreflightError("no broker of the target is alive")
         return found
+
+
+def _takes_no_replica(broker: BrokerImage) -> bool:
+    """All its log dirs are cordoned (KIP-1066): it is being emptied, or is the link broker of another sidecar."""
+    return bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ())
