@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint format bench chaos clients schemas clean
+.PHONY: help demo test test-fast lint format bench chaos clients clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -38,6 +38,12 @@ format: $(STAMP)  ## let ruff rewrite what it can
 
 bench: $(STAMP)  ## throughput, CPU and memory beside Kafka's own follower; QUICK=1 for a short look
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick) --out build/bench
+
+chaos: $(STAMP)  ## random faults on real clusters while mirrors are promoted; RUNS=n SEED=n
+	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) --out build/chaos
+
+clients: $(STAMP)  ## every client library through link, move and promote; report in build/clients
+	$(BIN)/python -m tests.clients --out build/clients
 
 clean:  ## everything that was built here
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
