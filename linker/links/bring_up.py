@@ -142,6 +142,22 @@ class BringUp:
                 await self._controller.restart_partition(self._link, tp)
         self.ask(topic)
 
+    async def delete(self, topic: str, *, topic_too: bool) -> None:
+        """End a mirror, and its topic at the target with it.
+
+        Nothing looks at the mirror meanwhile: a topic that vanishes on purpose is no failure.
+        """
+        async with self._turn:
+            mirror = self._controller.image.mirrors.get((self._link, topic))
+            if mirror is not None:
+                self._fetcher.remove(mirror.topic_partitions())
+            if topic_too:
+                await self._target.operations.delete_topic(topic, timeout=_CALL_TIMEOUT)
+            if mirror is not None:
+                await self._controller.delete_mirror(self._link, topic)
+            self.trouble.pop(topic, None)
+            self.cancelled.pop(topic, None)
+
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     async def complete(self, topic: str) -> None:
