@@ -69,6 +69,14 @@ class TroubleScene(Scene):
             assert time.monotonic() < deadline, f"wanted {state} {reason!r}: {found}"
             await asyncio.sleep(0.1)
 
+    async def shown_reason(self, reason: str, timeout: float = PATIENCE) -> MirrorDescription:
+        """Wait until the first topic's mirror gives a reason, whatever its state is."""
+        deadline = time.monotonic() + timeout
+        while reason not in ((found := await self.describe()).reason or ""):
+            assert time.monotonic() < deadline, f"wanted {reason!r}: {found}"
+            await asyncio.sleep(0.02)
+        return found
+
     async def copied(self, timeout: float = PATIENCE) -> None:
         """Every replica has everything that the source has now."""
         ends = await asyncio.to_thread(self.source_ends)
@@ -157,7 +165,7 @@ def write(bootstrap: str, topic: str, records: int, *, size: int = 200, **client
     for number in range(records):
         producer.produce(
             topic,
-            (b"%d " % number) * (size // 8),
+            (b"%08d" % number) * (size // 8),
             partition=0,
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
@@ -198,11 +206,20 @@ def fingerprint(cluster: KafkaCluster, tp: TopicPartition, brokers: Sequence[int
     return found
 
 
-async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartition]) -> None:
-    """What an operator does with `kafka-reassign-partitions --cancel`."""
-    client = Cluster("cancel", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "operator")
+@asynccontextmanager
+async def operator(cluster: KafkaCluster) -> AsyncIterator[Cluster]:
+    """Somebody with the right to do anything."""
+    client = Cluster("operator", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "operator")
     try:
         await client.connect(timeout=30)
+        yield client
+    finally:
+        await client.close()
+
+
+async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartition]) -> None:
+    """What an operator does with `kafka-reassign-partitions --cancel`."""
+    async with operator(cluster) as client:
         topics: dict[str, list[dict[str, object]]] = {}
         for tp in tps:
             topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, "replicas": None})
@@ -216,8 +233,17 @@ async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartiti
         )
         codes = [int(part.error_code) for topic in answer.responses for part in topic.partitions]
         assert [int(answer.error_code), *codes] == [0] * (1 + len(tps)), answer
-    finally:
-        await client.close()
+
+
+async def active_controller(cluster: KafkaCluster) -> int:
+    """The node that leads the metadata quorum now."""
+    async with operator(cluster) as client:
+        answer = await client.call(
+            "describe_quorum",
+            {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+            timeout=30,
+        )
+        return int(answer.topics[0].partitions[0].leader_id)
 
 
 def in_sync(cluster: KafkaCluster, topics: Sequence[SourceTopic], copies: int) -> bool:
