@@ -116,6 +116,10 @@ def delete_mirror(image: ControllerImage, link: str, topic: str) -> list[Record]
     promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
     if promoting:
         raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
+    for job in image.running_jobs(link):
+        # Its turn comes: the job must find the partitions it was made of.
+        if topic in job.topics:
+            raise Refused(f"topic {topic!r} is part of promote {job.id}, which is running")
     return [RemoveMirror(link, topic)]
 
 

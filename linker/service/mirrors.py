@@ -236,23 +236,27 @@ class MirrorChanges(ServiceBase):
         )
 
     async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
-        runtime, mirror = self._mirror(link, topic)
-        states = self._image.topic_partitions(link, topic)
-        ended = all(state.phase in ENDED for state in states)
-        if any(state.phase in PROMOTING for state in states):
-            raise IllegalState(f"topic {topic} is being promoted")
-        if not ended and any(state.phase in ENDED for state in states):
-            raise IllegalState(f"topic {topic} is promoted in part: promote the rest first")
-        if keep_data and not ended:
-            raise InvalidRequest(
-                f"topic {topic} is not promoted, so nobody but the link broker leads it: promote it to keep its data"
-            )
-        actions = [Action(action="delete mirror", resource=topic)]
-        exists = topic in self._sidecar.target.image.topics_by_name
-        if not ended and exists and mirror.topic_id != UNBOUND:
-            actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
-        if not dry_run:
-            async with self._changing:
+        # Looked at and done under one lock: a promote that began in between would lose its topic at the target.
+        async with self._changing:
+            runtime, mirror = self._mirror(link, topic)
+            states = self._image.topic_partitions(link, topic)
+            ended = all(state.phase in ENDED for state in states)
+            if not ended and any(state.phase in ENDED for state in states):
+                raise IllegalState(f"topic {topic} is promoted in part: promote the rest first")
+            try:
+                await self._sidecar.controller.delete_mirror(link, topic, dry_run=True)
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+            if keep_data and not ended:
+                raise InvalidRequest(
+                    f"topic {topic} is not promoted, so nobody but the link broker leads it: promote it to keep its data"
+                )
+            actions = [Action(action="delete mirror", resource=topic)]
+            found = self._sidecar.target.image.topics_by_name.get(topic)
+            # Only the mirror's own: somebody may have deleted it and made another topic of that name.
+            if not ended and found is not None and found.id == mirror.topic_id:
+                actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
+            if not dry_run:
                 runtime.fetcher.remove(mirror.topic_partitions())
                 if len(actions) > 1:
                     await self._sidecar.target.operations.delete_topic(topic, timeout=_DELETE_TIMEOUT)

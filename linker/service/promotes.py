@@ -104,6 +104,11 @@ class Promotes(ServiceBase):
         ]
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+        # From the first look to the start under one lock: what is durable must also run, and on this runtime.
+        async with self._changing:
+            return await self._begin_promote(link, request)
+
+    async def _begin_promote(self, link: str, request: PromoteRequest) -> PromoteJob:
         runtime = self._runtime(link)
         self._require_ready()
         if not runtime.source_available:

@@ -274,6 +274,8 @@ async def test_promote_jobs() -> None:
     assert job.topics == ("t",)
     with pytest.raises(Refused, match="running already"):
         await controller.begin_promote("l", ["t"])
+    with pytest.raises(Refused, match="part of promote 1, which is running"):
+        await controller.delete_mirror("l", "t")  # its turn has not come yet
     await controller.advance("l", [T0], Phase.CATCHING_UP)
     with pytest.raises(Refused, match="being promoted"):
         await controller.delete_mirror("l", "t")

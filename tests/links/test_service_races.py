@@ -1,0 +1,154 @@
+"""Operator commands that meet: what was looked at before a wait must still hold when something is done."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import Attempt, JobStatus, MirrorTopic
+from linker.admin.models import PromoteRequest
+from linker.admin.service import IllegalState
+from linker.service import SidecarService
+from tests.controller.memory_store import MemoryStore
+from wire.metadata.image import ClusterImage, TopicImage
+from wire.types import TopicPartition
+
+TOPIC_ID, OTHER_ID = b"m" * 16, b"o" * 16
+T0 = TopicPartition("orders", 0)
+
+
+class Operations:
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    async def delete_topic(self, name: str, *, timeout: float) -> None:
+        self.deleted.append(name)
+
+
+class Runtime:
+    """As much of a LinkRuntime as the service asks."""
+
+    source_available = True
+    settling = False
+    trouble = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.started: list[Any] = []
+        self.progress: dict[int, Any] = {}
+        self.fetcher = SimpleNamespace(remove=lambda tps: None, partitions={})
+        self.watch = SimpleNamespace(look=self._look, grown={})
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def _look(self) -> None:
+        self.reached.set()
+        await self.go_on.wait()
+
+    def start_promote(self, job: Any, settings: Any) -> None:
+        self.started.append(job)
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        return 0
+
+
+class Rig:
+    def __init__(self, controller: LinkController) -> None:
+        self.controller = controller
+        self.runtime = Runtime("east")
+        self.runtime.controller = controller  # type: ignore[attr-defined]
+        self.operations = Operations()
+        self.image = ClusterImage()
+        self.set_topic(TOPIC_ID)
+        self.links = {"east": self.runtime}
+        sidecar: Any = SimpleNamespace(
+            controller=controller,
+            links=self.links,
+            target=SimpleNamespace(image=self.image, operations=self.operations, broker_id=900),
+            not_ready=lambda: None,
+        )
+        self.service = SidecarService(sidecar)
+
+    def set_topic(self, topic_id: bytes) -> None:
+        topic = TopicImage(topic_id, "orders", {})
+        self.image.topics_by_name["orders"] = topic
+        self.image.topics_by_id[topic_id] = topic
+
+    @classmethod
+    async def make(cls) -> Rig:
+        controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+        await controller.create_link("east", "cluster", {})
+        await controller.create_mirror(
+            MirrorTopic(link="east", topic="orders", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
+        )
+        await controller.establish(
+            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+        return cls(controller)
+
+    async def delete(self) -> None:
+        await self.service.delete_mirror("east", "orders", keep_data=False, dry_run=False)
+
+
+async def test_a_promote_that_began_while_a_delete_waited_keeps_its_topic() -> None:
+    rig = await Rig.make()
+    promote = asyncio.create_task(rig.service.promote("east", PromoteRequest(topics=["orders"])))
+    await rig.runtime.reached.wait()
+    delete = asyncio.create_task(rig.delete())
+    await asyncio.sleep(0)
+    rig.runtime.go_on.set()
+    await promote
+    with pytest.raises(IllegalState, match="promote 1, which is running"):
+        await delete
+    assert rig.operations.deleted == []
+    assert ("east", "orders") in rig.controller.image.mirrors
+
+
+async def test_a_delete_that_waited_while_the_topic_was_promoted_leaves_it_at_the_target() -> None:
+    rig = await Rig.make()
+    async with rig.service._changing:
+        delete = asyncio.create_task(rig.delete())
+        await asyncio.sleep(0)
+        job = await rig.controller.begin_promote("east", ["orders"])
+        state = rig.controller.image.partitions["east", T0]
+        for phase in (Phase.CATCHING_UP, Phase.FENCED):
+            await rig.controller.advance("east", [T0], phase)
+        await rig.controller.advance("east", [T0], Phase.ALIGNED, aligned_ends={T0: 0})
+        attempts = {T0: Attempt(leader_epoch=3, partition_epoch=1)}
+        await rig.controller.advance("east", [T0], Phase.VALIDATED, attempts=attempts)
+        for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
+            await rig.controller.advance("east", [T0], phase)
+        await rig.controller.end_promote(job, JobStatus.DONE, None, {})
+        assert state.phase is Phase.ACTIVE  # as the delete would have seen it
+    await delete
+    assert rig.operations.deleted == []
+    assert ("east", "orders") not in rig.controller.image.mirrors
+
+
+async def test_a_promote_runs_on_the_runtime_that_there_is() -> None:
+    rig = await Rig.make()
+    async with rig.service._changing:
+        promote = asyncio.create_task(rig.service.promote("east", PromoteRequest(topics=["orders"])))
+        await asyncio.sleep(0)
+        fresh = Runtime("east")
+        fresh.controller = rig.controller  # type: ignore[attr-defined]
+        fresh.go_on.set()
+        rig.links["east"] = fresh  # a link update starts the link again
+        rig.runtime.go_on.set()
+    await promote
+    assert rig.runtime.started == []
+    assert len(fresh.started) == 1
+
+
+async def test_somebody_elses_topic_of_the_same_name_is_not_deleted() -> None:
+    rig = await Rig.make()
+    rig.set_topic(OTHER_ID)
+    await rig.delete()
+    assert rig.operations.deleted == []
+    assert ("east", "orders") not in rig.controller.image.mirrors
