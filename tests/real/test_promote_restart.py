@@ -146,14 +146,14 @@ async def test_killed_after_the_hand_over(
 async def test_killed_while_mirroring(make_scene: MakeScene) -> None:
     """Within its session, and after it was fenced: E0, followers and writers go on where they were."""
     scene = await make_scene()
-    before = await scene.ask(lambda client: client.describe_mirror(LINK, scene.names[0]))
+    before = await scene.describe(scene.names[0])
     for away in (0.0, 8.0):  # the session is over after 5 s
         await scene.sidecar.kill()
         await asyncio.sleep(away)
         await scene.sidecar.start()
         await scene.wait_active()
         await scene.acked_more()
-    after = await scene.ask(lambda client: client.describe_mirror(LINK, scene.names[0]))
+    after = await scene.describe(scene.names[0])
     for old, new in zip(before.partition_status, after.partition_status, strict=True):
         assert new.session_epoch == old.session_epoch, "E0 is for ever"
         assert new.leader_epoch > old.leader_epoch, "it was fenced meanwhile"
