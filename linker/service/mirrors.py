@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 from linker.service.base import ServiceBase
 
-_DELETE_TIMEOUT = 15.0
-
 
 class MirrorChanges(ServiceBase):
     async def create_mirrors(
@@ -257,10 +255,7 @@ class MirrorChanges(ServiceBase):
             if not ended and found is not None and found.id == mirror.topic_id:
                 actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
             if not dry_run:
-                runtime.fetcher.remove(mirror.topic_partitions())
-                if len(actions) > 1:
-                    await self._sidecar.target.operations.delete_topic(topic, timeout=_DELETE_TIMEOUT)
-                await self._sidecar.controller.delete_mirror(link, topic)
+                await runtime.bring_up.delete(topic, topic_too=len(actions) > 1)
         return ChangeResult(dry_run=dry_run, actions=actions)
 
 

@@ -14,6 +14,7 @@ from controller.phases import Phase
 from controller.state import Attempt, JobStatus, MirrorTopic
 from linker.admin.models import PromoteRequest
 from linker.admin.service import IllegalState
+from linker.links.bring_up import BringUp
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
 from wire.metadata.image import ClusterImage, TopicImage
@@ -67,11 +68,12 @@ class Rig:
         self.image = ClusterImage()
         self.set_topic(TOPIC_ID)
         self.links = {"east": self.runtime}
+        target: Any = SimpleNamespace(image=self.image, operations=self.operations, broker_id=900)
+        fetcher: Any = self.runtime.fetcher
+        source: Any = None
+        self.runtime.bring_up = BringUp("east", source, target, controller, fetcher)  # type: ignore[attr-defined]
         sidecar: Any = SimpleNamespace(
-            controller=controller,
-            links=self.links,
-            target=SimpleNamespace(image=self.image, operations=self.operations, broker_id=900),
-            not_ready=lambda: None,
+            controller=controller, links=self.links, target=target, not_ready=lambda: None
         )
         self.service = SidecarService(sidecar)
 
