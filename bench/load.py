@@ -11,8 +11,8 @@ import struct
 
 from crc32c import crc32c
 
-from wire.channel import WireError
 from wire.cluster import Cluster
+from wire.errors import BrokerError, ClusterUnreachable, WireError
 from wire.produce import encode_produce_request, parse_produce_response
 from wire.types import TopicPartition
 
@@ -20,6 +20,8 @@ VERSION = 9  # named topics, flexible; every Kafka from 2.8 on has it
 BATCH_OVERHEAD = 61
 CRC_FROM = 21
 PIPELINED = 8
+NOT_YET = (3, 5, 6)  # unknown partition, leader not available, not leader
+FIRST_TIMEOUT = 30.0
 
 
 def varint(value: int) -> bytes:
@@ -71,7 +73,7 @@ async def fill(cluster: Cluster, topic: str, partitions: int, total_bytes: int, 
 async def _fill_partition(cluster: Cluster, tp: TopicPartition, batches: int, batch: bytes) -> None:
     leader = cluster.leader(tp)
     if leader is None:
-        raise RuntimeError(f"{tp} has no leader")
+        raise ClusterUnreachable(f"{tp} has no leader")
     connection = await cluster.open_connection(leader)
     loop = asyncio.get_running_loop()
     pending: set[asyncio.Future[None]] = set()
@@ -83,7 +85,7 @@ async def _fill_partition(cluster: Cluster, tp: TopicPartition, batches: int, ba
                 return
             error = parse_produce_response(reply, VERSION).topics[0][1][0].error
             if error:
-                future.set_exception(RuntimeError(f"{tp}: produce answered error {error}"))
+                future.set_exception(BrokerError(error, message=f"filling {tp}", api="produce"))
             else:
                 future.set_result(None)
 
@@ -99,8 +101,23 @@ async def _fill_partition(cluster: Cluster, tp: TopicPartition, batches: int, ba
         )
         connection.channel.send(correlation_id, buffers, on_reply)
 
+    async def first() -> None:
+        """Alone: metadata names a leader a moment before that broker knows that it leads."""
+        deadline = loop.time() + FIRST_TIMEOUT
+        while True:
+            future: asyncio.Future[None] = loop.create_future()
+            sent(future)
+            try:
+                await future
+                return
+            except BrokerError as error:
+                if error.code not in NOT_YET or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(0.05)
+
     try:
-        for _ in range(batches):
+        await first()
+        for _ in range(batches - 1):
             while len(pending) >= PIPELINED:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for future in done:

@@ -1,0 +1,265 @@
+"""What a case runs on: a filled source cluster, a target cluster beside it, and the sidecar between them.
+
+Brokers run with the JIT that they have in production (not the quick start of the demonstration), each cluster
+has one controller inside its first broker, and both clusters get the same settings. A case uses a fresh target
+and a fresh sidecar; the source is kept over all cases, because filling it is what takes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.load import build_batch, fill
+from linker.admin.client import AdminError
+from linker.admin.models import CreateLinkRequest, CreateMirrorsRequest, MirrorState, Status
+from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError
+from wire.security import ClientSecurity
+from wire.types import TopicPartition
+
+LINK = "bench"
+CALL_TIMEOUT = 30.0
+ACTIVE_TIMEOUT = 60.0
+GONE_TIMEOUT = 60.0
+POLL = 0.02
+HEAP_MB = 512
+
+# Deleted copies make room at once: rounds repeat, and so does their gigabyte.
+CLUSTER_PROPERTIES = {
+    "log.segment.delete.delay.ms": "1000",
+    "log.retention.ms": "-1",
+    "log.retention.bytes": "-1",
+}
+
+
+class BenchError(LinkerError):
+    """A measurement could not be taken."""
+
+
+class BenchCluster(KafkaCluster):
+    """A cluster with a client of our own wire protocol beside it."""
+
+    def __init__(self, name: str, brokers: int, directory: Path) -> None:
+        spec = KafkaClusterSpec(
+            name=name, brokers=brokers, properties=CLUSTER_PROPERTIES, heap_mb=HEAP_MB, quick_start=False
+        )
+        super().__init__(spec, directory)
+        self.client: Cluster | None = None
+
+    async def start(self) -> None:
+        await super().start()
+        self.client = Cluster(
+            self.spec.name,
+            [("127.0.0.1", node.port()) for node in self.brokers],
+            ClientSecurity.from_properties({}),
+            client_id="bench",
+        )
+        await self.client.connect()
+
+    async def close(self) -> None:
+        if self.client is not None:
+            client, self.client = self.client, None
+            await client.close()
+        await super().close()
+
+    async def call(self, api: str, fields: Mapping[str, object]) -> Any:
+        if self.client is None:
+            raise BenchError(f"cluster {self.spec.name} is not running")
+        return await self.client.call(api, fields, timeout=CALL_TIMEOUT)
+
+    async def create_topic(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
+        """A topic with the given replicas per partition, ready for use."""
+        response = await self.call(
+            "create_topics",
+            {
+                "topics": [
+                    {
+                        "name": topic,
+                        "num_partitions": -1,
+                        "replication_factor": -1,
+                        "assignments": [
+                            {"partition_index": index, "broker_ids": list(replicas)}
+                            for index, replicas in enumerate(assignment)
+                        ],
+                        "configs": [],
+                    }
+                ],
+                "timeout_ms": int(CALL_TIMEOUT * 1000),
+            },
+        )
+        for created in response.topics:
+            if created.error_code:
+                raise BrokerError(
+                    int(created.error_code), message=f"creating {topic}: {created.error_message}"
+                )
+        client = self.client
+        deadline = time.monotonic() + CALL_TIMEOUT
+        tps = [TopicPartition(topic, index) for index in range(len(assignment))]
+        while client is not None:
+            await client.refresh([topic], timeout=CALL_TIMEOUT)
+            if all(client.leader(tp) is not None for tp in tps):
+                return
+            if time.monotonic() > deadline:
+                raise BenchError(f"topic {topic} has no leaders after {CALL_TIMEOUT:.0f} s")
+            await asyncio.sleep(POLL)
+
+    async def wait_reassigned(self) -> None:
+        """Until no reassignment is under way: undoing one that still runs leaves the replicas where they are."""
+        deadline = time.monotonic() + GONE_TIMEOUT
+        while True:
+            response = await self.call(
+                "list_partition_reassignments", {"timeout_ms": int(CALL_TIMEOUT * 1000), "topics": None}
+            )
+            if not response.topics:
+                return
+            if time.monotonic() > deadline:
+                raise BenchError(f"a reassignment is still under way after {GONE_TIMEOUT:.0f} s")
+            await asyncio.sleep(POLL)
+
+    async def reassign(self, topic: str, partitions: int, replicas: Sequence[int]) -> None:
+        """Ask for these replicas of every partition; the copying is the brokers' own."""
+        response = await self.call(
+            "alter_partition_reassignments",
+            {
+                "timeout_ms": int(CALL_TIMEOUT * 1000),
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [
+                            {"partition_index": index, "replicas": list(replicas)}
+                            for index in range(partitions)
+                        ],
+                    }
+                ],
+            },
+        )
+        errors = [int(response.error_code)]
+        errors += [int(part.error_code) for one in response.responses for part in one.partitions]
+        for code in errors:
+            if code:
+                raise BrokerError(code, message=f"reassigning {topic} to {list(replicas)}")
+
+    def replica_dirs(self, topic: str, partitions: int, broker: int) -> list[Path]:
+        """Where a broker keeps its replicas of a topic."""
+        return [self.partition_dir(broker, TopicPartition(topic, index)) for index in range(partitions)]
+
+    async def wait_gone(self, topic: str, broker: int) -> None:
+        """Until a broker has really deleted its replicas, so that the next round does not pay for it."""
+        deadline = time.monotonic() + GONE_TIMEOUT
+        while any(path.name.startswith(f"{topic}-") for path in self.log_dir(broker).iterdir()):
+            if time.monotonic() > deadline:
+                raise BenchError(f"broker {broker} still has replicas of {topic} after {GONE_TIMEOUT:.0f} s")
+            await asyncio.sleep(POLL)
+
+
+class Source:
+    """`async with Source(directory) as source:` the source cluster; topics are filled once, by size."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = BenchCluster("source", 2, directory)
+        self.directory = directory
+        self._filled: dict[str, int] = {}
+
+    async def filled(
+        self, topic: str, partitions: int, total_bytes: int, record_bytes: int, batch_bytes: int
+    ) -> int:
+        """A topic on broker 1 with about that many bytes; returns how many there are exactly."""
+        if topic not in self._filled:
+            await self.cluster.create_topic(topic, [[1]] * partitions)
+            client = self.cluster.client
+            if client is None:
+                raise BenchError("the source is not running")
+            batch = build_batch(record_bytes, batch_bytes, int(time.time() * 1000))
+            self._filled[topic] = await fill(client, topic, partitions, total_bytes, batch)
+        return self._filled[topic]
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.cluster.__aexit__(kind, error, trace)
+        discard_data(self.cluster)
+
+
+class Stage:
+    """A target cluster, the sidecar beside it, and one link to the source."""
+
+    def __init__(self, source: Source, target: BenchCluster, sidecar: SidecarProcess) -> None:
+        self.source = source.cluster
+        self.filler = source
+        self.target = target
+        self.sidecar = sidecar
+
+    async def create_link(self) -> None:
+        properties = {"bootstrap.servers": self.source.bootstrap}
+        await self._ask(lambda admin: admin.create_link(CreateLinkRequest(name=LINK, properties=properties)))
+
+    async def create_mirror(self, topic: str, replication_factor: int) -> None:
+        request = CreateMirrorsRequest(topics=[topic], replication_factor=replication_factor)
+        await self._ask(lambda admin: admin.create_mirrors(LINK, request))
+
+    async def delete_mirror(self, topic: str) -> None:
+        """With its copies, until they are gone from every disk."""
+        await self._ask(lambda admin: admin.delete_mirror(LINK, topic))
+        for node in self.target.brokers:
+            await self.target.wait_gone(topic, node.node_id)
+
+    async def wait_active(self, topic: str, max_lag: int = 0) -> None:
+        """Until the mirror is ACTIVE with at most that lag."""
+        deadline = time.monotonic() + ACTIVE_TIMEOUT
+        while True:
+            mirror = await self._ask(lambda admin: admin.describe_mirror(LINK, topic))
+            if mirror.state is MirrorState.ACTIVE and mirror.lag is not None and mirror.lag <= max_lag:
+                return
+            if mirror.state is MirrorState.FAILED or time.monotonic() > deadline:
+                raise BenchError(f"mirror {topic} is {mirror.state}, lag {mirror.lag}: {mirror.reason}")
+            await asyncio.sleep(POLL)
+
+    async def status(self) -> Status:
+        status: Status = await self._ask(lambda admin: admin.status())
+        return status
+
+    async def _ask(self, request: Any) -> Any:
+        def ask() -> Any:
+            with self.sidecar.client() as admin:
+                return request(admin)
+
+        try:
+            return await asyncio.to_thread(ask)
+        except AdminError as error:
+            raise BenchError(f"the sidecar refused: {error}") from error
+
+
+@asynccontextmanager
+async def stage(source: Source, name: str, target_brokers: int) -> AsyncIterator[Stage]:
+    """A running stage, gone with the block; logs of its processes stay, data does not."""
+    async with AsyncExitStack() as stack:
+        target = BenchCluster(f"target-{name}", target_brokers, source.directory)
+        stack.callback(discard_data, target)
+        await stack.enter_async_context(target)
+        sidecar = SidecarProcess(
+            SidecarSpec(target_bootstrap=target.bootstrap), source.directory / f"sidecar-{name}"
+        )
+        stack.push_async_callback(sidecar.close)
+        await sidecar.start()
+        made = Stage(source, target, sidecar)
+        await made.create_link()
+        yield made
+
+
+def discard_data(cluster: KafkaCluster) -> None:
+    """Gigabytes go, logs of the processes stay."""
+    for node in cluster.nodes.values():
+        shutil.rmtree(node.data, ignore_errors=True)
