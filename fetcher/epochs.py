@@ -19,7 +19,7 @@ class Noted(Enum):
 
 
 class EpochHistory:
-    """Invariant: entries are (epoch, start offset), start offsets strictly ascending."""
+    """Invariant: entries are (epoch, start offset), both strictly ascending."""
 
     __slots__ = ("_entries",)
 
@@ -50,8 +50,9 @@ class EpochHistory:
         index = bisect.bisect_right(self._entries, offset, key=_start_of)
         if index and self._entries[index - 1][0] == epoch:
             return Noted.KNOWN
-        if index:
-            self.truncate(offset)
+        if index or (self._entries and self._entries[0][0] < epoch):
+            # As LeaderEpochFileCache does it: what does not ascend with the newest entry is not true any more.
+            self._entries = [known for known in self._entries if known[0] < epoch and known[1] < offset]
             self._entries.append((epoch, offset))
             return Noted.REPLACED
         if self._entries and self._entries[0][0] == epoch:

@@ -460,6 +460,9 @@ class MirrorPartition:
         """Removed from this process; whoever still holds it sees `closed`."""
         self.closed = True
         self._drop_lanes()
+        if self.unavailable_since is not None:
+            self.unavailable_since = None
+            self._events.source_available(self.tp)  # whoever counts unavailable partitions has one less
         self.notify()
         self.listeners.clear()
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from controller.errors import NotFound
+from controller.errors import NotFound, Refused
 from controller.manager import LinkController
 from fetcher.mirror_partition import MirrorPartition
 from wire.errors import LinkerError
@@ -47,7 +47,7 @@ class SourceEvents:
         self._write(tp, lambda: self._controller.fail_partition(self._link, tp, reason))
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
-        self._write(tp, lambda: self._save_epochs(tp))
+        self._write(tp, lambda: self._save_copies(tp))
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         log.warning(
@@ -57,7 +57,7 @@ class SourceEvents:
             offset,
             list(replicas),
         )
-        self._write(tp, lambda: self._save_truncation(tp))
+        self._write(tp, lambda: self._save_copies(tp))
 
     def source_unavailable(self, tp: TopicPartition, since: float) -> None:
         if not self.unavailable:
@@ -68,7 +68,7 @@ class SourceEvents:
 
     def source_available(self, tp: TopicPartition) -> None:
         since = self.unavailable.pop(tp, None)
-        if since is not None and not self.unavailable:
+        if since is not None and not self.unavailable and self._partition(tp) is not None:
             log.info(
                 "link %s: the source can be read again after %.1f s", self._link, time.monotonic() - since
             )
@@ -78,16 +78,15 @@ class SourceEvents:
     def _write(self, tp: TopicPartition, change: Callable[[], Awaitable[None]]) -> None:
         self._writes.put_nowait((tp, change))
 
-    async def _save_epochs(self, tp: TopicPartition) -> None:
+    async def _save_copies(self, tp: TopicPartition) -> None:
+        """Who has to truncate, then the epochs: a history that is newer than the truncation it came after would,
+        after a crash, let a replica keep what the source replaced.
+        """
         mirror = self._partition(tp)
         if mirror is not None:
-            await self._controller.set_source_epochs(self._link, tp, mirror.source_epochs)
-
-    async def _save_truncation(self, tp: TopicPartition) -> None:
-        mirror = self._partition(tp)
-        if mirror is not None:
-            await self._controller.set_untruncated(self._link, tp, sorted(mirror.untruncated.items()))
-            await self._controller.set_source_epochs(self._link, tp, mirror.source_epochs)
+            untruncated, epochs = sorted(mirror.untruncated.items()), mirror.source_epochs
+            await self._controller.set_untruncated(self._link, tp, untruncated)
+            await self._controller.set_source_epochs(self._link, tp, epochs)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -104,6 +103,10 @@ class SourceEvents:
                     break
                 except NotFound:
                     break  # the mirror was deleted meanwhile
+                except Refused:
+                    # No repetition helps, and others wait behind it.
+                    log.exception("link %s: the state of %s was not written", self._link, tp)
+                    break
                 except LinkerError as error:
                     log.warning(
                         "link %s: the state of %s could not be written: %s (again)", self._link, tp, error
@@ -115,4 +118,4 @@ class SourceEvents:
         for state in self._controller.image.link_partitions(self._link):
             mirror = self._partition(state.tp) if state.untruncated else None
             if mirror is not None and len(mirror.untruncated) < len(state.untruncated):
-                self._write(state.tp, lambda tp=state.tp: self._save_truncation(tp))  # type: ignore[misc]
+                self._write(state.tp, lambda tp=state.tp: self._save_copies(tp))  # type: ignore[misc]

@@ -388,3 +388,15 @@ def test_directory_has_one_mirror_per_partition() -> None:
     assert directory(b"i" * 16, 0) is mirror
     directory.remove(mirror)
     assert len(directory) == 0
+
+
+def test_source_epochs_always_ascend() -> None:
+    """Whatever a source sends: the store refuses a history that does not."""
+    backwards = EpochHistory([(7, 0)])
+    assert backwards.note(5, 100) is Noted.REPLACED
+    assert backwards.entries == ((5, 100),)
+    below = EpochHistory([(5, 100)])
+    assert below.note(7, 50) is Noted.REPLACED
+    assert below.entries == ((7, 50),)
+    assert below.note(3, 10) is Noted.EARLIER
+    assert below.entries == ((3, 10), (7, 50))

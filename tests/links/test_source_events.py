@@ -1,0 +1,114 @@
+"""What fetchers report reaches the store: in an order that a crash may cut anywhere, and never held up for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import MirrorTopic
+from controller.store.base import Operation
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.spec import MirrorSpec
+from linker.links.source_events import SourceEvents
+from tests.controller.memory_store import MemoryStore
+from wire.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Crashing(MemoryStore):
+    """Dies after so many commits."""
+
+    left = 1000
+
+    async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        if self.left == 0:
+            await asyncio.Event().wait()
+        self.left -= 1
+        await super().commit(operations, controller_epoch=controller_epoch)
+
+
+class Copies:
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+
+
+async def controller_on(store: MemoryStore) -> LinkController:
+    controller = await LinkController.open(store, now=lambda: 7)
+    await controller.create_link("l", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=2)
+    )
+    for tp in (T0, T1):
+        await controller.establish(
+            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+    return controller
+
+
+@contextlib.asynccontextmanager
+async def running(events: SourceEvents) -> AsyncIterator[None]:
+    task = asyncio.create_task(events.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def copy_of(tp: TopicPartition, events: SourceEvents) -> MirrorPartition:
+    spec = MirrorSpec(
+        link="l",
+        topic=tp.topic,
+        partition=tp.partition,
+        topic_id=b"i" * 16,
+        source_topic_id=None,
+        session_epoch=3,
+        start_offset=0,
+        target_replicas=(1, 2),
+    )
+    host: Any = SimpleNamespace()
+    return MirrorPartition(spec, events, host)
+
+
+async def test_a_write_that_is_refused_for_good_holds_up_nobody() -> None:
+    controller = await controller_on(MemoryStore())
+    damaged: Any = SimpleNamespace(source_epochs=((7, 0), (5, 100)), untruncated={})
+    events = SourceEvents("l", controller, lambda tp: damaged)
+    async with running(events):
+        events.source_epoch(T0, 5, 100)
+        events.failed(T1, "retention outran it")
+        async with asyncio.timeout(2):
+            while controller.image.partitions["l", T1].phase is not Phase.FAILED:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_epochs_are_never_newer_than_the_truncation_before_them() -> None:
+    """An older write, carried out late, finds the history of after a truncation."""
+    store = Crashing()
+    controller = await controller_on(store)
+    now: Any = SimpleNamespace(source_epochs=((5, 0), (7, 90)), untruncated={2: 90})
+    events = SourceEvents("l", controller, lambda tp: now)
+    store.left = 1
+    async with running(events):
+        events.source_epoch(T0, 5, 0)  # from before; the truncation's own write waits behind it
+        await asyncio.sleep(0.05)
+    state = (await LinkController.open(store)).image.partitions["l", T0]
+    assert state.untruncated == ((2, 90),)
+    assert state.source_epochs == ()
+
+
+async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:
+    copies = Copies()
+    events = SourceEvents("l", await controller_on(MemoryStore()), copies.partitions.get)
+    copies.partitions[T0] = copy_of(T0, events)
+    copies.partitions[T0].source_trouble("connection refused", 1.0)
+    assert T0 in events.unavailable
+    copies.partitions.pop(T0).close()
+    assert not events.unavailable
