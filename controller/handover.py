@@ -16,7 +16,7 @@ Pure. Facts of the target's controller these rest on:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -203,11 +203,23 @@ def refusal_text(code: int) -> str:
     return f"the target's controller answered {error_name(code)}"
 
 
-def revoke_assignments(own_broker: int, targets: Collection[int]) -> tuple[list[int], list[int]]:
+def revoke_assignments(own_broker: int, targets: Sequence[int]) -> tuple[list[int], list[int]]:
     """Two reassignments, one after the other, that change nothing but the partition epoch.
 
-    The first lists the link broker in front of the open reassignment's targets: same replicas, same adding
-    and removing, another order, so a record is written and every AlterPartition sent before is stale. The
-    second puts the order back. Followers keep their copies, and it works with one target replica too.
+    The first lists the targets in another order: same replicas, same adding and removing, so a record is
+    written and every AlterPartition sent before is stale. The second puts the order back. Followers keep
+    their copies. And if the hand-over was carried out before they arrive, they only turn the order there
+    and back: no link broker may be named, or it would be added to the replicas again.
+
+    One target alone has no other order, so there the link broker is put in front of it. Whoever sends that
+    has to look afterwards: `undo_revoke`.
     """
+    if len(targets) > 1:
+        return [*targets[1:], targets[0]], list(targets)
     return [own_broker, *targets], list(targets)
+
+
+def undo_revoke(partition: PartitionView, link_brokers: Collection[int]) -> bool:
+    """Did a revoke come after the hand-over, and is a link broker on its way back in? Then cancel that."""
+    handed_over = partition.leader >= 0 and partition.leader not in link_brokers
+    return handed_over and bool(set(partition.adding).intersection(link_brokers))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
+from controller.handover import undo_revoke
 from controller.manager import LinkController
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.state import UNBOUND, MirrorTopic
@@ -167,6 +168,7 @@ class BringUp:
             if mirror is None:
                 self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic == topic])
                 return
+            await self._tidy(mirror)
             found = await self._topic(mirror)
             if found is None:
                 return
@@ -175,6 +177,24 @@ class BringUp:
             await self._establish(mirror, found)
             await self._serve(mirror)
             await self._reassign(mirror, found)
+
+    async def _tidy(self, mirror: MirrorTopic) -> None:
+        """After a promote: a request that was to make the hand-over stale may have come later than everybody thought."""
+        found = self._target.image.topics_by_id.get(mirror.topic_id)
+        if found is None:
+            return
+        late = [
+            state.tp
+            for state in self._controller.image.topic_partitions(self._link, mirror.topic)
+            if state.phase in ENDED
+            and (partition := found.partitions.get(state.partition)) is not None
+            and undo_revoke(partition, (self._target.broker_id,))
+        ]
+        if late:
+            log.warning(
+                "the link broker is taken out of the replicas of %s again", ", ".join(map(str, late[:5]))
+            )
+            await self._target.operations.reassign(dict.fromkeys(late), timeout=_CALL_TIMEOUT)
 
     async def _topic(self, mirror: MirrorTopic) -> TopicImage | None:
         """The mirror's topic at the target; None if there is nothing more to do for the mirror."""
@@ -352,9 +372,9 @@ class BringUp:
 
 
 def _is_open(partition: PartitionImage, replicas: Iterable[int], own: int) -> bool:
-    """The link broker has to be on its way out too: a hand-over that was being made stale when the sidecar died
-    may have left it in, and then no promote could ever complete."""
-    return set(replicas) <= set(partition.adding) and own in partition.removing
+    """To exactly these brokers in this order (the first will lead), with the link broker on its way out."""
+    after = [broker for broker in partition.replicas if broker not in partition.removing]
+    return after == list(replicas) and set(replicas) <= set(partition.adding) and own in partition.removing
 
 
 def _all_open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]], own: int) -> bool | None:

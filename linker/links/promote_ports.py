@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controller.alignment import ReplicaPosition, SourceEnd
 from controller.cluster_view import ImageView
-from controller.handover import HandOverItem, revoke_assignments
+from controller.handover import HandOverItem, find, revoke_assignments, undo_revoke
 from controller.ports import PromotePorts, Tps
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
@@ -211,21 +211,27 @@ class TargetHandOver:
         )
 
     async def revoke(self, tps: Tps, *, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         first: dict[TopicPartition, list[int]] = {}
-        second: dict[TopicPartition, list[int]] = {}
+        second: dict[TopicPartition, list[int] | None] = {}
         for tp in tps:
-            topic = self._target.image.topics_by_name.get(tp.topic)
-            partition = None if topic is None else topic.partitions.get(tp.partition)
+            partition = find(self._target.image, tp)
             if partition is None:
                 continue
             targets = [
                 b for b in partition.replicas if b not in partition.removing and b not in self._link_brokers()
             ]
             first[tp], second[tp] = revoke_assignments(self.own_broker, targets)
-        deadline = time.monotonic() + timeout
-        for step in (first, second):
-            if step:
-                await self._target.operations.reassign(step, timeout=max(0.001, deadline - time.monotonic()))
+        if not first:
+            return
+        await self._target.operations.reassign(first, timeout=timeout)
+        # The hand-over that was to be made stale may have come before.
+        await self._target.metadata.caught_up(max(0.001, deadline - time.monotonic()))
+        for tp in second:
+            partition = find(self._target.image, tp)
+            if partition is not None and undo_revoke(partition, self._link_brokers()):
+                second[tp] = None
+        await self._target.operations.reassign(second, timeout=max(0.001, deadline - time.monotonic()))
 
 
 class TopicConfigs:

@@ -19,6 +19,7 @@ from controller.handover import (
     plan_hand_over,
     revoke_assignments,
     settle,
+    undo_revoke,
 )
 from controller.placement import Broker, Load, place
 from controller.state import Attempt
@@ -113,8 +114,18 @@ def test_answers_that_prove_nothing_are_unknown() -> None:
 
 
 def test_revoking_changes_the_order_only() -> None:
-    first, second = revoke_assignments(900, [2, 1])
-    assert (first, second) == ([900, 2, 1], [2, 1])
+    assert revoke_assignments(900, [3, 1, 2]) == ([1, 2, 3], [3, 1, 2])
+    assert revoke_assignments(900, [2, 1]) == ([1, 2], [2, 1])
+
+
+def test_revoking_one_target_names_the_link_broker_and_is_undone_after_a_hand_over() -> None:
+    assert revoke_assignments(900, [2]) == ([900, 2], [2])
+    late = Partition((2, 900), (2,), (900,), (900,), 2, 6, 10)
+    assert undo_revoke(late, (900,))
+    assert not undo_revoke(OPEN, (900,))
+    assert not undo_revoke(Partition((2,), (2,), (), (), 2, 6, 9), (900,))
+    assert not undo_revoke(replace(late, leader=-1), (900,)), "nothing is known while nobody leads"
+    assert not undo_revoke(replace(late, adding=(3,)), (900,)), "that is the operator's own"
 
 
 # Alignment.
