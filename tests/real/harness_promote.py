@@ -179,19 +179,18 @@ class Scene:
         self.history = History()
         self.producers: list[LiveProducer] = []
         self.began = 0.0  # of the last promote, on the history's clock
+        self.copies = min(3, len(target.brokers))
 
     # --- before -------------------------------------------------------------------------------------------------------
 
     async def begin(self, *, rate: float = RATE) -> None:
         """Fill, link, mirror, and let two writers (librdkafka, aiokafka) in at the target."""
         filler = SourceFiller(self.source.bootstrap, scale=0.05)
-        copies = min(2, len(self.source.brokers))
-        await asyncio.to_thread(filler.create, self.topics, copies)
+        await asyncio.to_thread(filler.create, self.topics, min(2, len(self.source.brokers)))
         await asyncio.to_thread(filler.fill, self.topics)
         await self.sidecar.linker("link", "create", LINK, "--bootstrap-servers", self.source.bootstrap)
-        factor = str(min(3, len(self.target.brokers)))
         await self.sidecar.linker(
-            "mirror", "create", *self.names, "--link", LINK, "--replication-factor", factor
+            "mirror", "create", *self.names, "--link", LINK, "--replication-factor", str(self.copies)
         )
         await self.wait_active()
         self.add_writers(rate)
@@ -374,7 +373,7 @@ class Scene:
         real = {node.node_id for node in self.target.brokers}
         for tp, placement in placed.items():
             assert set(placement.replicas) <= real, (tp, placement)
-            assert len(placement.replicas) == min(3, len(real)), (tp, placement)
+            assert len(placement.replicas) == self.copies, (tp, placement)
             assert placement.leader in real, (tp, placement)
 
     def check_configs(self) -> None:
@@ -405,12 +404,13 @@ async def scenes(
     """`await make()`: a scene that is set, with one topic of three partitions unless topics are given."""
     made: list[Scene] = []
 
-    async def make(topics: Sequence[SourceTopic] | None = None, *, rate: float = RATE) -> Scene:
+    async def make(topics: Sequence[SourceTopic] | None = None, *, copies: int | None = None) -> Scene:
         await brokers_back(target)
         chosen = topics or [SourceTopic(unique_topic("live"), 3, SourceFiller.history)]
         sidecar = await start_sidecar(target.bootstrap)
         made.append(Scene(source, target, sidecar, chosen))
-        await made[-1].begin(rate=rate)
+        made[-1].copies = copies or made[-1].copies
+        await made[-1].begin()
         return made[-1]
 
     try:

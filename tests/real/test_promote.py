@@ -143,11 +143,15 @@ async def test_open_transaction(make_scene: MakeScene) -> None:
     await scene.judge()
 
 
-@pytest.mark.parametrize(("seconds", "fence_ms"), [(2.0, 10_000), (8.0, 3_000)])
-async def test_hand_over_of_unknown_outcome(make_scene: MakeScene, seconds: float, fence_ms: int) -> None:
-    """The controller sleeps over the AlterPartition, the second time longer than the call, the fence and the
-    brokers' sessions: what it did is read from its log, never guessed."""
-    scene = await make_scene()
+@pytest.mark.parametrize(
+    ("seconds", "fence_ms", "copies"), [(2.0, 10_000, 3), (8.0, 3_000, 3), (8.0, 3_000, 1)]
+)
+async def test_hand_over_of_unknown_outcome(
+    make_scene: MakeScene, seconds: float, fence_ms: int, copies: int
+) -> None:
+    """The controller sleeps over the AlterPartition, in the end longer than the call, the fence and the brokers'
+    sessions: what it did is read from its log, never guessed; and what was to undo it comes too late to harm."""
+    scene = await make_scene(copies=copies)
     with stopped(scene.target.controllers[0]):
         job = await scene.start_promote(fence_timeout_ms=fence_ms)
         await scene.reach(job, PromotePhase.VALIDATED)
