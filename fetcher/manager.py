@@ -392,6 +392,7 @@ class FetcherManager:
             empty = set()
             for fetcher in list(self.fetchers.values()):
                 fetcher.check_deadline(loop_now)
+                fetcher.check_memory()
                 if not fetcher.lanes:
                     if fetcher in idle:
                         self._stop(fetcher)

@@ -105,6 +105,7 @@ class SourceFetcher:
         self._scheduled = False
         self._not_before = 0.0
         self._reserved = 0
+        self._short_of_memory = False
         self._deadline: float | None = None
         self._stopped = False
         self._loop = asyncio.get_running_loop()
@@ -231,6 +232,11 @@ class SourceFetcher:
                 MalformedFrame(f"no answer to a fetch within {self._limits.request_timeout:g} s", api="fetch")
             )
 
+    def check_memory(self) -> None:
+        """Called now and then: windows grow idle without an event, so nobody else may ever ask for them again."""
+        if self._short_of_memory:
+            self._schedule()
+
     # --- requests
     # ------------------------------------------------------------------------------------------------
 
@@ -261,7 +267,8 @@ class SourceFetcher:
         if not wanted:
             return
         size = min(self._limits.max_bytes, wanted * self._limits.partition_bytes, self._owner.request_bytes())
-        if not self._reserve(size):
+        self._short_of_memory = not self._reserve(size)
+        if self._short_of_memory:
             self._budget.when_released(self._schedule)
             return
         request = session.next_request()

@@ -9,7 +9,7 @@ import pytest
 
 from fetcher.source_fetcher import FetchLimits
 from tests.fakes.cluster import FakeCluster
-from tests.fakes.follower import FollowerLog
+from tests.fakes.follower import FakeFollower, FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually
 from wire.types import TopicPartition
 
@@ -280,3 +280,27 @@ async def test_leader_epochs(epoch: int, error: int) -> None:
             assert log.failed is None
             log.leader_epoch = SESSION_EPOCH
             await rig.settled()
+
+
+async def test_memory_held_for_a_follower_that_hangs_does_not_starve_the_others_for_good() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        source.add_topic("u", 1)
+        fill(source, 3_000_000)
+        rig = Rig(
+            source, replicas=(1, 2), limits=SMALL, window_bytes=8 << 20, budget=1 << 20, detach_after=0.5
+        )
+        async with rig.running():
+            rig.mirror("t", target_replicas=(2,))
+            hung = rig.follow(2, partition_bytes=16 << 10)
+            hung.pause = 0.02
+            await eventually(lambda: rig.budget.available < 256 << 10, state=rig.state)
+            hung.running.clear()
+            rig.mirror("u", target_replicas=(1,))
+            source.add("u", 0, records=4, value_size=1000)
+            healthy = FakeFollower(
+                rig.port, 1, 101, [FollowerLog("u", rig.image.topics_by_name["u"].id, 0, SESSION_EPOCH)]
+            )
+            rig.start(healthy)
+            log = next(iter(healthy.logs.values()))
+            await eventually(lambda: log.end == 4, timeout=5)
