@@ -49,6 +49,7 @@ class LinkController:
         self._now = now
         self._turn = asyncio.Lock()
         self._stale = False
+        #: Called with what was committed; with nothing when the image was read anew and anything may differ.
         self.listeners: set[Callable[[Sequence[Record]], None]] = set()
 
     @classmethod
@@ -289,11 +290,15 @@ class LinkController:
             await self._store.commit(operations, controller_epoch=self._epoch)
             self._image.replay(records)
             self._stale = False
-        for listener in tuple(self.listeners):
-            listener(records)
+        self._tell(records)
         return reply
 
     async def _reload_if_stale(self) -> None:
         if self._stale:
             self._image = ControllerImage.load(await self._store.tree("/"))
             self._stale = False
+            self._tell(())
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        for listener in tuple(self.listeners):
+            listener(records)

@@ -103,12 +103,12 @@ class Mirrors:
         self._partitions: dict[tuple[str, TopicPartition], ServedPartition] = {}
 
     def on_records(self, records: Sequence[Record]) -> None:
-        """A listener of the controller: take over what was committed."""
-        if all(isinstance(record, PartitionState) for record in records):
+        """A listener of the controller: take over what was committed; everything, if it does not say what."""
+        if records and all(isinstance(record, PartitionState) for record in records):
             for record in records:
                 if isinstance(record, PartitionState):
                     self._partitions[record.link, record.tp] = ServedPartition(self, record)
-        elif any(isinstance(record, MirrorTopic | RemoveMirror | RemoveLink) for record in records):
+        elif not records or any(isinstance(r, MirrorTopic | RemoveMirror | RemoveLink) for r in records):
             self.rebuild()
 
     def rebuild(self) -> None:

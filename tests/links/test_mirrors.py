@@ -1,0 +1,65 @@
+"""What the router sees of the mirrors is what the store has, whatever became of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.state import UNBOUND, MirrorTopic
+from controller.store import StoreError
+from controller.store.base import Operation
+from fetcher.directory import MirrorDirectory
+from linker.links.mirrors import Mirrors
+from tests.controller.memory_store import MemoryStore
+from wire.metadata.image import ClusterImage
+from wire.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+TOPIC_ID = b"i" * 16
+
+
+class LosesAnswers(MemoryStore):
+    """Commits are carried out, but whoever asked is told otherwise."""
+
+    losing = False
+
+    async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        await super().commit(operations, controller_epoch=controller_epoch)
+        if self.losing:
+            raise StoreError("disk is slow")
+
+
+async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_router() -> None:
+    store = LosesAnswers()
+    controller = await LinkController.open(store, now=lambda: 7)
+    mirrors = Mirrors(lambda: controller.image, ClusterImage, MirrorDirectory(), lambda link: True, 900)
+    controller.listeners.add(mirrors.on_records)
+    await controller.create_link("l", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="t", topic_id=UNBOUND, source_topic_id=None, partitions=1)
+    )
+    store.losing = True
+    with pytest.raises(StoreError):
+        await controller.bind_mirror("l", "t", TOPIC_ID)
+    store.losing = False
+    await controller.bind_mirror("l", "t", TOPIC_ID)  # again: it is there already
+    assert mirrors.by_id(TOPIC_ID) is not None
+    assert mirrors.by_name("t") is not None
+
+    await controller.establish(
+        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
+    served = mirrors.partition("l", T0)
+    assert served is not None
+    assert served.forwarding
+    store.losing = True
+    with pytest.raises(StoreError):
+        await controller.fail_partition("l", T0, "retention outran it")
+    store.losing = False
+    await controller.fail_partition("l", T0, "retention outran it")
+    served = mirrors.partition("l", T0)
+    assert served is not None
+    assert not served.forwarding
