@@ -24,7 +24,7 @@ from linker.target import TargetCluster
 from linker.tasks import together, together_by_key
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import BrokerError, LinkerError
+from wire.errors import BrokerError, ClusterUnreachable, LinkerError
 from wire.metadata.image import BrokerImage
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,9 @@ class ProducerIdGuard:
 
     async def _look(self) -> None:
         source = await self._sample_source()
+        if not source:
+            # A broker that has just started may name nobody, itself included.
+            raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
         self.source_highest = max(source.values())
         kept = self._controller.image.floors.get(self._link)
         wanted = plan(
