@@ -32,6 +32,16 @@ class Operations:
         self.deleted.append(name)
 
 
+class Asked:
+    """The target as a client: allows everything."""
+
+    async def connection(self, node_id: int | None) -> Any:
+        return SimpleNamespace(pick_version=lambda api, max_version: max_version)
+
+    async def call(self, api: str, fields: Any, *, timeout: float, version: int) -> Any:
+        return SimpleNamespace(topics=[])
+
+
 class Runtime:
     """As much of a LinkRuntime as the service asks."""
 
@@ -68,7 +78,9 @@ class Rig:
         self.image = ClusterImage()
         self.set_topic(TOPIC_ID)
         self.links = {"east": self.runtime}
-        target: Any = SimpleNamespace(image=self.image, operations=self.operations, broker_id=900)
+        target: Any = SimpleNamespace(
+            image=self.image, operations=self.operations, broker_id=900, cluster=Asked()
+        )
         fetcher: Any = self.runtime.fetcher
         source: Any = None
         self.runtime.bring_up = BringUp("east", source, target, controller, fetcher)  # type: ignore[attr-defined]
