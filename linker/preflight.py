@@ -7,7 +7,7 @@ Only questions are asked here: nothing is created, changed or remembered.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
@@ -17,7 +17,16 @@ from wire.errors import LinkerError, error_name
 
 TIMEOUT = 15.0
 #: AclOperation codes (org.apache.kafka.common.acl.AclOperation).
-READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS = 3, 4, 5, 7, 8, 9, 10
+READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = (
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
 _OPERATION_NAMES = {
     READ: "READ",
     WRITE: "WRITE",
@@ -26,9 +35,11 @@ _OPERATION_NAMES = {
     DESCRIBE: "DESCRIBE",
     CLUSTER_ACTION: "CLUSTER_ACTION",
     DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS",
+    ALTER_CONFIGS: "ALTER_CONFIGS",
 }
 _NOT_TOLD = -(1 << 31)
 _UNKNOWN_TOPIC = 3
+_TOPIC_AUTHORIZATION_FAILED = 29
 
 #: api -> least version the source must speak: Fetch v12 detects a source that lost data, Produce v9 is forwarded.
 SOURCE_NEEDS = {"fetch": 12, "produce": 9, "list_offsets": 4, "metadata": 9, "init_producer_id": 2}
@@ -83,7 +94,7 @@ async def check_target_rights(target: TargetCluster) -> list[Finding]:
     response = await target.cluster.call(
         "describe_cluster", {"include_cluster_authorized_operations": True}, timeout=TIMEOUT
     )
-    needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE)
+    needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS)
     return [
         Finding(
             "target rights",
@@ -96,11 +107,26 @@ async def check_target_rights(target: TargetCluster) -> list[Finding]:
     ]
 
 
-async def read_source_topics(
-    source: Cluster, topics: Sequence[str]
-) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
-    """(topics that exist, names that do not, findings about rights)."""
-    response = await source.call(
+async def check_mirror_rights(target: TargetCluster, topics: Collection[str]) -> list[Finding]:
+    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way."""
+    response = await _describe_topics(target.cluster, topics)
+    return [
+        Finding(
+            "target rights",
+            True,
+            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target",
+            "kafka-acls.sh --add --allow-principal User:<sidecar> "
+            f"--operation {_acl_flag(operation)} --topic {topic.name}",
+        )
+        for topic in response.topics
+        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+        if int(topic.error_code) == _TOPIC_AUTHORIZATION_FAILED
+        or (not int(topic.error_code) and not _allowed(int(topic.topic_authorized_operations), operation))
+    ]
+
+
+async def _describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
+    return await cluster.call(
         "metadata",
         {
             "topics": [{"name": topic} for topic in topics],
@@ -108,8 +134,15 @@ async def read_source_topics(
             "include_topic_authorized_operations": True,
         },
         timeout=TIMEOUT,
-        version=min(12, (await source.connection(None)).pick_version("metadata", max_version=12)),
+        version=(await cluster.connection(None)).pick_version("metadata", max_version=12),
     )
+
+
+async def read_source_topics(
+    source: Cluster, topics: Sequence[str]
+) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+    """(topics that exist, names that do not, findings about rights)."""
+    response = await _describe_topics(source, topics)
     missing: list[str] = []
     findings: list[Finding] = []
     described = {}
@@ -160,6 +193,11 @@ async def read_source_topics(
 
 def _flag(operation: int) -> str:
     """The operation as kafka-acls.sh takes it: ClusterAction, not CLUSTER_ACTION."""
+    return _OPERATION_NAMES[operation].title().replace("_", "")
+
+
+def _acl_flag(operation: int) -> str:
+    """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
     return _OPERATION_NAMES[operation].title().replace("_", "")
 
 

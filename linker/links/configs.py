@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from wire.cluster import Cluster
-from wire.errors import BrokerError
+from wire.errors import BrokerError, LinkerError
 
 _TOPIC, _BROKER = 2, 4
 _NOT_ALLOWED = frozenset({29, 31})  # TOPIC_ and CLUSTER_AUTHORIZATION_FAILED
@@ -25,6 +25,19 @@ BROKER_DEFAULTS = {
 }
 
 
+class ConfigsNotAllowed(LinkerError):
+    """The principal lacks DESCRIBE_CONFIGS; the message names the ACL."""
+
+    def __init__(self, cluster: str, resource_type: int, name: str) -> None:
+        resource, flag = (
+            ("Cluster", "--cluster") if resource_type == _BROKER else (f"topic {name}", f"--topic {name}")
+        )
+        super().__init__(
+            f"{cluster}: the principal lacks the right DESCRIBE_CONFIGS on {resource}; grant it with kafka-acls.sh --add "
+            f"--allow-principal User:<principal> --operation DescribeConfigs {flag}"
+        )
+
+
 class TopicConfigs(NamedTuple):
     """`effective` has every value, `overrides` those set on the topic itself."""
 
@@ -35,7 +48,7 @@ class TopicConfigs(NamedTuple):
 async def topic_configs(
     cluster: Cluster, topics: Collection[str], *, timeout: float
 ) -> dict[str, TopicConfigs]:
-    """Configs of each topic. BrokerError names the topic (the right DESCRIBE_CONFIGS on it is needed)."""
+    """Configs of each topic. Where one cannot be had the error names the topic."""
     found: dict[str, TopicConfigs] = {}
     for name, configs in (await _describe(cluster, _TOPIC, topics, None, timeout)).items():
         effective = {config.name: config.value for config in configs if config.value is not None}
@@ -76,15 +89,12 @@ async def _describe(
         timeout=timeout,
     )
     for result in response.results:
+        if int(result.error_code) in _NOT_ALLOWED:
+            raise ConfigsNotAllowed(cluster.name, resource_type, result.resource_name)
         if int(result.error_code):
             raise BrokerError(
                 int(result.error_code),
-                message=f"{cluster.name} does not tell the configs of {result.resource_name}"
-                + (
-                    " (the right DESCRIBE_CONFIGS is needed)"
-                    if int(result.error_code) in _NOT_ALLOWED
-                    else ""
-                ),
+                message=f"{cluster.name} does not tell the configs of {result.resource_name}",
                 api="describe_configs",
             )
     return {result.resource_name: list(result.configs) for result in response.results}

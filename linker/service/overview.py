@@ -147,6 +147,7 @@ class Overview(ServiceBase):
             findings += await preflight.check_target_rights(self._sidecar.target)
             mirrors = {m.topic: m for m in self._image.link_mirrors(link)}
             if mirrors:
+                findings += await preflight.check_mirror_rights(self._sidecar.target, sorted(mirrors))
                 topics, missing, more = await preflight.read_source_topics(runtime.source, sorted(mirrors))
                 findings += more
                 findings += [

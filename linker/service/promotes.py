@@ -20,6 +20,7 @@ from linker.admin.models import (
 from linker.admin.service import (
     IllegalState,
     NotReady,
+    PreflightFailed,
     PromoteNotFound,
 )
 from linker.links import status as view
@@ -45,6 +46,8 @@ class Promotes(ServiceBase):
         except refused.ControllerError as error:
             blockers.append(str(error))
         blockers += await self._grown(runtime, topics)
+        rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
+        blockers += [finding.detail for finding in rights]
         shown = []
         for topic in topics:
             mirror = self._image.mirrors[link, topic]
@@ -123,6 +126,10 @@ class Promotes(ServiceBase):
         grown = await self._grown(runtime, topics)
         if grown:
             raise IllegalState("; ".join(grown))
+        try:
+            preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
+        except preflight.PreflightError as error:
+            raise PreflightFailed(str(error)) from error
         try:
             job = await self._sidecar.controller.begin_promote(link, topics)
         except refused.Refused as error:
