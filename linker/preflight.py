@@ -100,7 +100,7 @@ async def check_target_rights(target: TargetCluster) -> list[Finding]:
             "target rights",
             True,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on Cluster at the target",
-            f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_flag(operation)} --cluster",
+            f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_acl_flag(operation)} --cluster",
         )
         for operation in needed
         if not _allowed(int(response.cluster_authorized_operations), operation)
@@ -169,7 +169,7 @@ async def read_source_topics(
                     True,
                     f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {name} at the source",
                     "kafka-acls.sh --add --allow-principal User:<link> "
-                    f"--operation {_flag(operation)} --topic {name}",
+                    f"--operation {_acl_flag(operation)} --topic {name}",
                 )
                 for operation in (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
                 if not _allowed(operations, operation)
@@ -189,11 +189,6 @@ async def read_source_topics(
             plan_configs(configs[name].overrides),
         )
     return found, missing, findings
-
-
-def _flag(operation: int) -> str:
-    """The operation as kafka-acls.sh takes it: ClusterAction, not CLUSTER_ACTION."""
-    return _OPERATION_NAMES[operation].title().replace("_", "")
 
 
 def _acl_flag(operation: int) -> str:
