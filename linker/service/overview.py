@@ -72,6 +72,12 @@ class Overview(ServiceBase):
     async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
         if sidecar_id != self._sidecar.target.broker_id:
             raise SidecarNotFound(sidecar_id)
+        unfinished = [
+            view.job_id(job) for job in self._image.jobs.values() if job.status is JobStatus.RUNNING
+        ]
+        if unfinished:
+            # After the hand-over it leads nothing any more, but configs may still have to be put back.
+            raise IllegalState(f"promote {unfinished[0]} is not over yet")
         actions = [
             Action(action="unregister broker", resource=str(sidecar_id), detail="from the target cluster"),
             Action(action="stop", resource=f"sidecar {sidecar_id}"),

@@ -167,6 +167,34 @@ async def test_hand_over_of_unknown_outcome(
     await scene.judge()
 
 
+async def test_hand_over_lost_with_the_controller(make_scene: MakeScene) -> None:
+    """The controller dies with the AlterPartition unread. Nobody can know that, so it is made stale before writes
+    are forwarded again."""
+    scene = await make_scene()
+    controller = scene.target.controllers[0]
+    before = await described(scene)
+    controller.pause()
+    try:
+        job = await scene.start_promote(fence_timeout_ms=3000)
+        await scene.reach(job, PromotePhase.VALIDATED)
+        await asyncio.sleep(0.5)  # it leaves
+    finally:
+        await controller.kill()
+        await asyncio.sleep(4.0)  # and the fence's time is over
+        await controller.start()
+    ended = await scene.settled(job)
+    assert ended.phase is PromotePhase.ABANDONED, ended
+    await brokers_back(scene.target)
+    await scene.wait_active()
+    await scene.acked_more()
+    for tp, state in (await described(scene)).items():
+        assert state.leader == scene.sidecar.spec.broker_id
+        assert [r.broker for r in state.replicas] == [r.broker for r in before[tp].replicas]
+    await scene.promoted()
+    await scene.acked_more()
+    await scene.judge()
+
+
 async def test_revoke_keeps_the_copies(make_scene: MakeScene) -> None:
     """What makes a sent hand-over stale: partition epochs go up, no replica is dropped, no follower starts over."""
     scene = await make_scene()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 
 import pytest
 import pytest_asyncio
@@ -127,14 +128,21 @@ async def test_killed_after_the_hand_over(
     start_sidecar: Callable[..., Awaitable[SidecarProcess]],
     unique_topic: Callable[[str], str],
 ) -> None:
-    """A right that was taken away keeps the configs from being put back: clients go on, and the next start ends it."""
+    """A right that is taken away keeps the configs from being put back: clients go on, and the next start ends it."""
     target = await start_cluster(name="target", brokers=1, controllers=1, properties=AUTHORIZED)
     async with scenes(source_cluster, target, start_sidecar, unique_topic) as make:
         scene = await make()
-        with without_alter_configs(target, scene.names[0]):
-            job = await scene.start_promote()
+        with ExitStack() as until_now, ExitStack() as afterwards:
+            until_now.enter_context(open_transaction(scene.source, scene.tps[0]))
+            job = await scene.start_promote()  # looks at the rights
+            await scene.reach(job, PromotePhase.CATCHING_UP, "a transaction is open at the source")
+            afterwards.enter_context(without_alter_configs(target, scene.names[0]))
+            until_now.close()
             await scene.reach(job, PromotePhase.HANDED_OVER, "putting the configs")
             await scene.acked_more()
+            refused = await scene.sidecar.run("sidecar", "leave", str(scene.sidecar.spec.broker_id))
+            assert refused.exit_code == 1
+            assert f"promote {job} is not over yet" in refused.errors
             await scene.sidecar.kill()
             assert scene.stored_phases() == {"HANDED_OVER"}
             await scene.sidecar.start()
