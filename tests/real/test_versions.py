@@ -1,0 +1,67 @@
+"""Other versions of Kafka than the newest, on either side: link, mirror, forward, promote."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.source_data import SourceFiller, SourceTopic
+from tests.real.harness_trouble import TroubleScene, linked_sidecar
+from tests.real.harness_zookeeper import ZooKeeperKafka
+from tests.real.test_bad_input import another, refuses_to_run
+
+pytestmark = pytest.mark.timeout(300)
+OLDEST_TARGET = "3.9.1"
+
+
+def topics(unique_topic: Callable[[str], str]) -> list[SourceTopic]:
+    """What the batches of a version may differ in."""
+    return [
+        SourceTopic(unique_topic("live"), 3, SourceFiller.history),
+        SourceTopic(unique_topic("mixed"), 6, SourceFiller.mixed),
+        SourceTopic(unique_topic("ledger"), 2, SourceFiller.transactions),
+    ]
+
+
+async def whole_way(scene: TroubleScene) -> None:
+    """A writer each for two of the topics, at the target before, while and after they are promoted."""
+    await scene.begin()
+    await scene.acked_more(100)
+    await scene.promoted()
+    await scene.acked_more(50)
+    verdict = await scene.judge()
+    assert verdict.acked > 300
+
+
+async def test_old_target(
+    source_cluster: KafkaCluster,
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    unique_topic: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """No cordon there, other versions of every inter-broker request, Produce without topic ids."""
+    target = await start_cluster(name="target", brokers=2, controllers=1, version=OLDEST_TARGET)
+    async with linked_sidecar(source_cluster, target, 900, tmp_path / "sidecar") as sidecar:
+        scene = TroubleScene(source_cluster, target, sidecar, topics(unique_topic))
+        try:
+            await whole_way(scene)
+        finally:
+            await scene.close()
+
+
+async def test_old_source(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Kafka 2.8 with ZooKeeper: fetched by topic name. As a target it is refused, and nothing is left there."""
+    async with ZooKeeperKafka(2, tmp_path / "old") as source:
+        async with another(tmp_path / "refused", source.bootstrap, 900) as process:
+            await refuses_to_run(process, "ZooKeeper mode", "KRaft")
+        async with linked_sidecar(source, target_cluster, 990, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
+            scene = TroubleScene(source, target_cluster, sidecar, topics(unique_topic))  # type: ignore[arg-type]
+            try:
+                await whole_way(scene)
+            finally:
+                await scene.close()
