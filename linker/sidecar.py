@@ -53,6 +53,7 @@ _COORDINATOR_TIMEOUT = 10.0
 _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
 _CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
+_LINK_RESTART = 5.0
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -176,7 +177,7 @@ class Sidecar:
                 broker_id=self.target.broker_id,
                 mirrors=self.mirrors,
                 image=lambda: self.target.image,
-                source=lambda link: self.links[link].source,
+                source=self._source,
                 local_log=lambda tp: self.copies(tp.topic, tp.partition),
                 followers=self.followers,
                 open_upstream=self._open_upstream,
@@ -277,6 +278,10 @@ class Sidecar:
         """Run a link of the controller's state."""
         if self._group is None:
             raise LinkerError("the sidecar is not running")
+        runtime = self.links[link.name] = self._link_runtime(link)
+        self._tasks[link.name] = self._group.create_task(self._run_link(runtime), name=f"link {link.name}")
+
+    def _link_runtime(self, link: Link) -> LinkRuntime:
         runtime = LinkRuntime(
             link,
             self.controller,
@@ -289,16 +294,42 @@ class Sidecar:
             link_brokers=self.link_brokers,
         )
         runtime.fence_at_start()
-        self.links[link.name] = runtime
-        self._tasks[link.name] = self._group.create_task(runtime.run(), name=f"link {link.name}")
+        return runtime
+
+    async def _run_link(self, runtime: LinkRuntime) -> None:
+        """Until cancelled. A link that ends by itself is shown with the reason and begins again from its durable state,
+        as it would in a new process; the other links go on.
+        """
+        before: str | None = None
+        while True:
+            try:
+                await runtime.run()
+            except Exception as error:
+                reason = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+                if isinstance(reason, LinkerError):
+                    runtime.trouble = str(reason)
+                    if runtime.trouble != before:
+                        log.warning("link %s cannot run: %s", runtime.name, reason)
+                else:
+                    runtime.trouble = f"internal error: {reason!r}; see the log"
+                    log.exception("link %s ended by a bug and begins again", runtime.name)
+                before = runtime.trouble
+            # Nothing fills the windows any more: who asks for a partition is told to come again.
+            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+            await asyncio.sleep(_LINK_RESTART)
+            link = self.controller.image.links.get(runtime.name)
+            if link is None:
+                return  # deleted; whoever did it takes the rest away
+            runtime = self.links[runtime.name] = self._link_runtime(link)
 
     async def stop_link(self, name: str) -> None:
         """End a link's work. Its state is the controller's business."""
-        runtime = self.links.pop(name, None)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        # Last, and without a wait in between: until here the router may ask for the link's source.
+        runtime = self.links.pop(name, None)
         if runtime is not None:
             runtime.fetcher.remove(list(runtime.fetcher.partitions))
 
@@ -329,6 +360,12 @@ class Sidecar:
         asyncio.get_running_loop().call_later(_ANSWER_GRACE, self._left.set)
 
     # --- for the router ------------------------------------------------------------------------------------------------
+
+    def _source(self, link: str) -> Cluster:
+        runtime = self.links.get(link)
+        if runtime is None:
+            raise LinkerError(f"link {link} does not exist any more")
+        return runtime.source
 
     def forwarding_refused(self, link: str, reason: str) -> None:
         """router.ports.RouterEvents"""

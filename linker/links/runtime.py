@@ -83,7 +83,15 @@ class LinkRuntime:
         self.controller = controller
         self.target = target
         self.router = router
-        self.source = source_cluster(link.name, dict(link.properties), rack)
+        #: Why the source cannot even be asked (a secret that is not there, say); `source` leads nowhere then.
+        self.unusable: LinkerError | None = None
+        try:
+            self.source = source_cluster(link.name, dict(link.properties), rack)
+        except LinkerError as error:
+            self.unusable = error
+            self.source = Cluster(
+                f"source {link.name}", (), ClientSecurity.from_properties({}), "kafka-linker"
+            )
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
         options = link.options
         self.fetcher = FetcherManager(
@@ -108,7 +116,9 @@ class LinkRuntime:
         #: The newest report of each running job, for status and API.
         self.progress: dict[int, PromoteProgress] = {}
         #: Why the link as a whole does not work; None when it does.
-        self.trouble: str | None = "the source was not reached yet"
+        self.trouble: str | None = (
+            "the source was not reached yet" if self.unusable is None else str(self.unusable)
+        )
         self.unavailable_since: float | None = time.monotonic()
         #: Counters of partitions that are not served any more.
         self.fetched_bytes = 0
@@ -121,7 +131,7 @@ class LinkRuntime:
 
     @property
     def forwards(self) -> bool:
-        return self.producer_ids.allowed
+        return self._verified.is_set() and self.producer_ids.allowed
 
     @property
     def source_available(self) -> bool:
@@ -132,7 +142,9 @@ class LinkRuntime:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Errors of the source are waited out; only bugs end it."""
+        """Until cancelled. Errors of the source are waited out; only bugs end it, and properties that lead nowhere."""
+        if self.unusable is not None:
+            raise self.unusable
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -145,6 +157,7 @@ class LinkRuntime:
                 await self._resume_promotes()
         finally:
             self._group = None
+            self._verified.clear()
             await self.source.close()
 
     def fence_at_start(self) -> None:

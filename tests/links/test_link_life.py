@@ -1,0 +1,128 @@
+"""One link's trouble is its own: the others run on, and it begins again from its durable state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.manager import LinkController
+from linker import sidecar as sidecar_module
+from linker.config import parse_config
+from linker.links.runtime import LinkRuntime
+from linker.sidecar import Sidecar
+from tests.controller.memory_store import MemoryStore
+from tests.fakes.cluster import FakeCluster
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+
+CONFIG = """
+sidecar:
+  broker.id: 900
+  listeners: ["PLAINTEXT://127.0.0.1:19092"]
+target:
+  bootstrap.servers: "127.0.0.1:1"
+"""
+
+
+class NoController:
+    async def allocate_producer_ids(self, *args: Any, **options: Any) -> None:
+        raise LinkerError("the target's controller is away")
+
+
+@contextlib.asynccontextmanager
+async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
+    """As far as links see it; cluster ids are the links' names."""
+    sidecar = Sidecar(parse_config(CONFIG, base=Path("/none"), environ={}))
+    sidecar.controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    metadata = SimpleNamespace(subscribe=lambda callback: lambda: None)
+    fences = SimpleNamespace(fence=lambda tps: None)
+    target: Any = SimpleNamespace(
+        broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController()
+    )
+    router: Any = SimpleNamespace(hub=SimpleNamespace(fences=fences), handed_over=lambda tps: None)
+    sidecar.target, sidecar.router = target, router
+    async with asyncio.TaskGroup() as group:
+        sidecar._group = group
+        for name, properties in links.items():
+            await sidecar.controller.create_link(name, name, properties)
+            sidecar.start_link(sidecar.controller.image.links[name])
+        try:
+            yield sidecar
+        finally:
+            for name in list(links):
+                await sidecar.stop_link(name)
+
+
+async def until_available(sidecar: Sidecar, name: str) -> None:
+    async with asyncio.timeout(5):
+        while not sidecar.links[name].source_available:
+            await asyncio.sleep(0.01)
+
+
+def properties(source: FakeCluster, **more: str) -> dict[str, str]:
+    (host, port), *_ = source.bootstrap
+    return {"bootstrap.servers": f"{host}:{port}", **more}
+
+
+async def test_a_secret_that_is_not_there_stops_only_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar_module, "_LINK_RESTART", 0.05)
+    async with FakeCluster(1, cluster_id="east") as east, FakeCluster(1, cluster_id="west") as west:
+        secret = tmp_path / "client.id"
+        async with a_sidecar(
+            east=properties(east, **{"client.id": f"${{file:{secret}}}"}), west=properties(west)
+        ) as sidecar:
+            await until_available(sidecar, "west")
+            broken = sidecar.links["east"]
+            assert not broken.source_available
+            assert not broken.forwards
+            assert "cannot read" in str(broken.trouble)
+            secret.write_text("app")
+            await until_available(sidecar, "east")
+            assert sidecar.links["east"].trouble is None
+
+
+async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar_module, "_LINK_RESTART", 0.2)
+    run = LinkRuntime.run
+    broken: list[LinkRuntime] = []
+
+    async def breaks_once(runtime: LinkRuntime) -> None:
+        if runtime.name == "east" and not broken:
+            broken.append(runtime)
+            raise ZeroDivisionError("a bug")
+        await run(runtime)
+
+    monkeypatch.setattr(LinkRuntime, "run", breaks_once)
+    async with (
+        FakeCluster(1, cluster_id="east") as east,
+        FakeCluster(1, cluster_id="west") as west,
+        a_sidecar(east=properties(east), west=properties(west)) as sidecar,
+    ):
+        await until_available(sidecar, "west")
+        other = sidecar.links["west"]
+        assert sidecar.links["east"] is broken[0]
+        assert not broken[0].source_available
+        assert "internal error: ZeroDivisionError('a bug')" in str(broken[0].trouble)
+        await until_available(sidecar, "east")
+        assert sidecar.links["east"] is not broken[0]
+        assert sidecar.links["west"] is other
+
+
+async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> None:
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
+        await until_available(sidecar, "east")
+        stopping = asyncio.create_task(sidecar.stop_link("east"))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        assert sidecar._source("east").name == "source east"
+        await stopping
+        with pytest.raises(LinkerError, match="link east"):
+            sidecar._source("east")
