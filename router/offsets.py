@@ -16,7 +16,7 @@ from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
 from router.ports import Mirror
 from wire import codec
-from wire.errors import LinkerError
+from wire.errors import LinkerError, WireError
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
@@ -64,11 +64,15 @@ class OffsetSession:
             if known is None:
                 self._authorizer.ask(topic, partial(self._when_authorized, exchange, topics, then))
                 return
-        self.hub.tasks.spawn(self._run(then), f"offsets for {self._connection.peer}")
+        self.hub.tasks.spawn(self._run(exchange, then), f"offsets for {self._connection.peer}")
 
-    @staticmethod
-    async def _run(then: Callable[[], Awaitable[None]]) -> None:
-        await then()
+    async def _run(self, exchange: Exchange, then: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await then()
+        except Exception:
+            # Answers leave in order: one that never comes would hold up everything behind it on the connection.
+            exchange.fail(WireError("offsets could not be looked up", peer=self._connection.peer))
+            raise
 
     async def _list_offsets(self, exchange: Exchange, request: Any) -> None:
         wanted = {

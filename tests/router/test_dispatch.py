@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from router.api_versions import SERVED, restrict
+from router.offsets import OffsetSession
 from tests.router.rig import Producer, Rig, eventually
 from wire import codec
 from wire.connection import Connection
@@ -207,3 +208,20 @@ async def test_byte_at_a_time() -> None:
         size = int.from_bytes(await asyncio.wait_for(reader.readexactly(4), 5), "big")
         assert (await reader.readexactly(size))[:4] == (5).to_bytes(4, "big")
         writer.close()
+
+
+async def test_a_look_up_that_breaks_ends_the_connection_instead_of_holding_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def breaks(*args: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(OffsetSession, "_look_up", breaks)
+    async with Rig() as rig:
+        rig.mirror("orders", 1)
+        client = await rig.client()
+        topics = [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+        with pytest.raises(ConnectionLost, match="closed"):
+            await client.call("list_offsets", {"replica_id": -1, "topics": topics}, timeout=5)
+        assert len(rig.loop_errors) == 1  # seen, and not swallowed
+        rig.loop_errors.clear()
