@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ class Sidecar:
         self.router: Router
         self.mirrors: Mirrors
         self.followers: FollowerServer
+        self._relay_security: ClientSecurity
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -124,6 +125,7 @@ class Sidecar:
             rack=settings.rack,
         )
         stack.push_async_callback(cluster.close)
+        self._relay_security = relay_security(properties)
         self.advertised = [
             AdvertisedListener(
                 one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol]
@@ -374,14 +376,7 @@ class Sidecar:
     async def _open_upstream(self, node: Node, security_protocol: str) -> Any:
         """A raw channel to a real broker for one client; whatever the client says is relayed on it."""
         channel = Channel()
-        context = None
-        if security_protocol.endswith("SSL"):
-            context = self.target.cluster.security.ssl_context()
-            if context is None:
-                raise ConnectionLost(
-                    f"broker {node.id} wants {security_protocol}, but the target section has no ssl.* properties",
-                    sent=False,
-                )
+        context = self._relay_security.ssl_context() if security_protocol.endswith("SSL") else None
         try:
             await asyncio.get_running_loop().create_connection(
                 lambda: channel,
@@ -397,6 +392,17 @@ class Sidecar:
                 peer=format_address(node.host, node.port),
             ) from error
         return channel
+
+
+def relay_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """TLS towards real brokers on behalf of clients: the sidecar's trust, never its keystore. With its own certificate
+    on these connections, every client would be the sidecar in the brokers' eyes."""
+    trusted = {
+        name: value
+        for name, value in properties.items()
+        if name.startswith("ssl.truststore.") or name == "ssl.endpoint.identification.algorithm"
+    }
+    return ClientSecurity.from_properties({**trusted, "security.protocol": "SSL"})
 
 
 def _make_directory(path: Path) -> None:

@@ -140,6 +140,7 @@ class Overview(ServiceBase):
         runtime = self._runtime(link)
         checks: list[Check] = []
         findings: list[preflight.Finding] = []
+        complete = False
         try:
             await runtime.source.connect(timeout=preflight.TIMEOUT)
             checks.append(
@@ -163,6 +164,7 @@ class Overview(ServiceBase):
                 if topics:
                     brokers = [broker.id for broker in self._brokers()]
                     findings += await preflight.check_configs(self._sidecar.target, topics, factors, brokers)
+            complete = True
         except LinkerError as error:
             checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
         guard = runtime.producer_ids
@@ -186,7 +188,7 @@ class Overview(ServiceBase):
             Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)
             for topic, trouble in runtime.bring_up.trouble.items()
         ]
-        if not findings:
+        if complete and not findings:
             checks.append(
                 Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")
             )

@@ -178,8 +178,8 @@ class Registration:
             )
             text += f" by a {'fenced' if existing.fenced else 'live'} broker at {where}"
         return (
-            f"{text}; choose another broker.id, or if that broker is gone for good remove it with "
-            f"kafka-cluster.sh unregister --id {self.broker_id}"
+            f"{text}; choose another broker.id, or if that broker is gone for good and no partition names it any more, "
+            f"remove it with kafka-cluster.sh unregister --id {self.broker_id}"
         )
 
     async def _register_once(self, timeout: float) -> tuple[int, int]:
