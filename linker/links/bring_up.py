@@ -220,7 +220,26 @@ class BringUp:
             what = "deleted" if found is None else "deleted and created again"
             await self._fail(open_states, f"the mirror topic was {what} at the target")
             return None
+        await self._fail_led_by_others(open_states, found)
         return found
+
+    async def _fail_led_by_others(self, states: Iterable[PartitionState], topic: TopicImage) -> None:
+        """An unclean election that somebody forced made a real broker leader: what is written there is not at the
+        source, and nothing that is copied from there on would be the same log.
+        """
+        ours = {self._target.broker_id, *self._controller.image.identities}
+        for state in states:
+            partition = topic.partitions.get(state.partition)
+            if (
+                state.phase in PROMOTING
+                or partition is None
+                or partition.leader < 0
+                or partition.leader in ours
+            ):
+                continue
+            await self._fail(
+                [state], f"broker {partition.leader} of the target was elected its leader, without a promote"
+            )
 
     def _ours(self, topic: TopicImage) -> bool:
         """Made by a run of ours that ended before it could note the id: on the link broker alone, never copied."""

@@ -1,0 +1,65 @@
+"""What somebody did to a mirror's topic at the target is seen, and said."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import MirrorTopic
+from linker.links.bring_up import BringUp
+from tests.controller.memory_store import MemoryStore
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+T0 = TopicPartition("orders", 0)
+TOPIC_ID = b"m" * 16
+
+
+@pytest.mark.parametrize(
+    ("leader", "phase", "after"),
+    [
+        (900, Phase.ACTIVE, Phase.ACTIVE),
+        (-1, Phase.ACTIVE, Phase.ACTIVE),
+        (1, Phase.ACTIVE, Phase.FAILED),
+        (1, Phase.CATCHING_UP, Phase.CATCHING_UP),
+    ],
+)
+async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
+    leader: int, phase: Phase, after: Phase
+) -> None:
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("east", "cluster", {})
+    mirror = MirrorTopic(
+        link="east",
+        topic="orders",
+        topic_id=TOPIC_ID,
+        source_topic_id=None,
+        partitions=1,
+        target_replicas=((1, 2),),
+    )
+    await controller.create_mirror(mirror)
+    await controller.establish(
+        "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
+    if phase is not Phase.ACTIVE:
+        await controller.advance("east", [T0], phase)
+    image = ClusterImage()
+    partition = PartitionImage(0, (1, 2, 900), (max(leader, 1),), (1, 2), (900,), leader, 4, 9)
+    image.topics_by_name["orders"] = image.topics_by_id[TOPIC_ID] = TopicImage(
+        TOPIC_ID, "orders", {0: partition}
+    )
+    removed: list[TopicPartition] = []
+    target: Any = SimpleNamespace(broker_id=900, image=image)
+    fetcher: Any = SimpleNamespace(partitions={T0: None}, remove=removed.extend)
+    source: Any = None
+    await BringUp("east", source, target, controller, fetcher).complete("orders")
+    state = controller.image.partitions["east", T0]
+    assert state.phase is after
+    assert removed == ([T0] if after is Phase.FAILED else [])
+    if after is Phase.FAILED:
+        assert "broker 1 of the target was elected" in str(state.reason)
