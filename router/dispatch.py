@@ -209,6 +209,7 @@ def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
     def answered(reply: memoryview) -> None:
         if len(reply) >= at + 2 and bytes(reply[at : at + 2]) == b"\0\0":
             session.authenticated = True
+            session.connection.logged_in()
         exchange.reply([len(reply).to_bytes(4, "big"), reply])
 
     session.upstream.send(exchange.frame, answered)

@@ -67,6 +67,10 @@ class FrameReader:
         #: Set once the stream is beyond repair; frames before the bad one were still handed out.
         self.error: MalformedFrame | None = None
 
+    def set_max_frame(self, max_frame: int) -> None:
+        """From the next frame on."""
+        self._max_frame = max_frame
+
     @property
     def partial(self) -> bool:
         """Whether the stream stands inside a frame."""

@@ -37,6 +37,9 @@ class ListenerLimits:
     """Bounds of one connection."""
 
     max_frame: int = 110 * 1024 * 1024
+    #: On SASL listeners, until the handler says that the peer is known: what strangers send is kept, too. As Kafka's
+    #: own sasl.server.max.receive.size.
+    max_frame_before_login: int = 512 * 1024
     max_pipelined: int = 32
     write_high_water: int = 4 * 1024 * 1024
     #: Without a whole request for that long a connection with nothing open is closed; half a request does not
@@ -104,7 +107,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._owner = listener
         self._limits = listener.limits
-        self._reader = FrameReader(self._limits.max_frame, min_frame=_MIN_REQUEST, commit_max=_COMMIT_MAX)
+        limit = self._limits.max_frame
+        if listener.info.security_protocol.startswith("SASL_"):
+            limit = min(limit, self._limits.max_frame_before_login)
+        self._reader = FrameReader(limit, min_frame=_MIN_REQUEST, commit_max=_COMMIT_MAX)
         self._open: deque[Exchange] = deque()
         self._backlog: deque[memoryview] = deque()
         self._transport: asyncio.Transport | None = None
@@ -123,6 +129,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.local: dict[str, Any] = {}
 
     # --- for handlers ---------------------------------------------------------------------------------------
+
+    def logged_in(self) -> None:
+        """The peer has proved who it is: it may send frames of any size that the listener takes."""
+        self._reader.set_max_frame(self._limits.max_frame)
 
     def pause_reading(self) -> None:
         """Take no further requests until resume_reading was called as often."""

@@ -27,11 +27,15 @@ def answer(exchange: Exchange, payload: bytes = b"") -> list[bytes]:
     return [struct.pack(">ii", 4 + len(payload), exchange.header.correlation_id), payload]
 
 
+PLAINTEXT = ListenerInfo("CLIENTS", "PLAINTEXT")
+
+
 @asynccontextmanager
 async def listening(
-    handler: Callable[[Exchange], None], limits: ListenerLimits | None = None
+    handler: Callable[[Exchange], None],
+    limits: ListenerLimits | None = None,
+    info: ListenerInfo = PLAINTEXT,
 ) -> AsyncIterator[Listener]:
-    info = ListenerInfo("CLIENTS", "PLAINTEXT")
     listener = await start_listener("127.0.0.1", 0, info, ListenerSecurity.plaintext(), handler, limits)
     try:
         yield listener
@@ -215,6 +219,26 @@ async def test_an_announced_frame_costs_nothing_until_it_comes() -> None:
         large = connection._reader._large
         assert large is not None
         assert len(large) <= 1 << 16
+
+
+async def test_strangers_may_send_little_on_a_sasl_listener() -> None:
+    def handler(exchange: Exchange) -> None:
+        exchange.connection.logged_in()
+        exchange.reply(answer(exchange))
+
+    limits = ListenerLimits(max_frame_before_login=1000)
+    secured = ListenerInfo("CLIENTS", "SASL_PLAINTEXT")
+    async with listening(handler, limits, info=secured) as listener:
+        async with client(listener) as stranger:
+            stranger.writer.write(request(1, bytes(1001)))
+            assert await stranger.is_closed()
+        async with client(listener) as known:
+            for number, size in ((1, 10), (2, 1001)):
+                known.writer.write(request(number, bytes(size)))
+                assert (await known.reply())[0] == number
+    async with listening(handler, limits) as listener, client(listener) as anybody:
+        anybody.writer.write(request(1, bytes(1001)))
+        assert (await anybody.reply())[0] == 1
 
 
 async def test_a_large_request_arrives_whole() -> None:
