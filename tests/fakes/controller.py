@@ -388,17 +388,27 @@ class FakeController:
                 code = 3 if known is None else 0
                 if known is not None and part.replicas is None:
                     code = 0 if known.adding else 85
+                    if known.adding:
+                        self.quorum.change(
+                            topic.name,
+                            part.partition_index,
+                            replicas=[r for r in known.replicas if r not in known.adding],
+                            adding_replicas=[],
+                            removing_replicas=[],
+                        )
                 elif known is not None:
                     target = list(part.replicas)
                     adding = [r for r in target if r not in known.replicas]
                     removing = [r for r in known.replicas if r not in target]
-                    self.quorum.change(
-                        topic.name,
-                        part.partition_index,
-                        replicas=target + removing,
-                        adding_replicas=adding,
-                        removing_replicas=removing,
-                    )
+                    # As changePartitionReassignment: an empty list leaves what was there.
+                    changes = {
+                        "replicas": target + removing if target + removing != known.replicas else None,
+                        "adding_replicas": adding,
+                        "removing_replicas": removing,
+                    }
+                    changes = {name: value for name, value in changes.items() if value}
+                    if changes:
+                        self.quorum.change(topic.name, part.partition_index, **changes)
                 results.append({"partition_index": part.partition_index, "error_code": code})
             answers.append({"name": topic.name, "partitions": results})
         return {"responses": answers}

@@ -1,0 +1,331 @@
+"""The ports of a promote: what they read is what the clusters say, and making a hand-over stale never undoes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller.alignment import ReplicaPosition, SourceEnd
+from controller.handover import plan_hand_over
+from linker.links.promote_ports import (
+    FetcherProgress,
+    ListedSourceEnds,
+    TailBatches,
+    TargetHandOver,
+    TopicConfigs,
+)
+from linker.target import AdvertisedListener, Identity, TargetCluster
+from tests.fakes import FakeCluster
+from tests.fakes.controller import SILENCE, FakeController
+from tests.fakes.quorum import FakeQuorum
+from wire.cluster import Cluster
+from wire.errors import BrokerError, ConnectionLost, LinkerError
+from wire.security import ClientSecurity
+from wire.types import TopicPartition, parse_bootstrap
+
+OWN = 900
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def client(fake: FakeCluster, name: str) -> Cluster:
+    return Cluster(name, parse_bootstrap(fake.bootstrap_servers), ClientSecurity.plaintext(), "test")
+
+
+# --- progress
+
+
+def copy(
+    replicas: tuple[int, ...], offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = True
+) -> Any:
+    followers = {
+        broker: SimpleNamespace(fetch_offset=at, broker_epoch=10 + broker) for broker, at in offsets.items()
+    }
+    return SimpleNamespace(
+        spec=SimpleNamespace(target_replicas=replicas),
+        followers=followers,
+        high_watermark=end,
+        log_start_offset=start,
+        loaded=loaded,
+    )
+
+
+def progress(**copies: Any) -> FetcherProgress:
+    fetcher: Any = SimpleNamespace(
+        partitions={TopicPartition("orders", int(name[1:])): c for name, c in copies.items()}
+    )
+    return FetcherProgress(fetcher)
+
+
+def test_the_slowest_replica_is_the_lag() -> None:
+    assert progress(p0=copy((1, 2), {1: 10, 2: 7}, end=12)).lag([T0]) == {T0: 5}
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        copy((1, 2), {1: 10}, end=12),  # broker 2 was not heard of
+        copy((1, 2), {1: 10, 2: -1}, end=12),  # it came, but has not said where it is
+        copy((1, 2), {1: 12, 2: 12}, end=12, loaded=False),  # the source was not read yet
+        copy((), {}, end=12),
+    ],
+)
+def test_a_lag_that_is_not_known_is_none_and_not_zero(unknown: Any) -> None:
+    assert progress(p0=unknown).lag([T0, T1]) == {T0: None, T1: None}
+
+
+def test_what_retention_took_is_not_missing() -> None:
+    assert progress(p0=copy((1,), {1: 0}, end=100, start=100)).lag([T0]) == {T0: 0}
+
+
+def test_positions_leave_out_who_has_not_said_where_it_is() -> None:
+    found = progress(p0=copy((1, 2), {1: 10, 2: -1}, end=12)).positions([T0, T1])
+    assert found == {T0: {1: ReplicaPosition(10, 11)}}
+
+
+async def test_waiting_for_progress_ends_with_the_predicate_or_the_time() -> None:
+    one = copy((1,), {1: 3}, end=5)
+    port = progress(p0=one)
+    asyncio.get_running_loop().call_later(0.02, lambda: setattr(one.followers[1], "fetch_offset", 5))
+    assert await port.wait_until([T0], lambda: port.lag([T0])[T0] == 0, timeout=5)
+    assert not await port.wait_until([T0], lambda: False, timeout=0.02)
+
+
+# --- the source's ends
+
+
+@pytest_asyncio.fixture
+async def source() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=2) as fake:
+        fake.add_topic("orders", partitions=2)
+        yield fake
+
+
+async def test_the_three_ends_are_told_apart(source: FakeCluster) -> None:
+    for _ in range(5):
+        source.add("orders", 0)
+    source.partition("orders", 0).log.high_watermark = 4
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        ends = await ListedSourceEnds(cluster).ends([T0, T1], timeout=5)
+    finally:
+        await cluster.close()
+    assert ends == {T0: SourceEnd(5, 4, 4), T1: SourceEnd(0, 0, 0)}
+
+
+async def test_an_end_that_is_refused_names_the_partition(source: FakeCluster) -> None:
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        source.inject("list_offsets", error=29, times=3)  # TOPIC_AUTHORIZATION_FAILED
+        with pytest.raises(LinkerError, match="orders-0"):
+            await ListedSourceEnds(cluster).ends([T0], timeout=5)
+    finally:
+        await cluster.close()
+
+
+# --- tails
+
+
+@pytest_asyncio.fixture
+async def replicas() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=2) as fake:
+        fake.add_topic("orders", partitions=2)
+        yield fake
+
+
+async def compare(
+    source: FakeCluster, target: FakeCluster, ends: dict[TopicPartition, int], start: int = 0
+) -> Any:
+    """The check of a mirror whose replicas are on nodes 1 and 2 of the target."""
+    ours, theirs = client(source, "source"), client(target, "target")
+    fetcher: Any = SimpleNamespace(
+        partitions={tp: copy(tuple(target.brokers), {}, end=end, start=start) for tp, end in ends.items()}
+    )
+    cluster: Any = SimpleNamespace(cluster=theirs)
+    try:
+        await ours.connect()
+        await theirs.connect()
+        await ours.refresh(["orders"])
+        return await TailBatches(ours, cluster, fetcher).check(ends, timeout=2)
+    finally:
+        await ours.close()
+        await theirs.close()
+
+
+async def test_equal_tails(source: FakeCluster, replicas: FakeCluster) -> None:
+    for fake in (source, replicas):
+        fake.add("orders", 0, [b"one", b"two"])
+    assert await compare(source, replicas, {T0: 2, T1: 0}) == {}
+
+
+async def test_another_last_batch_is_named(source: FakeCluster, replicas: FakeCluster) -> None:
+    source.add("orders", 0, [b"one", b"two"])
+    replicas.add("orders", 0, [b"one", b"six"])
+    differing = await compare(source, replicas, {T0: 2})
+    assert set(differing) == {T0}
+    assert "the source ends with" in differing[T0]
+
+
+async def test_nothing_is_compared_where_everything_was_deleted(
+    source: FakeCluster, replicas: FakeCluster
+) -> None:
+    assert await compare(source, replicas, {T0: 7}, start=7) == {}
+
+
+# --- the hand-over
+
+
+@pytest_asyncio.fixture
+async def quorum() -> AsyncIterator[FakeQuorum]:
+    fake = FakeQuorum()
+    for broker in (1, 2, 3):
+        fake.add_broker(broker)
+    async with FakeController(fake, 0):
+        yield fake
+
+
+@pytest_asyncio.fixture
+async def target(quorum: FakeQuorum) -> AsyncIterator[TargetCluster]:
+    async def save(identity: Identity) -> None:
+        pass
+
+    security = ClientSecurity.plaintext()
+    member = TargetCluster(
+        Cluster("target", [quorum.nodes[0].address], security, "test", connect_timeout=2),
+        controller_security=security,
+        identity=Identity.create(OWN),
+        save=save,
+        listeners=[AdvertisedListener("PLAINTEXT", "sidecar.example", 19092, 0)],
+        heartbeat_interval=0.1,
+    )
+    task = asyncio.ensure_future(member.run())
+    try:
+        await member.join(5)
+        await member.serve(5)
+        yield member
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await member.close()
+        await member.cluster.close()
+
+
+async def open_mirror(target: TargetCluster, replicas: list[int]) -> TargetHandOver:
+    """orders-0, led by the link broker, on its way to the replicas."""
+    await target.operations.create_mirror_topic(
+        "orders", {0: [OWN]}, {"unclean.leader.election.enable": "false"}
+    )
+    await target.operations.reassign({T0: replicas})
+    await target.metadata.caught_up(5)
+    return TargetHandOver(target, lambda: frozenset({OWN}))
+
+
+def items(port: TargetHandOver, target: TargetCluster) -> list[Any]:
+    topic = target.image.topics_by_name["orders"]
+    return list(plan_hand_over(port.image(), {T0: topic.id}, port.link_brokers(), OWN).items.values())
+
+
+def state(target: TargetCluster) -> Any:
+    return target.image.topics_by_name["orders"].partitions[0]
+
+
+@pytest.mark.parametrize("replicas", [[1, 2, 3], [3, 1], [2]])
+async def test_a_revoke_makes_a_sent_hand_over_stale_and_changes_nothing_else(
+    target: TargetCluster, replicas: list[int]
+) -> None:
+    port = await open_mirror(target, replicas)
+    sent = items(port, target)
+    before = state(target)
+    await port.revoke([T0], timeout=5)
+    await target.metadata.caught_up(5)
+    after = state(target)
+    assert after.partition_epoch > before.partition_epoch
+    assert (after.replicas, after.isr, after.leader, after.leader_epoch) == (
+        before.replicas,
+        before.isr,
+        before.leader,
+        before.leader_epoch,
+    )
+    assert (set(after.adding), after.removing) == (set(before.adding), before.removing)
+    assert await port.alter_partition(sent, timeout=5) == {T0: 95}
+    assert await port.alter_partition(items(port, target), timeout=5) == {T0: 108}, "the next one is as good"
+
+
+@pytest.mark.parametrize("replicas", [[1, 2, 3], [3, 1], [2]])
+async def test_a_revoke_that_comes_after_the_hand_over_leaves_it_alone(
+    quorum: FakeQuorum, target: TargetCluster, replicas: list[int]
+) -> None:
+    port = await open_mirror(target, replicas)
+    controller = quorum.nodes[0]
+
+    def land(request: Any) -> None:
+        """The AlterPartition, read only now: all that was sent before the reassignment is carried out before it."""
+        del controller.hooks["alter_partition_reassignments"]
+        quorum.change(
+            "orders",
+            0,
+            replicas=replicas,
+            isr=replicas,
+            adding_replicas=[],
+            removing_replicas=[],
+            leader=replicas[0],
+        )
+
+    controller.hooks["alter_partition_reassignments"] = land
+    await port.revoke([T0], timeout=5)
+    await target.metadata.caught_up(5)
+    after = state(target)
+    assert after.leader == replicas[0]
+    assert list(after.replicas) == replicas
+    assert not after.adding
+
+
+async def test_revoking_what_is_gone_asks_nobody(quorum: FakeQuorum, target: TargetCluster) -> None:
+    port = TargetHandOver(target, lambda: frozenset({OWN}))
+    await port.revoke([T0], timeout=5)
+    assert quorum.nodes[0].seen["alter_partition_reassignments"] == 0
+
+
+async def test_no_answer_to_an_alter_partition_is_an_unknown_outcome_and_it_is_sent_once(
+    quorum: FakeQuorum, target: TargetCluster
+) -> None:
+    port = await open_mirror(target, [1, 2])
+    quorum.nodes[0].hooks["alter_partition"] = lambda request: SILENCE
+    with pytest.raises(ConnectionLost) as lost:
+        await port.alter_partition(items(port, target), timeout=0.2)
+    assert lost.value.sent
+    assert quorum.nodes[0].seen["alter_partition"] == 1
+
+
+async def test_waiting_for_the_image_says_false_when_the_time_is_over(target: TargetCluster) -> None:
+    port = TargetHandOver(target, lambda: frozenset({OWN}))
+    assert not await port.wait_until(lambda image: False, timeout=0.05)
+    assert await port.wait_until(lambda image: OWN in image.brokers, timeout=0.05)
+
+
+async def test_configs_are_set_and_taken_away(target: TargetCluster) -> None:
+    await open_mirror(target, [1])
+    port = TopicConfigs(target)
+    for _ in range(2):  # after a crash it is done once more
+        await port.restore(
+            "orders", {"unclean.leader.election.enable": None, "retention.ms": "1000"}, timeout=5
+        )
+    assert target.operations.topic_overrides("orders") == {"retention.ms": "1000"}
+
+
+async def test_a_config_that_is_refused_is_an_error(quorum: FakeQuorum, target: TargetCluster) -> None:
+    await open_mirror(target, [1])
+    quorum.nodes[0].hooks["incremental_alter_configs"] = lambda request: {
+        "responses": [
+            {"resource_type": 2, "resource_name": "orders", "error_code": 29, "error_message": None}
+        ]
+    }
+    with pytest.raises(LinkerError, match="ALTER_CONFIGS") as refused:
+        await TopicConfigs(target).restore("orders", {"retention.ms": "1"}, timeout=5)
+    assert not isinstance(refused.value, BrokerError) or not refused.value.retriable
