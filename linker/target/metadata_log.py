@@ -92,7 +92,8 @@ class MetadataLog:
         self._channel = channel
         self._cluster_id: str | None = None
         self.image = ClusterImage()
-        self._tail = UncommittedTail()  # continues the image
+        self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
+        self._replacement: ClusterImage | None = None
         self.quorum_epoch = 0
         self.high_watermark = -1
         self.last_contact = float("-inf")
@@ -306,15 +307,24 @@ class MetadataLog:
     def _replay_committed(self) -> None:
         """Replay what has come below the high watermark."""
         ready = self._tail.take_committed(self.high_watermark)
-        if not ready:
+        image = self.image if self._replacement is None else self._replacement
+        touched: frozenset[TopicId] = frozenset()
+        if ready:
+            try:
+                touched = replay_batches(image, ready)
+            except WireError as error:
+                # A committed record that cannot be read is a change of the cluster that would be missed.
+                raise MetadataLogFailed(
+                    f"{self._channel.cluster_name}: the metadata log cannot be read: {error}"
+                ) from error
+        if self._replacement is not None:
+            if not 0 <= self.high_watermark <= self._tail.committed_offset:
+                return
+            touched = frozenset(self.image.topics_by_id) | frozenset(self._replacement.topics_by_id)
+            self.image.adopt(self._replacement)
+            self._replacement = None
+        elif not ready:
             return
-        try:
-            touched = replay_batches(self.image, ready)
-        except WireError as error:
-            # A committed record that cannot be read is a change of the cluster that would be missed.
-            raise MetadataLogFailed(
-                f"{self._channel.cluster_name}: the metadata log cannot be read: {error}"
-            ) from error
         self._publish(touched)
 
     def _publish(self, touched: frozenset[TopicId]) -> None:
@@ -334,11 +344,10 @@ class MetadataLog:
             end_offset,
             epoch,
         )
-        touched = frozenset(self.image.topics_by_id)
-        self.image.reset()
+        # Aside: an image that is half replayed says of every other topic that it was deleted.
+        self._replacement = ClusterImage()
         self._tail.reset(0, 0)
         self.high_watermark = -1
-        self._publish(touched)
 
     # --- snapshots ------------------------------------------------------------------------------------------
 
@@ -358,8 +367,12 @@ class MetadataLog:
                 f"{self._channel.cluster_name}: the metadata snapshot {end_offset}-{epoch} cannot be read: "
                 f"{error}"
             ) from error
+        replacing = self._replacement is not None
         touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
-        self.image.adopt(fresh)
+        if replacing:
+            self._replacement = fresh  # the log goes on behind it
+        else:
+            self.image.adopt(fresh)
         self._tail.reset(end_offset, epoch)
         self.high_watermark = max(self.high_watermark, end_offset)
         self.snapshots_loaded += 1
@@ -371,8 +384,9 @@ class MetadataLog:
             len(data),
             (time.monotonic() - started) * 1000,
         )
-        self._publish(touched)
-        self._wake()
+        if not replacing:
+            self._publish(touched)
+            self._wake()
 
     async def _fetch_snapshot(self, end_offset: int, epoch: int) -> bytes:
         """All bytes of one snapshot (KIP-630); positions may lie inside a batch."""

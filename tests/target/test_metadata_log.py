@@ -88,6 +88,26 @@ async def test_committed_records_that_were_lost_start_a_new_replay(
     await eventually(lambda: level(member) == 2)
 
 
+async def test_nobody_sees_the_new_replay_before_it_is_whole(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    """A topic that is missing for a moment would be a mirror that was deleted at the target."""
+    await member.operations.create_mirror_topic("t", {0: [900]}, {})
+    await member.metadata.caught_up(5)
+    seen: list[bool] = []
+    member.metadata.subscribe(lambda image, touched: seen.append("t" in image.topics_by_name))
+    end = quorum.next_offset
+    quorum.append_values([feature(7)])
+    await eventually(lambda: level(member) == 7)
+    quorum.truncate(end)
+    quorum.elect(0)
+    await eventually(lambda: level(member) == 0)
+    quorum.append_values([feature(2)])
+    await eventually(lambda: level(member) == 2)
+    assert len(seen) >= 3
+    assert all(seen)
+
+
 async def test_starts_from_a_snapshot(quorum: FakeQuorum, make_member: Callable[..., Member]) -> None:
     quorum.append_values([feature(3)])
     topic = bytes(15) + b"\x07"
