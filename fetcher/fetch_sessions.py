@@ -102,6 +102,8 @@ class Session:
             for index in indexes:
                 gone = self.partitions.pop((key, index), None)
                 if gone is not None:
+                    if gone.progress is not None and gone.progress.session is self:
+                        gone.progress.session = None  # the session goes on, but no longer asks for this
                     gone.bind(None)
                     self.dirty.pop(gone, None)
         return named

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.image import ControllerImage
-from controller.phases import PROMOTING, Phase, shown_state
+from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import JobStatus, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from controller.state import PromoteJob as Job
@@ -31,6 +31,9 @@ from linker.admin.models import (
 )
 from linker.links.runtime import LinkRuntime
 
+#: A follower asks every half second; one that does not for so long is down, or the partition has failed there.
+_SILENT = 30.0
+
 
 def moment(wall_ms: int) -> datetime:
     return datetime.fromtimestamp(wall_ms / 1000, UTC)
@@ -42,6 +45,8 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
     shown = MirrorState(shown_state(state.phase, source_available=available).value)
     if shown is MirrorState.ACTIVE:
         copy = runtime.fetcher.partitions.get(state.tp)
+        if copy is not None and copy.failed is not None:
+            return MirrorState.FAILED  # and on its way to the store
         if copy is None or any(replica not in copy.followers for replica in copy.spec.target_replicas):
             return MirrorState.LINKING
     return shown
@@ -51,11 +56,27 @@ def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
     if state.failure or state.reason:
         return state.failure or state.reason
     copy = runtime.fetcher.partitions.get(state.tp)
-    if copy is not None and copy.trouble is not None:
-        return copy.trouble
+    if copy is not None and (copy.failed or copy.trouble) is not None:
+        return copy.failed or copy.trouble
     return (
-        runtime.trouble or runtime.bring_up.trouble.get(state.topic) or runtime.watch.grown.get(state.topic)
+        runtime.trouble
+        or runtime.bring_up.trouble.get(state.topic)
+        or runtime.watch.grown.get(state.topic)
+        or (None if copy is None else _silent_replica(copy))
     )
+
+
+def _silent_replica(copy: MirrorPartition) -> str | None:
+    now = time.monotonic()
+    for replica in copy.spec.target_replicas:
+        follower = copy.followers.get(replica)
+        silent = 0.0 if follower is None else now - follower.last_fetch_monotonic
+        if silent > _SILENT:
+            return (
+                f"broker {replica} has not asked for it for {silent:.0f} s: it is down, or the partition has failed "
+                "there (see that broker's log)"
+            )
+    return None
 
 
 def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
@@ -130,7 +151,7 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     states = runtime.controller.image.topic_partitions(mirror.link, mirror.topic)
     shown = [partition_state(runtime, state) for state in states]
     worst = worst_state(shown, default=MirrorState.LINKING)
-    lags = [partition_lag(runtime, state) for state in states]
+    lags = [partition_lag(runtime, state) for state in states if state.phase not in ENDED]
     known = [lag.lag for lag in lags if lag.lag is not None]
     times = [lag.lag_ms for lag in lags if lag.lag_ms is not None]
     reason = next(
@@ -150,7 +171,7 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
         state=worst,
         reason=reason,
         partitions=mirror.partitions,
-        lag=sum(known) if len(known) == len(lags) else None,
+        lag=sum(known) if lags and len(known) == len(lags) else None,
         max_lag=max(known) if known else None,
         lag_ms=max(times) if times else None,
     )

@@ -1,0 +1,79 @@
+"""A state that is shown is true: what the store does not know yet counts as well."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from controller.phases import Phase
+from controller.state import MirrorPartition as PartitionState
+from fetcher.fetch_sessions import Session
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.spec import MirrorSpec
+from linker.admin.models import MirrorState
+from linker.links.status import partition_reason, partition_state
+from wire.fetch import FetchPartition, FetchRequest
+from wire.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+TOPIC_ID = b"i" * 16
+STATE = PartitionState(link="l", topic="t", partition=0, phase=Phase.ACTIVE, since=0, controller_epoch=1)
+
+
+def copy_with_followers(now: float) -> MirrorPartition:
+    spec = MirrorSpec(
+        link="l",
+        topic="t",
+        partition=0,
+        topic_id=TOPIC_ID,
+        source_topic_id=None,
+        session_epoch=3,
+        start_offset=0,
+        target_replicas=(1, 2),
+    )
+    nobody: Any = SimpleNamespace(failed=lambda tp, reason: None)
+    copy = MirrorPartition(spec, nobody, nobody)
+    for replica in (1, 2):
+        copy.follower_fetched(replica, 10, 0, now)
+    return copy
+
+
+def runtime_of(copy: MirrorPartition) -> Any:
+    return SimpleNamespace(
+        source_available=True,
+        trouble=None,
+        events=SimpleNamespace(unavailable={}),
+        fetcher=SimpleNamespace(partitions={T0: copy}),
+        bring_up=SimpleNamespace(trouble={}),
+        watch=SimpleNamespace(grown={}),
+    )
+
+
+def test_a_failure_is_shown_before_it_is_in_the_store() -> None:
+    copy = copy_with_followers(time.monotonic())
+    runtime = runtime_of(copy)
+    assert partition_state(runtime, STATE) is MirrorState.ACTIVE
+    assert partition_reason(runtime, STATE) is None
+    copy.fail("retention outran it")
+    assert partition_state(runtime, STATE) is MirrorState.FAILED
+    assert partition_reason(runtime, STATE) == "retention outran it"
+
+
+def test_a_broker_that_stopped_asking_for_the_partition_is_named() -> None:
+    """Its session goes on: the partition has failed there, and is asked for no more."""
+    now = time.monotonic()
+    copy = copy_with_followers(now - 60)
+    runtime = runtime_of(copy)
+    copy.followers[1].last_fetch = now
+    session = Session(7, 2, True, now - 60)
+    asked = FetchPartition(0, 3, 10, 3, 0, 1 << 20)
+    request = FetchRequest(version=17, topics=[(TOPIC_ID, [asked])])
+    (partition,) = session.update(request)
+    partition.bind(copy)
+    partition.progress = copy.followers[2]
+    partition.progress.session = session
+    session.last_used = now
+    assert partition_reason(runtime, STATE) is None
+    session.update(FetchRequest(version=17, forgotten=[(TOPIC_ID, [0])]))
+    assert "broker 2 has not asked for it for 60 s" in str(partition_reason(runtime, STATE))
