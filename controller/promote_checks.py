@@ -173,6 +173,8 @@ class Checks:
         await self._wait_progress(tps, decided, min(context.fence_left(), _SLICE))
         verdict = judge()
         if verdict.ahead:
+            # Ahead of what was read of the source: if that has moved meanwhile, this says who is to blame.
+            await self._source_rests(tps)
             raise PromoteAbandoned("a target replica is ahead of the source", verdict.ahead)
         if verdict.behind:
             context.waiting = describe_behind(verdict.behind, ends)

@@ -17,6 +17,7 @@ from linker.admin.models import (
     DoctorReport,
     LagReport,
     LinkStatus,
+    MirrorState,
     SidecarStatus,
     Status,
     worst_state,
@@ -95,7 +96,7 @@ class Overview(ServiceBase):
         links = []
         for runtime in self._sidecar.links.values():
             mirrors = self._mirrors(runtime)
-            lags = [mirror.lag for mirror in mirrors]
+            lags = [mirror.lag for mirror in mirrors if mirror.state is not MirrorState.PROMOTED]
             times = [mirror.lag_ms for mirror in mirrors if mirror.lag_ms is not None]
             known = [lag for lag in lags if lag is not None]
             links.append(
