@@ -154,7 +154,8 @@ class LinkRuntime:
                 group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
                 group.create_task(self.producer_ids.run(), name=f"{self.name}: producer ids")
                 group.create_task(self.watch.run(), name=f"{self.name}: source watch")
-                await self._resume_promotes()
+                if self.settling:
+                    await self._resume_promotes()
         finally:
             self._group = None
             self._verified.clear()
@@ -170,6 +171,7 @@ class LinkRuntime:
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
+        settle_at = time.monotonic() + _SETTLE_TIMEOUT
         while True:
             try:
                 await self.source.connect()
@@ -183,6 +185,9 @@ class LinkRuntime:
                 if self.trouble != str(error):
                     log.warning("link %s: %s", self.name, error)
                 self.trouble = str(error)
+            if self.settling and time.monotonic() > settle_at:
+                # What was handed over does not need the source any more, which may be gone for good.
+                await self._resume_promotes()
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self.trouble = None

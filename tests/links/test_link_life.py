@@ -11,16 +11,22 @@ from typing import Any
 
 import pytest
 
+from controller.decisions import Leadership
 from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import Attempt, JobStatus, MirrorTopic
 from linker import sidecar as sidecar_module
 from linker.config import parse_config
+from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
+from wire.types import TopicPartition
 
+T0 = TopicPartition("t", 0)
 CONFIG = """
 sidecar:
   broker.id: 900
@@ -43,7 +49,7 @@ async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
     metadata = SimpleNamespace(subscribe=lambda callback: lambda: None)
     fences = SimpleNamespace(fence=lambda tps: None)
     target: Any = SimpleNamespace(
-        broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController()
+        broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController(), cluster=None
     )
     router: Any = SimpleNamespace(hub=SimpleNamespace(fences=fences), handed_over=lambda tps: None)
     sidecar.target, sidecar.router = target, router
@@ -126,3 +132,34 @@ async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> N
         await stopping
         with pytest.raises(LinkerError, match="link east"):
             sidecar._source("east")
+
+
+async def test_what_was_handed_over_is_finished_without_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source may have been switched off right after the promote, and the sidecar killed before its end."""
+    monkeypatch.setattr(runtime_module, "_SETTLE_TIMEOUT", 0.1)
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    async with a_sidecar() as sidecar:
+        controller = sidecar.controller
+        await controller.create_link("east", "east", nowhere)
+        await controller.create_mirror(
+            MirrorTopic(link="east", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=1)
+        )
+        await controller.establish(
+            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+        job = await controller.begin_promote("east")
+        for phase in (Phase.CATCHING_UP, Phase.FENCED):
+            await controller.advance("east", [T0], phase)
+        await controller.advance("east", [T0], Phase.ALIGNED, aligned_ends={T0: 4})
+        attempts = {T0: Attempt(leader_epoch=3, partition_epoch=2)}
+        await controller.advance("east", [T0], Phase.VALIDATED, attempts=attempts)
+        await controller.advance("east", [T0], Phase.HANDED_OVER)
+        sidecar.start_link(controller.image.links["east"])
+        try:
+            async with asyncio.timeout(5):
+                while controller.image.jobs["east", job.id].status is JobStatus.RUNNING:
+                    await asyncio.sleep(0.01)
+        finally:
+            await sidecar.stop_link("east")
+        assert controller.image.jobs["east", job.id].status is JobStatus.DONE
+        assert controller.image.partitions["east", T0].phase is Phase.PROMOTED
