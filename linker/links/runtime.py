@@ -143,8 +143,6 @@ class LinkRuntime:
 
     async def run(self) -> None:
         """Until cancelled. Errors of the source are waited out; only bugs end it, and properties that lead nowhere."""
-        if self.unusable is not None:
-            raise self.unusable
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -171,9 +169,11 @@ class LinkRuntime:
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
-        settle_at = time.monotonic() + _SETTLE_TIMEOUT
+        settle_at = time.monotonic() + (_SETTLE_TIMEOUT if self.unusable is None else 0.0)
         while True:
             try:
+                if self.unusable is not None:
+                    raise self.unusable
                 await self.source.connect()
                 if self.source.cluster_id != self.link.source_cluster_id:
                     raise SourceMismatch(
@@ -185,9 +185,11 @@ class LinkRuntime:
                 if self.trouble != str(error):
                     log.warning("link %s: %s", self.name, error)
                 self.trouble = str(error)
-            if self.settling and time.monotonic() > settle_at:
+            if self.settling and time.monotonic() >= settle_at:
                 # What was handed over does not need the source any more, which may be gone for good.
                 await self._resume_promotes()
+            if self.unusable is not None:
+                raise self.unusable  # whoever runs the link makes a new one, with what can be read then
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self.trouble = None
@@ -217,14 +219,8 @@ class LinkRuntime:
     async def _resume_promotes(self) -> None:
         """Take up what a crash left. Partitions stay fenced until that is settled."""
         while self.controller.image.running_jobs(self.name):
-            try:
-                # Positions of followers are needed; but one mirror in trouble must not keep the others fenced.
-                async with asyncio.timeout(_SETTLE_TIMEOUT):
-                    await self.bring_up.settled.wait()
-            except TimeoutError:
-                log.warning(
-                    "link %s: some mirrors are not complete; settling promotes all the same", self.name
-                )
+            if self._verified.is_set():
+                await self._wait_for_mirrors()
             try:
                 outcomes = await self._driver().resume()
             except LinkerError as error:
@@ -239,6 +235,14 @@ class LinkRuntime:
         self._resumed.set()
         for mirror in self.controller.image.link_mirrors(self.name):
             self.bring_up.ask(mirror.topic)  # what a promote holds was left alone until now
+
+    async def _wait_for_mirrors(self) -> None:
+        """Positions of followers are needed; but one mirror in trouble must not keep the others fenced."""
+        try:
+            async with asyncio.timeout(_SETTLE_TIMEOUT):
+                await self.bring_up.settled.wait()
+        except TimeoutError:
+            log.warning("link %s: some mirrors are not complete; settling promotes all the same", self.name)
 
     @property
     def settling(self) -> bool:

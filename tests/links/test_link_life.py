@@ -134,10 +134,18 @@ async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> N
             sidecar._source("east")
 
 
-async def test_what_was_handed_over_is_finished_without_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "nowhere",
+    [
+        {"bootstrap.servers": "127.0.0.1:1"},
+        {"bootstrap.servers": "127.0.0.1:1", "client.id": "${file:/not/there}"},
+    ],
+)
+async def test_what_was_handed_over_is_finished_without_the_source(
+    monkeypatch: pytest.MonkeyPatch, nowhere: dict[str, str]
+) -> None:
     """The source may have been switched off right after the promote, and the sidecar killed before its end."""
     monkeypatch.setattr(runtime_module, "_SETTLE_TIMEOUT", 0.1)
-    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
     async with a_sidecar() as sidecar:
         controller = sidecar.controller
         await controller.create_link("east", "east", nowhere)
