@@ -15,6 +15,7 @@ from controller.handover import HandOverItem, find, revoke_assignments, undo_rev
 from controller.ports import PromotePorts, Tps
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
+from linker.links.new_leaders import open_ways, wait_known
 from linker.target import AlterPartitionItem, TargetCluster
 from linker.tasks import together, together_by_key
 from router.dispatch import Router
@@ -24,6 +25,8 @@ from wire.errors import BrokerError, LinkerError
 from wire.types import TopicPartition
 
 _POLL = 0.003
+_CONNECT_TIMEOUT = 1.0
+_KNOWN_TIMEOUT = 0.2  # longer than that a client's own retries do better
 _LATEST = -1
 _DEBUGGING_CONSUMER = (
     -2
@@ -34,16 +37,38 @@ _READ_COMMITTED = 1
 class RouterFence:
     """controller.ports.Fencer: the one router of this sidecar."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(
+        self,
+        router: Router,
+        source: Cluster,
+        target: TargetCluster,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
         self._router = router
+        self._source = source
+        self._target = target
+        self._link_brokers = link_brokers
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
-        await self._router.fence(tps, timeout=timeout)
+        # What the steps behind the fence talk to is connected before the first produce is held.
+        real = self._target.image.brokers.keys() - self._link_brokers()
+        leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
+        ways = [(self._target.cluster, node) for node in real] + [(self._source, node) for node in leaders]
+        started = time.monotonic()
+        await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout / 2))
+        await self._router.fence(tps, timeout=max(timeout - (time.monotonic() - started), 0.001))
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
         self._router.unfence(tps)
 
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
+        await wait_known(
+            self._target.cluster,
+            self._target.image,
+            tps,
+            self._link_brokers(),
+            timeout=min(_KNOWN_TIMEOUT, timeout / 2),
+        )
         self._router.handed_over(tps)
 
 
@@ -258,7 +283,7 @@ def make_promote_ports(
 ) -> PromotePorts:
     """The ports of one link."""
     return PromotePorts(
-        fencer=RouterFence(router),
+        fencer=RouterFence(router, source, target, link_brokers),
         progress=FetcherProgress(fetcher),
         source_ends=ListedSourceEnds(source),
         tail_check=TailBatches(source, target, fetcher),
