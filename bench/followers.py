@@ -34,7 +34,7 @@ async def read_once(on: Stage, settings: Settings, total: int, say: Callable[[st
     result = CaseResult(
         "read_once",
         f"{settings.bytes / 1e9:g} GB to {REPLICATION_FACTOR} followers; bytes read from the source / bytes of the log",
-        {"link": []},
+        {"link": [], "link_warm_up": []},
     )
     for number in range(-settings.warm_up, settings.rounds):
         counted, read = (await on.status()).links[0].traffic.fetched_bytes, bytes_read(on.sidecar)
@@ -53,8 +53,7 @@ async def read_once(on: Stage, settings: Settings, total: int, say: Callable[[st
             "peak_rss_mib": memory.peak / MIB,
         }
         say(f"{one['read_per_byte']:.3f} bytes read per byte, {one['mb_per_second']:.0f} MB/s to each")
-        if number >= 0:
-            result.rounds["link"].append(one)
+        result.rounds["link" if number >= 0 else "link_warm_up"].append(one)
     rounds = result.rounds["link"]
     figures = result.figures
     for key in ("mb_per_second", "sidecar_cpu_per_gb"):

@@ -27,7 +27,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         "replication",
         f"{settings.bytes / 1e9:g} GB, {RECORD_BYTES} B records in {BATCH_BYTES // 1024} kB batches, "
         f"{PARTITIONS} partitions, one follower; growth of the follower's log files, first byte to last",
-        {"stock": [], "link": []},
+        {"stock": [], "link": [], "stock_warm_up": [], "link_warm_up": []},
     )
     total = await source.filled(TOPIC, PARTITIONS, settings.bytes, RECORD_BYTES, BATCH_BYTES)
     async with stage(source, "one", 1) as on:
@@ -36,8 +36,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 one = await copy(on, total)
                 label = "warm-up" if number < 0 else f"round {number + 1}"
                 say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
-                if number >= 0:
-                    result.rounds[side].append(one)
+                result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
     stock, link = result.rounds["stock"], result.rounds["link"]
     figures = result.figures
     figures["stock_mb_per_second"] = median_of(stock, "mb_per_second")

@@ -127,6 +127,10 @@ class BenchCluster(KafkaCluster):
 
     async def reassign(self, topic: str, partitions: int, replicas: Sequence[int]) -> None:
         """Ask for these replicas of every partition; the copying is the brokers' own."""
+        await self.reassign_each(topic, [replicas] * partitions)
+
+    async def reassign_each(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        """Ask for other replicas, or another order of them, partition by partition."""
         response = await self.call(
             "alter_partition_reassignments",
             {
@@ -135,18 +139,30 @@ class BenchCluster(KafkaCluster):
                     {
                         "name": topic,
                         "partitions": [
-                            {"partition_index": index, "replicas": list(replicas)}
-                            for index in range(partitions)
+                            {"partition_index": index, "replicas": list(wanted)}
+                            for index, wanted in enumerate(replicas)
                         ],
                     }
                 ],
             },
         )
-        errors = [int(response.error_code)]
-        errors += [int(part.error_code) for one in response.responses for part in one.partitions]
-        for code in errors:
-            if code:
-                raise BrokerError(code, message=f"reassigning {topic} to {list(replicas)}")
+        codes = [int(part.error_code) for one in response.responses for part in one.partitions]
+        _raise_first([int(response.error_code), *codes], f"reassigning {topic}")
+
+    async def elect_preferred(self, topic: str, partitions: int) -> None:
+        """Move every leadership to the first replica, in one request."""
+        response = await self.call(
+            "elect_leaders",
+            {
+                "election_type": 0,
+                "topic_partitions": [{"topic": topic, "partitions": list(range(partitions))}],
+                "timeout_ms": int(CALL_TIMEOUT * 1000),
+            },
+        )
+        codes = [
+            int(part.error_code) for one in response.replica_election_results for part in one.partition_result
+        ]
+        _raise_first([int(response.error_code), *codes], f"electing leaders of {topic}")
 
     def replica_dirs(self, topic: str, partitions: int, broker: int) -> list[Path]:
         """Where a broker keeps its replicas of a topic."""
@@ -159,6 +175,12 @@ class BenchCluster(KafkaCluster):
             if time.monotonic() > deadline:
                 raise BenchError(f"broker {broker} still has replicas of {topic} after {GONE_TIMEOUT:.0f} s")
             await asyncio.sleep(POLL)
+
+
+def _raise_first(codes: Sequence[int], what: str) -> None:
+    for code in codes:
+        if code:
+            raise BrokerError(code, message=what)
 
 
 class Source:
