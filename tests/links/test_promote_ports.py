@@ -19,21 +19,15 @@ from linker.links.promote_ports import (
     TargetHandOver,
     TopicConfigs,
 )
-from linker.target import AdvertisedListener, Identity, TargetCluster
+from linker.target import TargetCluster
 from tests.fakes import FakeCluster
-from tests.fakes.controller import SILENCE, FakeController
+from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
-from wire.cluster import Cluster
+from tests.links.conftest import OWN, client
 from wire.errors import BrokerError, ConnectionLost, LinkerError
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.types import TopicPartition
 
-OWN = 900
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-def client(fake: FakeCluster, name: str) -> Cluster:
-    return Cluster(name, parse_bootstrap(fake.bootstrap_servers), ClientSecurity.plaintext(), "test")
 
 
 # --- progress
@@ -96,13 +90,6 @@ async def test_waiting_for_progress_ends_with_the_predicate_or_the_time() -> Non
 
 
 # --- the source's ends
-
-
-@pytest_asyncio.fixture
-async def source() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(nodes=2) as fake:
-        fake.add_topic("orders", partitions=2)
-        yield fake
 
 
 async def test_the_three_ends_are_told_apart(source: FakeCluster) -> None:
@@ -179,41 +166,6 @@ async def test_nothing_is_compared_where_everything_was_deleted(
 
 
 # --- the hand-over
-
-
-@pytest_asyncio.fixture
-async def quorum() -> AsyncIterator[FakeQuorum]:
-    fake = FakeQuorum()
-    for broker in (1, 2, 3):
-        fake.add_broker(broker)
-    async with FakeController(fake, 0):
-        yield fake
-
-
-@pytest_asyncio.fixture
-async def target(quorum: FakeQuorum) -> AsyncIterator[TargetCluster]:
-    async def save(identity: Identity) -> None:
-        pass
-
-    security = ClientSecurity.plaintext()
-    member = TargetCluster(
-        Cluster("target", [quorum.nodes[0].address], security, "test", connect_timeout=2),
-        controller_security=security,
-        identity=Identity.create(OWN),
-        save=save,
-        listeners=[AdvertisedListener("PLAINTEXT", "sidecar.example", 19092, 0)],
-        heartbeat_interval=0.1,
-    )
-    task = asyncio.ensure_future(member.run())
-    try:
-        await member.join(5)
-        await member.serve(5)
-        yield member
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await member.close()
-        await member.cluster.close()
 
 
 async def open_mirror(target: TargetCluster, replicas: list[int]) -> TargetHandOver:

@@ -1,0 +1,309 @@
+"""Bringing mirrors up: every step is looked at before it is done, whoever ended the last run, whatever somebody did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import Attempt, MirrorTopic
+from linker.links.bring_up import BringUp
+from linker.target import TargetCluster
+from tests.controller.memory_store import MemoryStore
+from tests.fakes import FakeCluster
+from tests.fakes.controller import DROP
+from tests.fakes.quorum import FakeQuorum
+from tests.links.conftest import OWN, client
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+REPLICAS = ((1, 2, 3), (2, 3, 1))
+FORCED = {"unclean.leader.election.enable": "false"}
+
+
+class Fetchers:
+    """As much of a FetcherManager as is asked."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, Any] = {}
+
+    def add(self, specs: Iterable[Any]) -> None:
+        for spec in specs:
+            copy = SimpleNamespace(spec=spec, bytes_served=0, forgotten=0)
+            copy.forget_followers = lambda copy=copy: setattr(copy, "forgotten", copy.forgotten + 1)
+            self.partitions[spec.topic_partition] = copy
+
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.partitions.pop(tp, None)
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.partitions[tp].paused = True
+
+
+class Rig:
+    """A link with one mirror of two partitions that nothing was done for yet."""
+
+    def __init__(
+        self, quorum: FakeQuorum, target: TargetCluster, controller: LinkController, source: Cluster
+    ) -> None:
+        self.quorum, self.target, self.controller, self.source = quorum, target, controller, source
+        self.node = quorum.nodes[0]
+        self.node.hooks["describe_configs"] = self._configs
+        self.again()
+
+    def again(self) -> None:
+        """Another run of the process over the same state."""
+        self.fetcher = Fetchers()
+        fetcher: Any = self.fetcher
+        self.bring_up = BringUp("east", self.source, self.target, self.controller, fetcher)
+
+    @staticmethod
+    def _configs(request: Any) -> dict[str, Any]:
+        return {
+            "results": [
+                {
+                    "resource_type": asked.resource_type,
+                    "resource_name": asked.resource_name,
+                    "configs": [{"name": "segment.bytes", "value": "1048576", "config_source": 5}],
+                }
+                for asked in request.resources
+            ]
+        }
+
+    async def complete(self) -> None:
+        await self.target.metadata.caught_up(5)
+        await self.bring_up.complete("orders")
+        await self.target.metadata.caught_up(5)
+
+    def partition(self, index: int = 0) -> Any:
+        return self.target.image.topics_by_name["orders"].partitions[index]
+
+    def phase(self, tp: TopicPartition = T0) -> Phase:
+        return self.controller.image.partitions["east", tp].phase
+
+    def open(self) -> bool:
+        return all(
+            tuple(self.partition(index).replicas) == (*wanted, OWN)
+            and set(self.partition(index).adding) == set(wanted)
+            and tuple(self.partition(index).removing) == (OWN,)
+            for index, wanted in enumerate(REPLICAS)
+        )
+
+    async def promoted(self) -> None:
+        """Both partitions, in the state only."""
+        await self.controller.begin_promote("east", ["orders"])
+        for phase in (Phase.CATCHING_UP, Phase.FENCED):
+            await self.controller.advance("east", [T0, T1], phase)
+        await self.controller.advance("east", [T0, T1], Phase.ALIGNED, aligned_ends={T0: 0, T1: 0})
+        attempts = dict.fromkeys([T0, T1], Attempt(leader_epoch=0, partition_epoch=1))
+        await self.controller.advance("east", [T0, T1], Phase.VALIDATED, attempts=attempts)
+        for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
+            await self.controller.advance("east", [T0, T1], phase)
+
+
+@pytest_asyncio.fixture
+async def rig(quorum: FakeQuorum, target: TargetCluster, source: FakeCluster) -> AsyncIterator[Rig]:
+    for _ in range(5):
+        source.add("orders", 0)
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("east", source.cluster_id, {})
+    await controller.create_mirror(
+        MirrorTopic(
+            link="east",
+            topic="orders",
+            topic_id=bytes(16),
+            source_topic_id=source.topics["orders"].topic_id,
+            partitions=2,
+            start="earliest",
+            target_replicas=REPLICAS,
+            copied_configs=FORCED,
+        )
+    )
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        yield Rig(quorum, target, controller, cluster)
+    finally:
+        await cluster.close()
+
+
+async def test_all_steps_and_then_nothing_more(rig: Rig) -> None:
+    await rig.complete()
+    assert rig.open()
+    assert rig.target.operations.topic_overrides("orders") == FORCED
+    assert (rig.phase(T0), rig.phase(T1)) == (Phase.ACTIVE, Phase.ACTIVE)
+    spec = rig.fetcher.partitions[T0].spec
+    assert (spec.start_offset, spec.session_epoch, spec.segment_bytes) == (0, 0, 1048576)
+    assert spec.target_replicas == REPLICAS[0]
+    asked = sum(rig.node.seen[api] for api in ("create_topics", "alter_partition_reassignments"))
+    await rig.complete()
+    assert sum(rig.node.seen[api] for api in ("create_topics", "alter_partition_reassignments")) == asked
+
+
+@pytest.mark.parametrize("api", ["create_topics", "describe_configs", "alter_partition_reassignments"])
+async def test_it_goes_on_where_it_broke_off(rig: Rig, api: str) -> None:
+    """The controller dies at the step, once for this process and once for the next."""
+    usual = rig.node.hooks.get(api)
+    for _ in range(2):
+        rig.node.hooks[api] = lambda request: DROP
+        work = asyncio.ensure_future(rig.complete())
+        await asyncio.sleep(0.3)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        rig.again()
+    rig.node.hooks.pop(api)
+    if usual is not None:
+        rig.node.hooks[api] = usual
+    await rig.complete()
+    assert rig.open()
+    assert set(rig.fetcher.partitions) == {T0, T1}
+
+
+async def test_a_topic_that_was_made_but_not_noted_is_taken_over(rig: Rig) -> None:
+    await rig.target.operations.create_mirror_topic("orders", {0: [OWN], 1: [OWN]}, FORCED)
+    await rig.complete()
+    assert rig.open()
+    assert rig.phase() is Phase.ACTIVE
+
+
+async def test_a_topic_of_somebody_else_is_left_alone(rig: Rig) -> None:
+    await rig.target.operations.create_mirror_topic("orders", {0: [1], 1: [2]}, {})
+    await rig.complete()
+    assert (rig.phase(T0), rig.phase(T1)) == (Phase.FAILED, Phase.FAILED)
+    assert list(rig.partition().replicas) == [1]
+    assert rig.fetcher.partitions == {}
+
+
+async def test_a_topic_that_is_gone_fails_the_mirror(rig: Rig) -> None:
+    await rig.complete()
+    await rig.target.operations.delete_topic("orders")
+    await rig.complete()
+    assert rig.phase() is Phase.FAILED
+    assert rig.fetcher.partitions == {}
+
+
+async def test_e0_and_the_start_offset_outlive_a_restart_and_a_new_leader_epoch(rig: Rig) -> None:
+    await rig.complete()
+    rig.quorum.change("orders", 0, leader=-1)
+    rig.quorum.change("orders", 0, leader=OWN)
+    rig.again()
+    await rig.complete()
+    assert rig.partition().leader_epoch == 2
+    assert rig.fetcher.partitions[T0].spec.session_epoch == 0
+    assert rig.controller.image.partitions["east", T0].leader_epoch == 2
+
+
+async def test_positions_of_followers_hold_for_one_leader_epoch(rig: Rig) -> None:
+    await rig.complete()
+    unsubscribe = rig.target.metadata.subscribe(rig.bring_up.on_target_change)
+    rig.quorum.change("orders", 0, isr=[OWN])  # the same epoch
+    await rig.target.metadata.caught_up(5)
+    assert rig.fetcher.partitions[T0].forgotten == 0
+    rig.quorum.change("orders", 0, leader=OWN)
+    await rig.target.metadata.caught_up(5)
+    unsubscribe()
+    assert rig.fetcher.partitions[T0].forgotten == 1
+    assert rig.fetcher.partitions[T1].forgotten == 0
+
+
+async def test_a_cancelled_reassignment_is_asked_for_again_and_told(rig: Rig) -> None:
+    await rig.complete()
+    rig.fetcher.partitions[T0].bytes_served = 1
+    rig.quorum.change("orders", 0, replicas=[OWN], adding_replicas=[], removing_replicas=[], leader=OWN)
+    await rig.complete()
+    assert rig.open()
+    assert rig.bring_up.cancelled == {"orders": 1}
+
+
+async def test_another_order_is_put_right_without_a_word(rig: Rig) -> None:
+    """Half a revoke, say. The first of the replicas is who will lead."""
+    await rig.complete()
+    rig.fetcher.partitions[T0].bytes_served = 1
+    await rig.target.operations.reassign({T0: [3, 1, 2]})
+    await rig.complete()
+    assert rig.open()
+    assert rig.bring_up.cancelled == {}
+
+
+async def test_a_promote_owns_its_partitions(rig: Rig) -> None:
+    await rig.complete()
+    await rig.controller.begin_promote("east", ["orders"])
+    await rig.controller.advance("east", [T0, T1], Phase.CATCHING_UP)
+    rig.quorum.change("orders", 0, replicas=[OWN], adding_replicas=[], removing_replicas=[], leader=OWN)
+    await rig.complete()
+    assert not rig.open(), "left alone"
+    await rig.controller.advance("east", [T0, T1], Phase.ACTIVE)
+    await rig.complete()
+    assert rig.open()
+
+
+async def test_after_the_promote_a_late_revoke_is_taken_back(rig: Rig) -> None:
+    await rig.complete()
+    await rig.promoted()
+    rig.quorum.change("orders", 0, replicas=[1], isr=[1], leader=1, adding_replicas=[], removing_replicas=[])
+    await rig.target.operations.reassign({T0: [OWN, 1]})
+    await rig.target.metadata.caught_up(5)
+    assert list(rig.partition().adding) == [OWN]
+    await rig.complete()
+    assert (list(rig.partition().replicas), list(rig.partition().adding)) == ([1], [])
+    asked = rig.node.seen["alter_partition_reassignments"]
+    await rig.complete()
+    assert rig.node.seen["alter_partition_reassignments"] == asked
+
+
+async def test_after_the_promote_the_operators_own_reassignment_is_left_alone(rig: Rig) -> None:
+    await rig.complete()
+    await rig.promoted()
+    rig.quorum.change("orders", 0, replicas=[1], isr=[1], leader=1, adding_replicas=[], removing_replicas=[])
+    await rig.target.operations.reassign({T0: [1, 3]})
+    await rig.complete()
+    assert list(rig.partition().adding) == [3]
+
+
+async def test_a_mirror_in_trouble_does_not_keep_another_from_being_completed(
+    rig: Rig, source: FakeCluster
+) -> None:
+    source.add_topic("quotes", partitions=1)
+    await rig.controller.create_mirror(
+        MirrorTopic(
+            link="east",
+            topic="quotes",
+            topic_id=bytes(16),
+            source_topic_id=source.topics["quotes"].topic_id,
+            partitions=1,
+            start="no number",
+            target_replicas=((1,),),
+            copied_configs=FORCED,
+        )
+    )
+    rig.bring_up.ask("quotes")
+    running = asyncio.ensure_future(rig.bring_up.run())
+    try:
+        async with asyncio.timeout(5):
+            while rig.phase() is not Phase.ACTIVE or "quotes" not in rig.bring_up.trouble:
+                await asyncio.sleep(0.01)
+        assert "no number" in rig.bring_up.trouble["quotes"]
+        assert not rig.bring_up.settled.is_set()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_source_that_does_not_tell_its_start_is_an_error_and_changes_nothing(
+    rig: Rig, source: FakeCluster
+) -> None:
+    source.inject("list_offsets", error=29, times=4)
+    with pytest.raises(LinkerError, match="orders"):
+        await rig.complete()
+    assert rig.phase() is Phase.LINKING
+    assert rig.fetcher.partitions == {}
