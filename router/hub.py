@@ -109,7 +109,15 @@ class ForwardingHub:
         self._ticker = None
         now = self.loop.time()
         for session in list(self._sessions):
-            if not session.sweep(now):
+            try:
+                again = session.sweep(now)
+            except Exception as error:
+                # One client's trouble: the deadlines of all others are kept here as well.
+                again = False
+                self.loop.call_exception_handler(
+                    {"message": "a client's deadlines could not be kept", "exception": error}
+                )
+            if not again:
                 self._sessions.discard(session)
         self.stats.held_bytes = self.budget.used
         if self._sessions:

@@ -114,7 +114,6 @@ async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch:
     ):
         await until_available(sidecar, "west")
         other = sidecar.links["west"]
-        assert sidecar.links["east"] is broken[0]
         assert not broken[0].source_available
         assert "internal error: ZeroDivisionError('a bug')" in str(broken[0].trouble)
         await until_available(sidecar, "east")

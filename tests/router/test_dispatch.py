@@ -225,3 +225,24 @@ async def test_a_look_up_that_breaks_ends_the_connection_instead_of_holding_it_u
             await client.call("list_offsets", {"replica_id": -1, "topics": topics}, timeout=5)
         assert len(rig.loop_errors) == 1  # seen, and not swallowed
         rig.loop_errors.clear()
+
+
+async def test_a_client_whose_deadlines_cannot_be_kept_harms_no_other() -> None:
+    class Swept:
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+            self.times = 0
+
+        def sweep(self, now: float) -> bool:
+            self.times += 1
+            if self.error is not None:
+                raise self.error
+            return self.times < 3
+
+    async with Rig() as rig:
+        sessions = [Swept(KeyError("a bug")), *(Swept(None) for _ in range(5)), Swept(KeyError("another"))]
+        for session in sessions:
+            rig.router.hub.watch(session)
+        await eventually(lambda: all(session.times == 3 for session in sessions if session.error is None))
+        assert len(rig.loop_errors) == 2
+        rig.loop_errors.clear()
