@@ -1,7 +1,5 @@
 """Errors of the controller. Each is one line a person can act on; none of them is a wire exchange."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 What cannot be read off the code (why, and how things belong together) is in the other pages of docs/.
 """
 
-
-
 from __future__ import annotations
 
 import argparse

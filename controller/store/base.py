@@ -6,8 +6,6 @@ it raises anything but the refusals below, or is cancelled, its outcome is *unkn
 the store again.
 """
 
-
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
