@@ -22,6 +22,14 @@ def client(fake: FakeCluster, name: str) -> Cluster:
     return Cluster(name, parse_bootstrap(fake.bootstrap_servers), ClientSecurity.plaintext(), "test")
 
 
+async def replayed(quorum: FakeQuorum, target: TargetCluster) -> None:
+    """Until the target's image holds all that is in the log by now."""
+    wanted = quorum.next_offset - 1
+    async with asyncio.timeout(5):
+        while target.metadata.offset < wanted:
+            await asyncio.sleep(0.001)
+
+
 @pytest_asyncio.fixture
 async def source() -> AsyncIterator[FakeCluster]:
     """Two brokers and the topic orders with two empty partitions."""

@@ -19,7 +19,7 @@ from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.controller import DROP
 from tests.fakes.quorum import FakeQuorum
-from tests.links.conftest import OWN, client
+from tests.links.conftest import OWN, client, replayed
 from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -80,10 +80,13 @@ class Rig:
             ]
         }
 
+    async def replayed(self) -> None:
+        await replayed(self.quorum, self.target)
+
     async def complete(self) -> None:
-        await self.target.metadata.caught_up(5)
+        await self.replayed()
         await self.bring_up.complete("orders")
-        await self.target.metadata.caught_up(5)
+        await self.replayed()
 
     def partition(self, index: int = 0) -> Any:
         return self.target.image.topics_by_name["orders"].partitions[index]
@@ -207,10 +210,10 @@ async def test_positions_of_followers_hold_for_one_leader_epoch(rig: Rig) -> Non
     await rig.complete()
     unsubscribe = rig.target.metadata.subscribe(rig.bring_up.on_target_change)
     rig.quorum.change("orders", 0, isr=[OWN])  # the same epoch
-    await rig.target.metadata.caught_up(5)
+    await rig.replayed()
     assert rig.fetcher.partitions[T0].forgotten == 0
     rig.quorum.change("orders", 0, leader=OWN)
-    await rig.target.metadata.caught_up(5)
+    await rig.replayed()
     unsubscribe()
     assert rig.fetcher.partitions[T0].forgotten == 1
     assert rig.fetcher.partitions[T1].forgotten == 0
@@ -252,7 +255,7 @@ async def test_after_the_promote_a_late_revoke_is_taken_back(rig: Rig) -> None:
     await rig.promoted()
     rig.quorum.change("orders", 0, replicas=[1], isr=[1], leader=1, adding_replicas=[], removing_replicas=[])
     await rig.target.operations.reassign({T0: [OWN, 1]})
-    await rig.target.metadata.caught_up(5)
+    await rig.replayed()
     assert list(rig.partition().adding) == [OWN]
     await rig.complete()
     assert (list(rig.partition().replicas), list(rig.partition().adding)) == ([1], [])

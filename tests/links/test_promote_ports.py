@@ -23,7 +23,7 @@ from linker.target import TargetCluster
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
-from tests.links.conftest import OWN, client
+from tests.links.conftest import OWN, client, replayed
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.types import TopicPartition
 
@@ -168,13 +168,13 @@ async def test_nothing_is_compared_where_everything_was_deleted(
 # --- the hand-over
 
 
-async def open_mirror(target: TargetCluster, replicas: list[int]) -> TargetHandOver:
+async def open_mirror(quorum: FakeQuorum, target: TargetCluster, replicas: list[int]) -> TargetHandOver:
     """orders-0, led by the link broker, on its way to the replicas."""
     await target.operations.create_mirror_topic(
         "orders", {0: [OWN]}, {"unclean.leader.election.enable": "false"}
     )
     await target.operations.reassign({T0: replicas})
-    await target.metadata.caught_up(5)
+    await replayed(quorum, target)
     return TargetHandOver(target, lambda: frozenset({OWN}))
 
 
@@ -189,13 +189,13 @@ def state(target: TargetCluster) -> Any:
 
 @pytest.mark.parametrize("replicas", [[1, 2, 3], [3, 1], [2]])
 async def test_a_revoke_makes_a_sent_hand_over_stale_and_changes_nothing_else(
-    target: TargetCluster, replicas: list[int]
+    quorum: FakeQuorum, target: TargetCluster, replicas: list[int]
 ) -> None:
-    port = await open_mirror(target, replicas)
+    port = await open_mirror(quorum, target, replicas)
     sent = items(port, target)
     before = state(target)
     await port.revoke([T0], timeout=5)
-    await target.metadata.caught_up(5)
+    await replayed(quorum, target)
     after = state(target)
     assert after.partition_epoch > before.partition_epoch
     assert (after.replicas, after.isr, after.leader, after.leader_epoch) == (
@@ -213,7 +213,7 @@ async def test_a_revoke_makes_a_sent_hand_over_stale_and_changes_nothing_else(
 async def test_a_revoke_that_comes_after_the_hand_over_leaves_it_alone(
     quorum: FakeQuorum, target: TargetCluster, replicas: list[int]
 ) -> None:
-    port = await open_mirror(target, replicas)
+    port = await open_mirror(quorum, target, replicas)
     controller = quorum.nodes[0]
 
     def land(request: Any) -> None:
@@ -231,7 +231,7 @@ async def test_a_revoke_that_comes_after_the_hand_over_leaves_it_alone(
 
     controller.hooks["alter_partition_reassignments"] = land
     await port.revoke([T0], timeout=5)
-    await target.metadata.caught_up(5)
+    await replayed(quorum, target)
     after = state(target)
     assert after.leader == replicas[0]
     assert list(after.replicas) == replicas
@@ -247,7 +247,7 @@ async def test_revoking_what_is_gone_asks_nobody(quorum: FakeQuorum, target: Tar
 async def test_no_answer_to_an_alter_partition_is_an_unknown_outcome_and_it_is_sent_once(
     quorum: FakeQuorum, target: TargetCluster
 ) -> None:
-    port = await open_mirror(target, [1, 2])
+    port = await open_mirror(quorum, target, [1, 2])
     quorum.nodes[0].hooks["alter_partition"] = lambda request: SILENCE
     with pytest.raises(ConnectionLost) as lost:
         await port.alter_partition(items(port, target), timeout=0.2)
@@ -261,8 +261,8 @@ async def test_waiting_for_the_image_says_false_when_the_time_is_over(target: Ta
     assert await port.wait_until(lambda image: OWN in image.brokers, timeout=0.05)
 
 
-async def test_configs_are_set_and_taken_away(target: TargetCluster) -> None:
-    await open_mirror(target, [1])
+async def test_configs_are_set_and_taken_away(quorum: FakeQuorum, target: TargetCluster) -> None:
+    await open_mirror(quorum, target, [1])
     port = TopicConfigs(target)
     for _ in range(2):  # after a crash it is done once more
         await port.restore(
@@ -272,7 +272,7 @@ async def test_configs_are_set_and_taken_away(target: TargetCluster) -> None:
 
 
 async def test_a_config_that_is_refused_is_an_error(quorum: FakeQuorum, target: TargetCluster) -> None:
-    await open_mirror(target, [1])
+    await open_mirror(quorum, target, [1])
     quorum.nodes[0].hooks["incremental_alter_configs"] = lambda request: {
         "responses": [
             {"resource_type": 2, "resource_name": "orders", "error_code": 29, "error_message": None}
