@@ -119,7 +119,7 @@ class LinkRuntime:
         self.trouble: str | None = (
             "the source was not reached yet" if self.unusable is None else str(self.unusable)
         )
-        self.unavailable_since: float | None = time.monotonic()
+        self._away_since = time.monotonic()
         #: Counters of partitions that are not served any more.
         self.fetched_bytes = 0
         self.served_bytes = 0
@@ -139,6 +139,13 @@ class LinkRuntime:
             self.events.unavailable and len(self.events.unavailable) >= len(self.fetcher.partitions)
         )
 
+    @property
+    def unavailable_since(self) -> float | None:
+        """Monotonic time; None while the source can be read."""
+        if not self._verified.is_set():
+            return self._away_since
+        return None if self.source_available else min(self.events.unavailable.values())
+
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -157,6 +164,7 @@ class LinkRuntime:
         finally:
             self._group = None
             self._verified.clear()
+            self._away_since = time.monotonic()
             await self.source.close()
 
     def fence_at_start(self) -> None:
@@ -193,7 +201,6 @@ class LinkRuntime:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self.trouble = None
-        self.unavailable_since = None
         self._verified.set()
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
 

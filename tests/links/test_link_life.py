@@ -170,3 +170,14 @@ async def test_what_was_handed_over_is_finished_without_the_source(
             await sidecar.stop_link("east")
         assert controller.image.jobs["east", job.id].status is JobStatus.DONE
         assert controller.image.partitions["east", T0].phase is Phase.PROMOTED
+
+
+async def test_since_when_a_source_is_away_is_known_also_when_it_was_there_before() -> None:
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
+        runtime = sidecar.links["east"]
+        assert runtime.unavailable_since is not None
+        await until_available(sidecar, "east")
+        assert runtime.unavailable_since is None
+        runtime.events.source_unavailable(T0, 5.0)
+        assert not runtime.source_available
+        assert runtime.unavailable_since == 5.0
