@@ -133,10 +133,16 @@ def refused(result: CommandResult, *words: str) -> str:
 
 
 def create_topic(
-    bootstrap: str, name: str, partitions: int = 1, copies: int = 1, configs: Mapping[str, str] | None = None
+    bootstrap: str,
+    name: str,
+    partitions: int = 1,
+    copies: int = 1,
+    configs: Mapping[str, str] | None = None,
+    assignment: list[list[int]] | None = None,
 ) -> None:
     admin = KafkaAdmin({"bootstrap.servers": bootstrap})
-    new = NewTopic(name, partitions, copies, config=dict(configs or {}))
+    placed = {"replication_factor": copies} if assignment is None else {"replica_assignment": assignment}
+    new = NewTopic(name, partitions, **placed, config=dict(configs or {}))
     admin.create_topics([new], operation_timeout=30)[name].result(60)
     deadline = time.monotonic() + 30
     while True:

@@ -21,6 +21,7 @@ from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, brokers_back, stopped
 from tests.real.harness_trouble import (
     TroubleScene,
+    cancel_reassignments,
     create_topic,
     delete_records,
     delete_topic,
@@ -91,6 +92,29 @@ def leads(scene: TroubleScene, broker: int) -> bool:
     return broker in {one.leader for one in placements(scene.source.bootstrap, scene.topics).values()}
 
 
+async def test_only_replica_at_the_source_goes_away(scene: TroubleScene) -> None:
+    """Shown as SOURCE_UNAVAILABLE with the reason; produces wait for its return, clients see no error."""
+    [victim] = [node for node in scene.source.brokers if not node.is_controller]
+    await asyncio.to_thread(
+        create_topic, scene.source.bootstrap, scene.names[0], assignment=[[victim.node_id]]
+    )
+    await scene.mirror()
+    scene.add_writers(50)
+    for producer in scene.producers:
+        await producer.start(scene.target.bootstrap)
+    await scene.acked_more(20)
+    await victim.kill()
+    try:
+        found = await scene.shown(MirrorState.SOURCE_UNAVAILABLE)
+        assert found.reason, found
+    finally:
+        await victim.start()
+    await scene.shown(MirrorState.ACTIVE)
+    await scene.acked_more(50)
+    await scene.promoted()
+    await scene.judge()
+
+
 async def test_the_source_stalls_as_a_whole(scene: TroubleScene) -> None:
     """Produces wait and the followers keep what they have; afterwards all goes on."""
     await scene.begin()
@@ -157,6 +181,44 @@ async def test_source_topic_deleted_and_created_again(scene: TroubleScene) -> No
     await scene.judge()
 
 
+async def test_what_happens_while_the_sidecar_is_away(
+    scene: TroubleScene, unique_topic: Callable[[str], str]
+) -> None:
+    """It starts again and finds one topic outrun, one made anew and one as it was: that goes on, the outrun one when told to."""
+    outrun, anew, same = scene.topics = [
+        SourceTopic(unique_topic(name), 1, SourceFiller.history) for name in ("outrun", "anew", "same")
+    ]
+    await scene.begin(writers=False)
+    await scene.copied()
+    ends = await asyncio.to_thread(scene.source_ends)
+    before = {tp: await asyncio.to_thread(fingerprint, scene.target, tp, (1, 2, 3)) for tp in scene.tps}
+    await scene.sidecar.kill()
+    [tp] = outrun.topic_partitions()
+    await asyncio.to_thread(write, scene.source.bootstrap, outrun.name, 300)
+    gone = ends[tp] + 200
+    await asyncio.to_thread(delete_records, scene.source.bootstrap, tp, gone)
+    await asyncio.to_thread(delete_topic, scene.source.bootstrap, anew.name)
+    await asyncio.to_thread(create_topic, scene.source.bootstrap, anew.name)
+    await asyncio.to_thread(write, scene.source.bootstrap, anew.name, 300)
+    await asyncio.to_thread(write, scene.source.bootstrap, same.name, 300)
+    await scene.sidecar.start()
+    found = await scene.shown(MirrorState.FAILED, "retention at the source has outrun", outrun.name)
+    assert f"starts at offset {gone}, the mirror has copied up to {ends[tp]}" in (found.reason or "")
+    await scene.shown(MirrorState.FAILED, "deleted and re-created at the source", anew.name)
+    for failed in (outrun, anew):
+        [tp] = failed.topic_partitions()
+        assert await asyncio.to_thread(fingerprint, scene.target, tp, (1, 2, 3)) == before[tp]
+        refused(
+            await scene.sidecar.run("mirror", "promote", failed.name, "--link", LINK), failed.name, "FAILED"
+        )
+    await scene.sidecar.linker("mirror", "resume", outrun.name, "--link", LINK, "--restart")
+    await scene.shown(MirrorState.ACTIVE, topic=outrun.name)
+    scene.topics = [outrun, same]
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()
+
+
 def say(producer: Producer, topic: str) -> object:
     """One record; None if it was acknowledged, else the error."""
     outcome: list[object] = []
@@ -188,6 +250,7 @@ async def test_retention_outruns_the_mirror(scene: TroubleScene) -> None:
     assert f"copied up to {copied}" in (found.reason or "")
     assert open_replica(scene.target.log_dir(replica.broker), tp).end() == copied, "a gap, silently"
     refused(await scene.sidecar.run("mirror", "resume", tp.topic, "--link", LINK), "--restart begins again")
+    await cancel_reassignments(scene.target, [tp])  # by somebody who had given it up: no obstacle
     await scene.sidecar.linker("mirror", "resume", tp.topic, "--link", LINK, "--restart")
     await scene.shown(MirrorState.ACTIVE)
     await scene.copied()
