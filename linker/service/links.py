@@ -101,9 +101,9 @@ class LinkChanges(ServiceBase):
         )
 
     async def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool) -> ChangeResult:
-        runtime = self._runtime(link)
         self._require_ready()
         async with self._changing:
+            runtime = self._runtime(link)  # as the update before this one left it
             if self._image.running_jobs(link):
                 raise IllegalState(f"link {link} has a promote running: change it afterwards")
             properties = {**runtime.link.properties, **request.properties}

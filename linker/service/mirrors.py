@@ -44,6 +44,7 @@ class MirrorChanges(ServiceBase):
         if not runtime.source_available:
             raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
         async with self._changing:
+            runtime = self._runtime(link)  # a link update may have begun it anew
             for topic in request.topics:
                 self._refuse_existing(link, topic)
             topics, missing, findings = await preflight.read_source_topics(runtime.source, request.topics)
@@ -79,8 +80,7 @@ class MirrorChanges(ServiceBase):
                     # A topic of this name may have been promoted, and deleted, in an earlier life.
                     self._sidecar.router.unfence(mirror.topic_partitions())
                     await self._sidecar.controller.create_mirror(mirror)
-                for mirror in mirrors:
-                    runtime.bring_up.ask(mirror.topic)
+                    runtime.bring_up.ask(mirror.topic)  # at once: the next one may not get that far
         return ChangeResult(
             dry_run=dry_run,
             actions=actions,
@@ -194,7 +194,7 @@ class MirrorChanges(ServiceBase):
             )
         if not dry_run:
             async with self._changing:
-                await runtime.bring_up.restart(topic)
+                await self._runtime(link).bring_up.restart(topic)
         return ChangeResult(
             dry_run=dry_run,
             actions=[

@@ -12,12 +12,16 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, JobStatus, MirrorTopic
-from linker.admin.models import PromoteRequest
+from controller.topic_configs import ConfigPlan
+from linker import preflight
+from linker.admin.models import CreateMirrorsRequest, PromoteRequest
 from linker.admin.service import IllegalState
 from linker.links.bring_up import BringUp
+from linker.links.configs import TopicConfigs
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
-from wire.metadata.image import ClusterImage, TopicImage
+from wire.errors import LinkerError
+from wire.metadata.image import BrokerImage, ClusterImage, TopicImage
 from wire.types import TopicPartition
 
 TOPIC_ID, OTHER_ID = b"m" * 16, b"o" * 16
@@ -27,6 +31,9 @@ T0 = TopicPartition("orders", 0)
 class Operations:
     def __init__(self) -> None:
         self.deleted: list[str] = []
+
+    async def create_mirror_topic(self, *_: Any, validate_only: bool) -> None:
+        """Only asked whether it could be."""
 
     async def delete_topic(self, name: str, *, timeout: float) -> None:
         self.deleted.append(name)
@@ -83,9 +90,16 @@ class Rig:
         )
         fetcher: Any = self.runtime.fetcher
         source: Any = None
-        self.runtime.bring_up = BringUp("east", source, target, controller, fetcher)  # type: ignore[attr-defined]
+        self.bring_up = BringUp("east", source, target, controller, fetcher)
+        self.runtime.bring_up = self.bring_up  # type: ignore[attr-defined]
+        self.runtime.source = source  # type: ignore[attr-defined]
         sidecar: Any = SimpleNamespace(
-            controller=controller, links=self.links, target=target, not_ready=lambda: None
+            controller=controller,
+            links=self.links,
+            target=target,
+            router=SimpleNamespace(unfence=lambda tps: None),
+            not_ready=lambda: None,
+            link_brokers=lambda: frozenset({900}),
         )
         self.service = SidecarService(sidecar)
 
@@ -166,3 +180,35 @@ async def test_somebody_elses_topic_of_the_same_name_is_not_deleted() -> None:
     await rig.delete()
     assert rig.operations.deleted == []
     assert ("east", "orders") not in rig.controller.image.mirrors
+
+
+async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = await Rig.make()
+    rig.image.brokers[1] = BrokerImage(1, 1, bytes(16), None, {}, False, False, ())
+    monkeypatch.setattr(SidecarService, "_refuse_existing", lambda *_: None)
+    plan = ConfigPlan(copied={}, create={}, restore={}, skipped={}, adjusted={})
+
+    async def read(source: Any, names: list[str]) -> Any:
+        configs = TopicConfigs({}, {})
+        return {name: preflight.SourceTopic(name, None, 1, 1, configs, plan) for name in names}, [], []
+
+    async def nothing(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(preflight, "read_source_topics", read)
+    monkeypatch.setattr(preflight, "check_configs", nothing)
+    before = rig.runtime
+    async with rig.service._changing:
+        request = CreateMirrorsRequest(topics=["payments", "orders"])
+        create = asyncio.create_task(rig.service.create_mirrors("east", request, dry_run=False))
+        await asyncio.sleep(0)
+        fresh = Runtime("east")  # a link update begins the link anew
+        fresh.bring_up, fresh.source = rig.bring_up, None  # type: ignore[attr-defined]
+        rig.links["east"] = fresh
+        del before.bring_up  # type: ignore[attr-defined]
+    with pytest.raises(LinkerError, match="'orders' is a mirror of link 'east' already"):
+        await create
+    assert ("east", "payments") in rig.controller.image.mirrors
+    assert rig.bring_up._due == {"payments"}
