@@ -181,6 +181,86 @@ async def test_secured_clusters(
     await nobody_poses_as_a_follower(sidecar, topic.name)
     await the_promote_is_told_what_it_lacks(secured, sidecar, topic.name)
     await asyncio.to_thread(produce, login(target.bootstrap, "writer"), topic.name)
+    await same_bytes(source, target, topic)
+    await sidecar.linker("sidecar", "leave", str(SIDECAR_ID))
+    assert await sidecar.ended() == 0
+    told = sidecar.log.read_text() + "".join(
+        path.read_text(errors="replace") for path in (sidecar.directory / "state").iterdir()
+    )
+    assert secret("sidecar") not in told
+    assert secret("link") not in told
+
+
+async def test_tls_on_every_connection_of_the_target(
+    source_cluster: KafkaCluster,
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    unique_topic: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """Clients and followers come to the sidecar by TLS and SASL; so goes what it passes on to the brokers."""
+    authority = Authority()
+    broker, own = authority.issue("127.0.0.1"), authority.issue("127.0.0.1")
+    trust, keystore = tmp_path / "authority.pem", tmp_path / "sidecar.pem"
+    trust.write_text(authority.pem)
+    keystore.write_text(own.key + own.certificate)
+    target = await start_cluster(
+        name="tls",
+        brokers=2,
+        listeners={"CLIENTS": "SASL_SSL"},
+        properties={
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": broker.key,
+            "ssl.keystore.certificate.chain": broker.certificate,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": authority.pem,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.clients.plain.sasl.jaas.config": (
+                f'{PLAIN} username="admin" password="{secret("admin")}" user_admin="{secret("admin")}" '
+                f'user_writer="{secret("writer")}";'
+            ),
+        },
+    )
+    spec = SidecarSpec(
+        target_bootstrap=target.bootstrap,
+        broker_id=SIDECAR_ID,
+        listeners={"CLIENTS": "SASL_SSL"},
+        sidecar={"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore)},
+        target={
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": secret("admin"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(trust),
+            "controller.security.protocol": "PLAINTEXT",
+        },
+    )
+    topic = SourceTopic(unique_topic("t"), 2, SourceFiller.history)
+    filler = SourceFiller(source_cluster.bootstrap, scale=0.2)
+    await asyncio.to_thread(filler.create, [topic], 1)
+    await asyncio.to_thread(filler.fill, [topic])
+    writer = {
+        **login(target.bootstrap, "writer"),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "ssl.ca.location": str(trust),
+    }
+    async with SidecarProcess(spec, tmp_path / "sidecar") as sidecar:
+        await sidecar.linker("link", "create", "east", "--bootstrap-servers", source_cluster.bootstrap)
+        await sidecar.linker("mirror", "create", topic.name, "--link", "east", "--replication-factor", "2")
+        await forwarding_and_active(sidecar, topic.name)
+        before = await asyncio.to_thread(end_of, source_cluster, topic.name)
+        assert await asyncio.to_thread(produce, writer, topic.name) is None
+        assert await asyncio.to_thread(end_of, source_cluster, topic.name) == before + 1
+        assert await asyncio.to_thread(consume, writer, topic.name) is None
+        await sidecar.linker("mirror", "promote", topic.name, "--link", "east")
+        assert await asyncio.to_thread(produce, writer, topic.name) is None
+        assert await asyncio.to_thread(end_of, source_cluster, topic.name) == before + 1
+    await same_bytes(source_cluster, target, topic)
+
+
+async def same_bytes(source: KafkaCluster, target: KafkaCluster, topic: SourceTopic) -> None:
     placed = await asyncio.to_thread(placements, source.bootstrap, [topic])
     for tp in topic.topic_partitions():
         original = open_replica(source.log_dir(placed[tp].leader), tp)
@@ -188,14 +268,6 @@ async def test_secured_clusters(
             compared = compare_replica(original, open_replica(target.log_dir(broker), tp), tp, broker)
             assert compared.identical, compared
             assert compared.offsets_identical, compared
-    doctor = await sidecar.linker("sidecar", "leave", str(SIDECAR_ID))
-    assert doctor.exit_code == 0
-    assert await sidecar.ended() == 0
-    told = sidecar.log.read_text() + "".join(
-        path.read_text(errors="replace") for path in (sidecar.directory / "state").iterdir()
-    )
-    assert secret("sidecar") not in told
-    assert secret("link") not in told
 
 
 async def the_sidecar_is_told_what_it_lacks(secured: Secured, sidecar: SidecarProcess) -> None:
