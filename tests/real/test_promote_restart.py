@@ -12,17 +12,10 @@ import pytest_asyncio
 from linker.admin.models import MirrorState, PromotePhase
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
-from tests.real.harness_promote import (
-    LINK,
-    MakeScene,
-    Scene,
-    brokers_back,
-    open_transaction,
-    scenes,
-    stopped,
-    without_alter_configs,
-)
+from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
+from tests.real.harness_stalls import brokers_back, open_transaction, stopped, without_alter_configs
 
+pytestmark = pytest.mark.timeout(300)
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -77,9 +70,7 @@ async def test_killed_while_catching_up(make_scene: MakeScene) -> None:
 async def test_killed_while_fenced(make_scene: MakeScene) -> None:
     """A stopped broker keeps the replicas apart."""
     scene = await make_scene()
-    with stopped(scene.target.nodes[3]):
-        job = await scene.start_promote()
-        await scene.reach(job, PromotePhase.FENCED)
+    async with scene.standing_in(PromotePhase.FENCED, scene.target.nodes[3]) as job:
         await scene.sidecar.kill()
         assert scene.stored_phases() == {"FENCED"}
     await scene.sidecar.start()
@@ -90,9 +81,7 @@ async def test_killed_while_aligned(make_scene: MakeScene) -> None:
     """All replicas are known to be at the end, but a stopped broker does not show its last batch."""
     scene = await make_scene()
     await scene.hush()
-    with stopped(scene.target.nodes[3]):
-        job = await scene.start_promote()
-        await scene.reach(job, PromotePhase.ALIGNED)
+    async with scene.standing_in(PromotePhase.ALIGNED, scene.target.nodes[3]) as job:
         await scene.sidecar.kill()
         assert scene.stored_phases() == {"ALIGNED"}
     scene.speak()
