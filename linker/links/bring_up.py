@@ -177,6 +177,9 @@ class BringUp:
             await self._establish(mirror, found)
             await self._serve(mirror)
             await self._reassign(mirror, found)
+            grown = grown_at_target(mirror, found)
+            if grown is not None:
+                raise ControllerError(grown)
 
     async def _tidy(self, mirror: MirrorTopic) -> None:
         """After a promote: a request that was to make the hand-over stale may have come later than everybody thought."""
@@ -403,6 +406,17 @@ def _all_open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]], o
         if partition is None or not _is_open(partition, replicas, own):
             return None
     return True
+
+
+def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
+    """What is wrong if somebody added partitions to the mirror topic: real brokers lead them, and what producers write
+    there never reaches the source."""
+    if len(topic.partitions) <= mirror.partitions:
+        return None
+    return (
+        f"somebody added partitions to the mirror topic at the target: it has {len(topic.partitions)}, the source "
+        f"topic {mirror.partitions}; writes to the new ones stay at the target: delete the mirror and create it again"
+    )
 
 
 def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:

@@ -24,6 +24,7 @@ from linker.admin.service import (
     PromoteNotFound,
 )
 from linker.links import status as view
+from linker.links.bring_up import grown_at_target
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
 
@@ -86,11 +87,16 @@ class Promotes(ServiceBase):
         ]
 
     async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
-        """Topics that have more partitions at the source than the mirror: the rest would be left behind."""
+        """Topics that got partitions at the source (they would be left behind) or at the target (two logs already)."""
         await runtime.watch.look()
-        return [
-            f"topic {topic}: {runtime.watch.grown[topic]}" for topic in topics if topic in runtime.watch.grown
-        ]
+        grown = {topic: runtime.watch.grown[topic] for topic in topics if topic in runtime.watch.grown}
+        for topic in topics:
+            mirror = self._image.mirrors.get((runtime.name, topic))
+            found = self._sidecar.target.image.topics_by_name.get(topic)
+            reason = None if mirror is None or found is None else grown_at_target(mirror, found)
+            if reason is not None:
+                grown[topic] = reason
+        return [f"topic {topic}: {reason}" for topic, reason in grown.items()]
 
     def _promote_topics(self, link: str, request: PromoteRequest) -> list[str]:
         if not request.all:

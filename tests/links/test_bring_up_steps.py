@@ -13,7 +13,7 @@ import pytest_asyncio
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, MirrorTopic
-from linker.links.bring_up import BringUp
+from linker.links.bring_up import BringUp, grown_at_target
 from linker.target import TargetCluster
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
@@ -310,3 +310,18 @@ async def test_a_source_that_does_not_tell_its_start_is_an_error_and_changes_not
         await rig.complete()
     assert rig.phase() is Phase.LINKING
     assert rig.fetcher.partitions == {}
+
+
+def test_partitions_that_somebody_added_at_the_target_are_named() -> None:
+    mirror = MirrorTopic(
+        link="east",
+        topic="orders",
+        topic_id=b"i" * 16,
+        source_topic_id=None,
+        partitions=2,
+        target_replicas=REPLICAS,
+    )
+    as_made: Any = SimpleNamespace(partitions={0: None, 1: None})
+    grown: Any = SimpleNamespace(partitions={0: None, 1: None, 2: None})
+    assert grown_at_target(mirror, as_made) is None
+    assert "it has 3, the source topic 2" in str(grown_at_target(mirror, grown))
