@@ -158,15 +158,11 @@ def delete_topic(bootstrap: str, name: str) -> None:
     admin.delete_topics([name], operation_timeout=30)[name].result(60)
 
 
-def write(bootstrap: str, topic: str, records: int, *, size: int = 200, **client: Any) -> None:
-    """That many records to partition 0, each acknowledged."""
+def write(bootstrap: str, topic: str, records: int, *, size: int = 200) -> None:
+    """That many records to partition 0, each acknowledged, in batches of 30 or less."""
     errors: list[Any] = []
     producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            **{k.replace("_", "."): v for k, v in client.items()},
-        }
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.num.messages": 30}
     )
     for number in range(records):
         producer.produce(

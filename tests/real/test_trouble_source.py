@@ -184,7 +184,7 @@ async def test_source_topic_deleted_and_created_again(scene: TroubleScene) -> No
 async def test_what_happens_while_the_sidecar_is_away(
     scene: TroubleScene, unique_topic: Callable[[str], str]
 ) -> None:
-    """It starts again and finds one topic outrun, one made anew and one as it was: that goes on, the outrun one when told to."""
+    """It finds one topic outrun, one made anew and one as it was: that goes on, the outrun one when told to."""
     outrun, anew, same = scene.topics = [
         SourceTopic(unique_topic(name), 1, SourceFiller.history) for name in ("outrun", "anew", "same")
     ]
