@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class Lane:
     __slots__ = (
+        "appended",
         "expected",
         "expected_until",
         "failures",
@@ -27,6 +28,7 @@ class Lane:
         "leader_only",
         "limit",
         "mirror",
+        "starved_from",
         "starved_since",
         "suspended",
         "window",
@@ -48,7 +50,11 @@ class Lane:
         self.failures = 0
         #: A non-leader replica of the source misled us: only the leader will do.
         self.leader_only = False
+        #: Bytes that ever came into the window: while it is full, what the slowest follower has taken out.
+        self.appended = 0
+        #: Since when the slowest follower holds others back, and `appended` then.
         self.starved_since: float | None = None
+        self.starved_from = 0
         #: Waits after an error, or for its place.
         self.suspended = False
 
@@ -72,6 +78,7 @@ class Lane:
 
     def append(self, chunk: WindowChunk) -> None:
         self.window.append(chunk)
+        self.appended += chunk.size
 
     def restart(self, offset: int) -> None:
         """Read on from another offset; what the window holds is dropped."""

@@ -386,8 +386,13 @@ class MirrorPartition:
             if not slowest:
                 lane.starved_since = None
             elif lane.starved_since is None:
-                lane.starved_since = now
-            elif now - lane.starved_since >= self._detach_after:
+                lane.starved_since, lane.starved_from = now, lane.appended
+            elif now - lane.starved_since < self._detach_after:
+                continue
+            elif lane.appended - lane.starved_from >= lane.limit:
+                # Slow, but at work: to wait for it costs less than to read the source again for it alone.
+                lane.starved_since, lane.starved_from = now, lane.appended
+            else:
                 lane.starved_since = None
                 for replica in slowest:
                     self._leave_lane(replica, self.followers[replica])

@@ -74,6 +74,20 @@ async def test_a_slow_follower_does_not_slow_the_others_down() -> None:
             assert len(mirror.lanes) == 1
 
 
+async def test_a_follower_that_is_slower_but_works_is_waited_for() -> None:
+    """To let it go would mean to read the source once more, all the way, for it alone."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 8_000_000)
+        rig = Rig(source, replicas=(1, 2), limits=SMALL, window_bytes=128 << 10, detach_after=0.8)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            rig.follow(2, partition_bytes=64 << 10).pause = 0.01
+            await rig.settled()
+            assert mirror.bytes_fetched <= 1.05 * mirror.bytes_mirrored
+
+
 async def test_follower_that_lost_its_disk_copies_from_the_start() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 2)
