@@ -6,6 +6,8 @@ Only questions are asked here: nothing is created, changed or remembered.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +15,10 @@ from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from linker.target import TargetCluster
 from wire.cluster import Cluster
-from wire.errors import LinkerError, error_name
+from wire.errors import ConnectionLost, LinkerError, error_name
 
 TIMEOUT = 15.0
+_ANSWER_TIMEOUT, _ANSWER_PAUSE = 4.0, 0.1  # of one broker, where another one can be asked
 #: AclOperation codes (org.apache.kafka.common.acl.AclOperation).
 READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = (
     3,
@@ -91,8 +94,8 @@ async def check_source(source: Cluster, target: TargetCluster) -> list[Finding]:
 
 async def check_target_rights(target: TargetCluster) -> list[Finding]:
     """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
-    response = await target.cluster.call(
-        "describe_cluster", {"include_cluster_authorized_operations": True}, timeout=TIMEOUT
+    response = await _ask_any(
+        target.cluster, "describe_cluster", {"include_cluster_authorized_operations": True}
     )
     needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS)
     return [
@@ -126,16 +129,34 @@ async def check_mirror_rights(target: TargetCluster, topics: Collection[str]) ->
 
 
 async def _describe_topics(cluster: Cluster, topics: Collection[str]) -> Any:
-    return await cluster.call(
+    return await _ask_any(
+        cluster,
         "metadata",
         {
             "topics": [{"name": topic} for topic in topics],
             "allow_auto_topic_creation": False,
             "include_topic_authorized_operations": True,
         },
-        timeout=TIMEOUT,
-        version=(await cluster.connection(None)).pick_version("metadata", max_version=12),
+        max_version=12,
     )
+
+
+async def _ask_any(
+    cluster: Cluster, api: str, fields: Mapping[str, object], *, max_version: int | None = None
+) -> Any:
+    """What every broker can answer: one that hangs is given up for another one while there is time."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        left = max(0.001, deadline - time.monotonic())
+        try:
+            version = None
+            if max_version is not None:
+                version = (await cluster.connection(None)).pick_version(api, max_version=max_version)
+            return await cluster.call(api, fields, timeout=min(_ANSWER_TIMEOUT, left), version=version)
+        except ConnectionLost:
+            if time.monotonic() + _ANSWER_PAUSE >= deadline:
+                raise
+        await asyncio.sleep(_ANSWER_PAUSE)
 
 
 async def read_source_topics(
