@@ -451,6 +451,14 @@ class SourceFetcher:
         if not chunks:
             return False
         mirror = lane.mirror
+        if walk.largest > spec.segment_bytes:
+            # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
+            mirror.fail(
+                f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {lane.position}, the target's "
+                f"segment.bytes is {spec.segment_bytes}: no follower could append it; raise segment.bytes of the topic at "
+                "the target, then mirror resume --restart"
+            )
+            return False
         mirror.batches_fetched += walk.batches
         if walk.largest > mirror.largest_batch:
             mirror.largest_batch = walk.largest

@@ -160,6 +160,25 @@ async def test_recreated_topic_fails_and_is_never_mixed() -> None:
             assert log.errors == []
 
 
+async def test_a_batch_larger_than_the_targets_segments_is_given_to_nobody() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 10)
+        rig = Rig(source)
+        async with rig.running():
+            (mirror,) = rig.mirror("t", segment_bytes=4000)
+            rig.follow(1)
+            await rig.settled()
+            before = rig.expected("t", 0)
+            fill(source, 1, size=3000)
+            await eventually(lambda: TP in rig.events.failures)
+            assert "segment.bytes is 4000" in rig.events.failures[TP]
+            await asyncio.sleep(0.2)
+            log = rig.followers[1].logs[mirror.spec.topic_id, 0]
+            assert log.data() == before
+            assert log.failed is None
+
+
 async def test_deleted_topic_fails_after_a_while() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
