@@ -19,11 +19,12 @@ import time
 from collections.abc import Iterable, Sequence
 
 from linker.target.controller_channel import ControllerChannel
-from linker.target.errors import ClusterIdChanged, first_error
+from linker.target.errors import ClusterIdChanged
 from linker.target.identity import AdvertisedListener, Identity, SaveIdentity
 from linker.target.metadata_log import MetadataLog
 from linker.target.operations import TargetOperations
 from linker.target.registration import Registration
+from linker.tasks import first_error
 from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage

@@ -117,13 +117,6 @@ def check_error(code: int, api: str, cluster: str, message: str | None = None) -
     raise BrokerError(code, message=message, api=api, peer=cluster)
 
 
-def first_error(errors: BaseExceptionGroup[LinkerError]) -> LinkerError:
-    """The first error of a task group's: one line is what a person needs, the group is our own structure."""
-    for error in errors.exceptions:
-        return first_error(error) if isinstance(error, BaseExceptionGroup) else error
-    return LinkerError(str(errors))
-
-
 def _listed(partitions: list[TopicPartition], limit: int = 10) -> str:
     shown = ", ".join(str(tp) for tp in partitions[:limit])
     return shown + (f" and {len(partitions) - limit} more" if len(partitions) > limit else "")

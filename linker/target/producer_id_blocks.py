@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 
 from linker.target.controller_channel import ControllerChannel
-from linker.target.errors import TargetError, check_error, first_error
+from linker.target.errors import TargetError, check_error
+from linker.tasks import first_error
 from wire.connection import Connection
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
 
