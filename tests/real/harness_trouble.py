@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient as KafkaAdmin
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from linker.admin.models import CreateMirrorsRequest, MirrorDescription, MirrorState
 from linker.demo.inspection import Placement, placements
@@ -158,11 +158,26 @@ def delete_topic(bootstrap: str, name: str) -> None:
     admin.delete_topics([name], operation_timeout=30)[name].result(60)
 
 
+def set_topic_configs(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
+    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
 def write(bootstrap: str, topic: str, records: int, *, size: int = 200) -> None:
     """That many records to partition 0, each acknowledged, in batches of 30 or less."""
     errors: list[Any] = []
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.num.messages": 30}
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "batch.num.messages": 30,
+            "message.max.bytes": 10_000_000,
+        }
     )
     for number in range(records):
         producer.produce(

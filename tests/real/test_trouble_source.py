@@ -31,6 +31,7 @@ from tests.real.harness_trouble import (
     log_start,
     patiently,
     refused,
+    set_topic_configs,
     write,
 )
 
@@ -178,6 +179,30 @@ async def test_source_topic_deleted_and_created_again(scene: TroubleScene) -> No
     await scene.mirror()
     await scene.copied()
     await scene.promoted()
+    await scene.judge()
+
+
+async def test_a_batch_that_no_segment_of_the_target_holds(scene: TroubleScene) -> None:
+    """Larger batches were allowed at the source after the mirror was made: told, and the followers stay whole."""
+    name, [tp] = scene.names[0], scene.tps
+    await asyncio.to_thread(
+        create_topic, scene.source.bootstrap, name, configs={"segment.bytes": str(1 << 20)}
+    )
+    await asyncio.to_thread(write, scene.source.bootstrap, name, 50)
+    await scene.mirror()
+    await scene.copied()
+    wide = {"segment.bytes": str(8 << 20), "max.message.bytes": str(4 << 20)}
+    await asyncio.to_thread(set_topic_configs, scene.source.bootstrap, name, wide)
+    await asyncio.to_thread(write, scene.source.bootstrap, name, 1, size=3 << 20)
+    found = await scene.shown(MirrorState.FAILED, f"segment.bytes is {1 << 20}")
+    assert "mirror resume --restart" in (found.reason or "")
+    assert [open_replica(scene.target.log_dir(broker), tp).end() for broker in (1, 2, 3)] == [50] * 3
+    await asyncio.to_thread(set_topic_configs, scene.target.bootstrap, name, wide)
+    await scene.sidecar.linker("mirror", "resume", name, "--link", LINK, "--restart")
+    await scene.shown(MirrorState.ACTIVE)
+    await scene.copied()
+    await scene.promoted()
+    scene.topics = [replace(scene.topics[0], configs=wide)]
     await scene.judge()
 
 
