@@ -307,12 +307,15 @@ class MirrorPartition:
             lane.restart(lane.position)
             self._host.lane_closed(lane)
 
-    def _release(self, lane: Lane) -> None:
+    def _release(self, lane: Lane, *, with_tail: bool = False) -> int:
+        """Drop what is not needed any more; a window that was full has room again and says so."""
         was_full = lane.full
         # With several lanes the leading ones keep a tail that laggards can join.
-        keep = lane.limit // 2 if len(self.lanes) > 1 else 0
-        if lane.release(keep) and was_full and not lane.full:
+        keep = lane.limit // 2 if len(self.lanes) > 1 and not with_tail else 0
+        freed = lane.release(keep)
+        if was_full and not lane.full:
             self._host.lane_changed(lane)
+        return freed
 
     def follower_gone(self, replica: int) -> None:
         """Its connection or session ended: nothing is kept for it until it comes back."""
@@ -405,7 +408,7 @@ class MirrorPartition:
 
         Safe at any time, the source still has it all.
         """
-        freed = sum(lane.release(0) for lane in self.lanes)  # tails kept for laggards
+        freed = sum(self._release(lane, with_tail=True) for lane in self.lanes)
         for lane in list(self.lanes):
             if lane.window.bytes and all(
                 self.followers[replica].last_fetch < idle_before for replica in lane.followers

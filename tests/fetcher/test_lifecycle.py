@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from fetcher.budget import Charge, MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.epochs import EpochHistory, Noted
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
+from fetcher.window import WindowChunk
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import SESSION_EPOCH, Events, Rig, eventually
 from wire import codec
@@ -301,10 +303,12 @@ async def test_a_woken_fetch_is_woken_once_for_many_partitions() -> None:
 class Host:
     def __init__(self) -> None:
         self.closed: list[Lane] = []
+        self.changed: list[Lane] = []
 
     def lane_opened(self, lane: Lane) -> None: ...
 
-    def lane_changed(self, lane: Lane) -> None: ...
+    def lane_changed(self, lane: Lane) -> None:
+        self.changed.append(lane)
 
     def lane_closed(self, lane: Lane) -> None:
         self.closed.append(lane)
@@ -343,6 +347,35 @@ def test_lanes_split_and_join() -> None:
     mirror.follower_gone(1)
     mirror.follower_gone(2)
     assert mirror.lanes == []
+
+
+def test_memory_taken_back_gives_a_full_window_room_and_says_so() -> None:
+    """The tail kept for a laggard made the window full; without word of the room nobody would fetch again."""
+    mirror, _, host = pure_mirror()
+    mirror.load(1000, 1000, 0, 0.0)
+    budget = MemoryBudget(64 << 20)
+    mirror.follower_fetched(1, 500, 0, 1.0)
+    mirror.follower_fetched(2, 100, 0, 1.0)
+    lane = mirror.followers[1].lane
+    assert lane is not None
+    mirror.tick(10.0)  # nobody is expected any more
+    tail = lane.limit * 3 // 4
+
+    def append(base: int) -> None:
+        charge = Charge(budget, tail)
+        chunk = WindowChunk(base, base + 10, memoryview(bytes(tail)), tail, charge)
+        mirror.add_chunks(lane, [chunk], [], 1000)
+        charge.drop()
+
+    append(500)
+    mirror.follower_fetched(1, 510, 0, 2.0)
+    assert lane.window.bytes == tail, "kept for follower 2"
+    append(510)
+    assert lane.full
+    host.changed.clear()
+    assert mirror.reclaim(0.0) == tail
+    assert not lane.full
+    assert host.changed == [lane]
 
 
 def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
