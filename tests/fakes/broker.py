@@ -84,6 +84,7 @@ class FakeBroker:
         server.close()
         await self.disconnect_all()
         await server.wait_closed()
+        await asyncio.sleep(0)  # what was accepted just before gets its turn, and goes
         self.state.clear()
 
     async def disconnect_all(self) -> None:
@@ -98,6 +99,9 @@ class FakeBroker:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a connection outside a task")
+        if self._server is None:  # accepted in the moment in which the broker died
+            writer.transport.abort()
+            return
         self._clients[task] = writer
         client = ClientState()
         try:
