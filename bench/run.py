@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the exit code."""
     options = _options(arguments)
     settings = QUICK if options.quick else FULL
-    out: Path = options.out
+    out: Path = options.out.absolute()  # processes run in directories of their own
     console = Console()
     clusters = out / "clusters"
     out.mkdir(parents=True, exist_ok=True)

@@ -207,7 +207,7 @@ class KafkaCluster:
         if spec.brokers < 1:
             raise ChildError(f"cluster {spec.name} needs at least one broker")
         self.spec = spec
-        self.directory = base_dir / spec.name
+        self.directory = base_dir.absolute() / spec.name  # nodes run in directories of their own
         self.cluster_id = spec.cluster_id or random_uuid()
         self.nodes: dict[int, KafkaNode] = {}
         self._cache = cache
