@@ -213,7 +213,9 @@ def test_placement(racks: list[int], partitions: int, replication_factor: int, w
     if even:
         replicas_per_broker = Counter(b for replicas in placed for b in replicas)
         counts = [replicas_per_broker[b.id] for b in brokers]
-        assert max(counts) - min(counts) <= 1
+        # Racks come before brokers: replicas left over after an equal share per rack may be one more apart.
+        uneven = with_racks and replication_factor > len(racks) and replication_factor % len(racks) != 0
+        assert max(counts) - min(counts) <= (2 if uneven else 1)
         leaders = Counter(replicas[0] for replicas in placed)
         counts = [leaders[b.id] for b in brokers]
         assert max(counts) - min(counts) <= 1

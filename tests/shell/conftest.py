@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,6 +16,13 @@ from linker.admin.server import AdminServer
 from linker.cli import main
 from linker.metrics import Metrics, Snapshot
 from tests.shell.memory_service import MemoryService
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c_is_heard() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that: the CLI would not hear Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Running(NamedTuple):
