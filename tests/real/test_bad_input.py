@@ -274,7 +274,7 @@ async def test_configuration_errors(target_cluster: KafkaCluster, tmp_path: Path
     ):
         directory = tmp_path / str(index)
         more = {section: {key: "1"}}
-        async with another(directory, target_cluster.bootstrap, 950, **more) as process:
+        async with another(directory, target_cluster.bootstrap, 5950, **more) as process:
             await refuses_to_run(process, "linker.yaml", *words, timeout=20)
         assert not (directory / "state").exists(), "something was made although the file is wrong"
 
@@ -282,7 +282,7 @@ async def test_configuration_errors(target_cluster: KafkaCluster, tmp_path: Path
 async def test_target_that_does_not_answer(tmp_path: Path) -> None:
     with PortReservation() as nobody:
         address = f"127.0.0.1:{nobody.port}"
-        async with another(tmp_path / "a", address, 950) as process:
+        async with another(tmp_path / "a", address, 5950) as process:
             await refuses_to_run(process, address, timeout=100)
 
 
@@ -290,7 +290,7 @@ async def test_address_in_use(target_cluster: KafkaCluster, tmp_path: Path) -> N
     async with (
         listening(None) as address,
         another(
-            tmp_path / "a", target_cluster.bootstrap, 950, sidecar={"listeners": [f"PLAINTEXT://{address}"]}
+            tmp_path / "a", target_cluster.bootstrap, 5950, sidecar={"listeners": [f"PLAINTEXT://{address}"]}
         ) as process,
     ):
         await refuses_to_run(process, address, "PLAINTEXT")
