@@ -119,9 +119,74 @@ class Store(Protocol):
         ...
 
     async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
-        """All of the operations in their order, or none."""
+        """All of the operations in their order, or none.
+
+        Without operations it proves one thing: at a moment between call and return no controller with a
+        higher epoch had claimed the store (a linearizable read of the epoch; leases rest on it).
+        """
         ...
 
     async def close(self) -> None:
         """Give the store free for others; waits for what is being written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A sidecar as it may be found by the others: the value of `/controller`, and of `/sidecars/ids/N`."""
+
+    broker_id: int
+    control: str = ""  # host:port where the link controller of this sidecar takes the other sidecars
+    admin: str = ""  # host:port of its admin API
+    session: str = ""  # of this process: two processes with one broker id are two sessions
+    cluster_id: str = ""  # of the target: two fleets must not share a store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Who is the link controller now, as far as the store has told this process."""
+
+    holder: Candidate
+    epoch: int
+
+
+class SeatLost(StoreError):
+    """This process is not the link controller any more: its session with the store ended, or another has
+    claimed the epoch."""
+
+
+class FleetStore(Store, Protocol):
+    """A store that several sidecars share: it also elects the one of them that writes.
+
+    Only liveness rests on the election. That an old controller cannot write rests on the epoch alone.
+    """
+
+    @property
+    def seat(self) -> Seat | None:
+        """As last seen; None while nobody holds it."""
+        ...
+
+    async def seat_changed(self, known: Seat | None, *, timeout: float) -> Seat | None:
+        """Wait until the seat differs from `known`, at most `timeout` seconds; the seat as seen then."""
+        ...
+
+    async def announce(self, me: Candidate) -> None:
+        """Be known as alive until the process or its session with the store ends (`/sidecars/ids/N`).
+
+        StoreError if another live session has this broker id, or if the store belongs to the fleet of another
+        target cluster.
+        """
+        ...
+
+    async def take_seat(self, me: Candidate) -> int:
+        """Wait until the seat is free, take it and claim: the new controller epoch. May be cancelled."""
+        ...
+
+    async def seat_lost(self) -> str:
+        """Wait until the seat that `take_seat` gave is lost; why. Losing it later than another took it is
+        harmless: see `commit`."""
+        ...
+
+    async def resign(self) -> None:
+        """Give the seat back now, so that the next one need not wait for a timeout. Nothing to do: no error."""
         ...
