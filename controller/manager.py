@@ -1,5 +1,5 @@
-"""LinkController: serialises decisions. Each one is decide -> commit -> replay, so memory never runs ahead
-of the store.
+"""LinkController: what can be decided. StoredController: decides, one at a time: decide -> commit -> replay, so
+memory never runs ahead of the store.
 
 What a decision is stands in `decisions`; reading is `controller.image`, free at any time between awaits. A
 commit whose outcome is unknown (cancelled, I/O error) makes the image stale: it is read from the store
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -39,44 +40,49 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class LinkController:
-    """The one writer of link state."""
+class LinkController(ABC):
+    """Everything that changes link state. Who carries it out depends on the sidecar's role: `StoredController` here, or
+    `controller.fleet.shared` for a sidecar of a fleet."""
 
-    def __init__(self, store: Store, image: ControllerImage, epoch: int, now: Callable[[], int]) -> None:
-        self._store = store
-        self._image = image
-        self._epoch = epoch
+    def __init__(self, now: Callable[[], int] = wall_clock_ms) -> None:
         self._now = now
-        self._turn = asyncio.Lock()
-        self._stale = False
         #: Called with what was committed; with nothing when the image was read anew and anything may differ.
         self.listeners: set[Callable[[Sequence[Record]], None]] = set()
 
-    @classmethod
-    async def open(cls, store: Store, *, now: Callable[[], int] = wall_clock_ms) -> LinkController:
+    @staticmethod
+    async def open(store: Store, *, now: Callable[[], int] = wall_clock_ms) -> StoredController:
         """Claim the controller epoch, then load: nothing older can write between the two."""
-        epoch = await store.claim()
-        image = ControllerImage.load(await store.tree("/"))
-        return cls(store, image, epoch, now)
+        return await StoredController.load(store, await store.claim(), now=now)
 
     @property
+    @abstractmethod
     def image(self) -> ControllerImage:
-        return self._image
+        """The state as of the last commit that is known here."""
 
     @property
+    @abstractmethod
     def controller_epoch(self) -> int:
-        return self._epoch
+        """Of the controller whose commits these are."""
+
+    @abstractmethod
+    async def refresh(self) -> None:
+        """After a commit whose outcome is unknown: read what the store has."""
+
+    @abstractmethod
+    async def _decide(
+        self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
+    ) -> T:
+        """Run one decision; its records are committed and replayed, or an error says why not."""
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        for listener in tuple(self.listeners):
+            listener(records)
 
     def fenced_at_start(self, link: str) -> frozenset[TopicPartition]:
         """Partitions for which a sidecar that starts must not forward anything, until the promote
         driver says so.
         """
-        return frozenset(s.tp for s in self._image.link_partitions(link) if s.phase in FENCED_AT_START)
-
-    async def refresh(self) -> None:
-        """After a commit whose outcome is unknown: read what the store has."""
-        async with self._turn:
-            await self._reload_if_stale()
+        return frozenset(s.tp for s in self.image.link_partitions(link) if s.phase in FENCED_AT_START)
 
     # Links.
 
@@ -128,7 +134,7 @@ class LinkController:
                     topic=tp.topic,
                     partition=tp.partition,
                     since=now,
-                    controller_epoch=self._epoch,
+                    controller_epoch=self.controller_epoch,
                 )
                 for tp in mirror.topic_partitions()
             ]
@@ -161,7 +167,7 @@ class LinkController:
 
     async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, Leadership]) -> None:
         await self._decide(
-            lambda image: (decisions.adopt_leadership(image, link, changes, self._epoch), None)
+            lambda image: (decisions.adopt_leadership(image, link, changes, self.controller_epoch), None)
         )
 
     async def add_source_epoch(self, link: str, tp: TopicPartition, epoch: int, start_offset: int) -> None:
@@ -277,6 +283,37 @@ class LinkController:
 
         await self._decide(decide)
 
+
+class StoredController(LinkController):
+    """The one writer of link state: it holds the store's controller epoch."""
+
+    def __init__(self, store: Store, image: ControllerImage, epoch: int, now: Callable[[], int]) -> None:
+        super().__init__(now)
+        self._store = store
+        self._image = image
+        self._claimed = epoch
+        self._turn = asyncio.Lock()
+        self._stale = False
+
+    @classmethod
+    async def load(
+        cls, store: Store, epoch: int, *, now: Callable[[], int] = wall_clock_ms
+    ) -> StoredController:
+        """With an epoch that was claimed just now."""
+        return cls(store, ControllerImage.load(await store.tree("/")), epoch, now)
+
+    @property
+    def image(self) -> ControllerImage:
+        return self._image
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._claimed
+
+    async def refresh(self) -> None:
+        async with self._turn:
+            await self._reload_if_stale()
+
     async def _decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:
@@ -287,7 +324,7 @@ class LinkController:
                 return reply
             operations = self._image.operations(records)
             self._stale = True
-            await self._store.commit(operations, controller_epoch=self._epoch)
+            await self._store.commit(operations, controller_epoch=self._claimed)
             self._image.replay(records)
             self._stale = False
         self._tell(records)
@@ -298,7 +335,3 @@ class LinkController:
             self._image = ControllerImage.load(await self._store.tree("/"))
             self._stale = False
             self._tell(())
-
-    def _tell(self, records: Sequence[Record]) -> None:
-        for listener in tuple(self.listeners):
-            listener(records)

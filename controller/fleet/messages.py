@@ -130,11 +130,12 @@ class Renewed(_Message):
 
 class Delta(_Message):
     """LeaderAndIsr: what was committed, in order. `put`: [path, value, version]. `gone`: removals by kind and names.
-    `seq` grows by one with each delta of a channel."""
+    `seq` grows by one with each delta of a channel. `reset`: `put` is everything there is."""
 
     type: Literal["delta"] = "delta"
     controller_epoch: int
     seq: int
+    reset: bool = False
     put: list[tuple[str, Any, int]] = []
     gone: list[list[str | int]] = []
 

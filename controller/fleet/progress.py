@@ -1,0 +1,201 @@
+"""What the sidecars know of the copies they lead, as it travels, and the promote's view of all of it together.
+
+A follower's position holds for the leader epoch under which it was seen: a cancelled reassignment makes the same
+brokers begin again from nothing, and raises the epoch. So a report of another epoch than the metadata log's
+says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from controller.alignment import ReplicaPosition
+from controller.cluster_view import ImageView
+from controller.fleet.messages import BadMessage
+from controller.handover import find
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerReport:
+    """A real broker that copies the partition. Times in seconds before the report was made; None: never."""
+
+    fetch_offset: int
+    broker_epoch: int = -1
+    silent: float | None = None
+    behind: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """One partition, by the sidecar that leads it."""
+
+    link: str
+    topic: str
+    partition: int
+    leader_epoch: int
+    loaded: bool
+    high_watermark: int
+    log_start_offset: int
+    followers: Mapping[int, FollowerReport] = field(default_factory=dict)
+    failed: str | None = None
+    trouble: str | None = None
+    bytes_fetched: int = 0
+    bytes_served: int = 0
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+_copies: TypeAdapter[list[CopyReport]] = TypeAdapter(list[CopyReport])
+
+
+def encode_copies(copies: Iterable[CopyReport]) -> list[dict[str, Any]]:
+    """As messages carry them."""
+    encoded: list[dict[str, Any]] = _copies.dump_python(list(copies), mode="json")
+    return encoded
+
+
+def decode_copies(raw: list[dict[str, Any]]) -> list[CopyReport]:
+    """BadMessage if they are none."""
+    try:
+        return _copies.validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise BadMessage(
+            f"not a report: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A report with who made it and when it came (the head's clock)."""
+
+    copy: CopyReport
+    by: int
+    at: float
+
+
+class ReportBook:
+    """The newest report of each partition."""
+
+    def __init__(self) -> None:
+        self._notes: dict[tuple[str, TopicPartition], Noted] = {}
+
+    def note(self, by: int, copies: Iterable[CopyReport], now: float) -> None:
+        """A higher leader epoch replaces a lower one, whoever it is from; never the other way round."""
+        for copy in copies:
+            known = self._notes.get((copy.link, copy.tp))
+            if known is None or copy.leader_epoch >= known.copy.leader_epoch:
+                self._notes[copy.link, copy.tp] = Noted(copy, by, now)
+
+    def get(self, link: str, tp: TopicPartition) -> Noted | None:
+        return self._notes.get((link, tp))
+
+    def forget(self, link: str, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self._notes.pop((link, tp), None)
+
+
+class AskProgress(Protocol):
+    async def __call__(
+        self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
+    ) -> None:
+        """Have these sidecars report; what they say is in the book afterwards. Who does not answer in time is
+        not waited for."""
+        ...
+
+
+class FleetProgress:
+    """controller.ports.Progress over all sidecars of a link."""
+
+    def __init__(
+        self,
+        link: str,
+        book: ReportBook,
+        ask: AskProgress,
+        image: Callable[[], ImageView],
+        targets: Callable[[TopicPartition], Collection[int]],
+        *,
+        poll: float = 0.003,
+    ) -> None:
+        self._link = link
+        self._book = book
+        self._ask = ask
+        self._image = image
+        self._targets = targets
+        self._poll = poll
+
+    def _current(self, tp: TopicPartition) -> CopyReport | None:
+        noted = self._book.get(self._link, tp)
+        partition = find(self._image(), tp)
+        if noted is None or partition is None or noted.by != partition.leader:
+            return None
+        return noted.copy if noted.copy.leader_epoch == partition.leader_epoch else None
+
+    def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """As last reported."""
+        return {tp: self._lag(tp) for tp in tps}
+
+    def _lag(self, tp: TopicPartition) -> int | None:
+        copy = self._current(tp)
+        if copy is None or not copy.loaded:
+            return None
+        offsets = [
+            -1 if (follower := copy.followers.get(target)) is None else follower.fetch_offset
+            for target in self._targets(tp)
+        ]
+        if not offsets or min(offsets) < 0:
+            return None
+        # A follower that has not begun stands below the log's start: what is below is not missing.
+        return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
+
+    def log_start(self, tp: TopicPartition) -> int | None:
+        copy = self._current(tp)
+        return None if copy is None or not copy.loaded else copy.log_start_offset
+
+    def positions(
+        self, tps: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
+        """As last reported, under the present leader epoch."""
+        found: dict[TopicPartition, Mapping[int, ReplicaPosition]] = {}
+        for tp in tps:
+            copy = self._current(tp)
+            if copy is not None:
+                found[tp] = {
+                    broker: ReplicaPosition(follower.fetch_offset, follower.broker_epoch)
+                    for broker, follower in copy.followers.items()
+                    if follower.fetch_offset >= 0
+                }
+        return found
+
+    async def wait_until(
+        self, tps: Collection[TopicPartition], predicate: Callable[[], bool], *, timeout: float
+    ) -> bool:
+        """Ask the leaders again and again; the predicate reads the book."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                return predicate()
+            leaders = {
+                partition.leader
+                for tp in tps
+                if (partition := find(self._image(), tp)) is not None and partition.leader >= 0
+            }
+            try:
+                await self._ask(self._link, tps, leaders, left)
+            except LinkerError:
+                # One that cannot be asked now is asked again, until the time is over.
+                pass
+            if predicate():
+                return True
+            await asyncio.sleep(min(self._poll, max(deadline - loop.time(), 0)))
