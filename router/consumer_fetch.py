@@ -5,6 +5,11 @@ Lives here: what each partition of a consumer's fetch gets, waiting for data, re
 the consumer's rack. Not here: replica fetchers (``fetcher``), the window of recent batches (``fetcher``,
 through the LocalLog port).
 
+Reads need the lease at the moment of answering (``fetch_decision.without_lease``). Until it is back a fetch is
+held and then looked for anew; at the end of the consumer's wait its answer is empty. Followers are not gated: they
+follow the leadership that KRaft proves by the leader epoch of each fetch, and what their copies are worth the link
+controller verifies before a hand-over.
+
 No fetch sessions: every answer says session 0, so clients send full requests. Memory: what is read from
 the source for a consumer is bounded by ``read_bytes`` divided among the consumers, and the listener stops
 reading requests of a consumer that does not take its answers.
@@ -12,7 +17,6 @@ reading requests of a consumer that does not take its answers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
@@ -25,7 +29,9 @@ from router.fetch_decision import (
     Part,
     decide,
     from_source,
+    without_lease,
 )
+from router.fetch_job import Expected, PendingFetch, source_fetch
 from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
@@ -34,7 +40,6 @@ from router.ports import LocalLog, Mirror
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.fetch import (
     FetchedPartition,
-    FetchPartition,
     FetchPartitionResult,
     FetchRequest,
     TopicKey,
@@ -46,26 +51,7 @@ from wire.server import Exchange, ServerConnection
 
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 READ_UNCOMMITTED: Final = 0
-SOURCE_VERSIONS: Final = (12, 17)
-_FIRST_WITH_TOPIC_IDS: Final = 13
 _SOURCE_WAIT: Final = 0.5
-_SMALLEST_READ: Final = 256 << 10
-
-
-class PendingFetch:
-    """One request until its answer."""
-
-    __slots__ = ("deadline", "exchange", "listening", "owed", "parts", "request", "timer", "waiting_route")
-
-    def __init__(self, exchange: Exchange, request: FetchRequest, deadline: float) -> None:
-        self.exchange = exchange
-        self.request = request
-        self.deadline = deadline
-        self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
-        self.owed = 0  # answers of source nodes that are awaited
-        self.waiting_route: list[Part] = []
-        self.listening: list[LocalLog] = []
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class FetchSession:
@@ -77,6 +63,7 @@ class FetchSession:
         self._authorizer = authorizer
         self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._pending: dict[PendingFetch, Any] = {}
+        self._held: dict[PendingFetch, None] = {}  # until the lease is back, or their wait is over
         self._closed = False
         hub.consumers += 1
 
@@ -87,23 +74,29 @@ class FetchSession:
             return
         self._when_authorized(exchange, request)
 
-    def _when_authorized(self, exchange: Exchange, request: FetchRequest) -> None:
+    def _when_authorized(
+        self, exchange: Exchange, request: FetchRequest, deadline: float | None = None
+    ) -> None:
         if self._closed:
             return
         for key, _ in request.topics:
             mirror = self._mirror(key)
             if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.READ) is None:
-                self._authorizer.ask(mirror.topic, partial(self._when_authorized, exchange, request))
+                self._authorizer.ask(
+                    mirror.topic, partial(self._when_authorized, exchange, request, deadline)
+                )
                 return
-        self._start(exchange, request)
+        self._start(exchange, request, deadline)
 
     def _mirror(self, key: TopicKey) -> Mirror | None:
         mirrors = self.hub.ports.mirrors
         return mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
 
-    def _start(self, exchange: Exchange, request: FetchRequest) -> None:
+    def _start(self, exchange: Exchange, request: FetchRequest, deadline: float | None) -> None:
         now = self.hub.loop.time()
-        fetch = PendingFetch(exchange, request, now + max(0, request.max_wait_ms) / 1000)
+        if deadline is None:
+            deadline = now + max(0, request.max_wait_ms) / 1000
+        fetch = PendingFetch(exchange, request, deadline)
         self._pending[fetch] = None
         refused = False
         for part in fetch.parts:
@@ -111,7 +104,41 @@ class FetchSession:
             refused = refused or part.result is not None
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
-        self._collect(fetch)
+        if not self._hold(fetch):
+            self._collect(fetch)
+
+    # The lease
+
+    def _hold(self, fetch: PendingFetch) -> bool:
+        """Without the lease: keep the fetch until it is back. False if it may be answered now; then nothing
+        in it tells of the log.
+        """
+        if self.hub.ports.lease.valid():
+            return False
+        if without_lease(fetch.parts) and self.hub.loop.time() < fetch.deadline:
+            self._stop_waiting(fetch)
+            self._held[fetch] = None
+            self.hub.without_lease.add(self)
+            fetch.timer = self.hub.loop.call_at(fetch.deadline, self._held_too_long, fetch)
+            return True
+        return False
+
+    def _held_too_long(self, fetch: PendingFetch) -> None:
+        fetch.timer = None
+        if fetch in self._held:
+            del self._held[fetch]
+            if not self._held:
+                self.hub.without_lease.discard(self)
+            self._answer(fetch)
+
+    def lease_renewed(self) -> None:
+        """From the beginning, within what is left of the wait: leadership, fences and ends may have moved."""
+        held, self._held = self._held, {}
+        for fetch in held:
+            if fetch in self._pending:
+                self._stop_waiting(fetch)
+                del self._pending[fetch]
+                self._when_authorized(fetch.exchange, fetch.request, fetch.deadline)
 
     # Looking for data
 
@@ -255,39 +282,13 @@ class FetchSession:
                 self._ask_source(fetch, parts, 0.0)
 
     def _send(self, fetch: PendingFetch, route: SourceRoute, parts: list[Part], wait: float) -> None:
-        by_id = all(part.mirror is not None and part.mirror.source_topic_id is not None for part in parts)
-        low, high = SOURCE_VERSIONS
         try:
-            version = route.version("fetch", low, high if by_id else _FIRST_WITH_TOPIC_IDS - 1)
+            request, expected = source_fetch(self.hub, fetch.request, route, parts, wait)
         except LinkerError as error:
             self.hub.refused(route.link, str(error))
             self._source_done(fetch, parts)
             return
-        expected: dict[tuple[TopicKey, int], Part] = {}
-        topics: dict[TopicKey, list[FetchPartition]] = {}
-        for part in parts:
-            if part.mirror is None:
-                continue
-            source_id = part.mirror.source_topic_id
-            key: TopicKey = (
-                source_id if version >= _FIRST_WITH_TOPIC_IDS and source_id is not None else part.mirror.topic
-            )
-            expected[key, part.asked.index] = part
-            size = min(part.asked.max_bytes, self.hub.limits.fetch_partition_bytes)
-            topics.setdefault(key, []).append(
-                FetchPartition(part.asked.index, -1, part.asked.fetch_offset, -1, -1, size)
-            )
-        share = self.hub.limits.read_bytes // max(1, self.hub.consumers)
-        request = FetchRequest(
-            version=version,
-            max_wait_ms=int(wait * 1000),
-            min_bytes=min(max(fetch.request.min_bytes, 0), 1),
-            max_bytes=min(
-                fetch.request.max_bytes, self.hub.limits.fetch_max_bytes, max(share, _SMALLEST_READ)
-            ),
-            isolation_level=fetch.request.isolation_level,
-            topics=list(topics.items()),
-        )
+        version = request.version
         correlation_id = route.next_correlation_id()
         frame = encode_fetch_request(version, correlation_id, fetch.exchange.header.client_id, request)
         now = self.hub.loop.time()
@@ -306,7 +307,7 @@ class FetchSession:
         fetch: PendingFetch,
         route: SourceRoute,
         version: int,
-        expected: dict[tuple[TopicKey, int], Part],
+        expected: Expected,
         reply: memoryview | WireError,
     ) -> None:
         fetch.owed -= 1
@@ -319,9 +320,7 @@ class FetchSession:
                 route.close(error)
         self._source_done(fetch, expected.values())
 
-    def _take(
-        self, route: SourceRoute, expected: dict[tuple[TopicKey, int], Part], frame: memoryview, version: int
-    ) -> None:
+    def _take(self, route: SourceRoute, expected: Expected, frame: memoryview, version: int) -> None:
         response = parse_fetch_response(frame, version)
         for fetched in response.partitions:
             part = expected.get((fetched.key, fetched.index))
@@ -354,6 +353,8 @@ class FetchSession:
     # Answering
 
     def _answer(self, fetch: PendingFetch) -> None:
+        if self._hold(fetch):
+            return
         self._stop_waiting(fetch)
         del self._pending[fetch]
         for part in fetch.parts:
@@ -398,4 +399,6 @@ class FetchSession:
         for fetch in list(self._pending):
             self._stop_waiting(fetch)
         self._pending.clear()
+        self._held.clear()
+        self.hub.without_lease.discard(self)
         self._routes.close()

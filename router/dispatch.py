@@ -152,6 +152,12 @@ class Router:
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.handed_over(tps)
 
+    def lease_renewed(self) -> None:
+        """Call after each answered renewal of the sidecar's lease, when everything that the link controller sent
+        before it is applied (its fences above all): answers that waited for the proof leave.
+        """
+        self.hub.lease_renewed()
+
     async def close(self) -> None:
         """Stop background work. Client connections are closed by their listener."""
         self.hub.close()

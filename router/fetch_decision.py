@@ -6,6 +6,7 @@ Also the source's answer put into ours. Not here: looking for data (``consumer_f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from router.authorize import Authorizer, Operation
@@ -26,6 +27,8 @@ UNKNOWN_LEADER_EPOCH: Final = 75
 UNKNOWN_TOPIC_ID: Final = 100
 # Of the source's errors, what the consumer has to know itself; 78: OFFSET_NOT_AVAILABLE.
 PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})
+# Results that tell something of the log: what is or is not in it, and where it is.
+_OF_THE_LOG: Final = PASSED_ON | {0}
 # A replica that was at the end this recently takes over consumers of its rack.
 _CLOSE_FOLLOWER: Final = 10.0
 
@@ -97,6 +100,22 @@ def decide(
         result.preferred_read_replica = replica
         return result
     return None
+
+
+def without_lease(parts: Iterable[Part]) -> bool:
+    """Make results of what may not be told without the lease: no records, no error, no offsets. Whether there are
+    any.
+
+    The partition may have been handed over: what the source and our memory say of it then is of another log, and an
+    end below a consumer's position would make it reset. After an empty answer every client just asks again, while
+    they treat each error code differently (Java's FetchCollector, librdkafka and aiokafka: a metadata refresh, a
+    warning per fetch, a back-off), and NOT_LEADER_OR_FOLLOWER would only name us again. Refusals say nothing about
+    the log and stay.
+    """
+    gated = [part for part in parts if part.result is None or part.result.error in _OF_THE_LOG]
+    for part in gated:
+        part.result = FetchPartitionResult(part.asked.index, 0)
+    return bool(gated)
 
 
 def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:

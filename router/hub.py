@@ -8,13 +8,14 @@ Lives here: ``ForwardingHub``. Not here: one client's requests (``produce.py``),
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
 from router.fence import FenceTable
 from router.forwarder import Recovery
-from router.lanes import Answer
+from router.lanes import Answer, Batch
+from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.tasks import TaskKeeper
 from wire.errors import LinkerError
@@ -51,6 +52,14 @@ class Session(Swept, Protocol):
 
     def pump_lanes(self, lanes: Iterable[Any]) -> None: ...
 
+    def conclude(self, batch: Batch[Any], answers: Sequence[Answer[Any]]) -> None: ...
+
+
+class WaitsForLease(Protocol):
+    """Something with answers that need a lease (``consumer_fetch.FetchSession``)."""
+
+    def lease_renewed(self) -> None: ...
+
 
 class ForwardingHub:
     """Shared state of produce forwarding."""
@@ -64,6 +73,8 @@ class ForwardingHub:
         self.tasks = tasks
         self.loop = asyncio.get_running_loop()
         self.fences: FenceTable[Any] = FenceTable(self.loop.time, limits.settle_grace)
+        self.gate: LeaseGate[Any] = LeaseGate(ports.lease, self.fences)
+        self.without_lease: set[WaitsForLease] = set()
         self.budget = BytesBudget(limits.held_bytes)
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
@@ -139,6 +150,7 @@ class ForwardingHub:
         """
         wanted = list(tps)
         self.fences.fence(wanted)
+        self._conclude(self.gate.closed(wanted))
         self._pump(lane for tp in wanted for lane in self.fences.lanes(tp) if lane.needs_route)
         changed = asyncio.Event()
         self._fence_waiters.add(changed)
@@ -168,12 +180,25 @@ class ForwardingHub:
 
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         """The target leads now: what was held is answered NOT_LEADER_OR_FOLLOWER with the new leader."""
+        wanted = list(tps)
         by_session: dict[Session, list[Answer[Any]]] = {}
-        for batch, code in self.fences.hand_over(tps):
+        for batch, code in self.fences.hand_over(wanted):
             by_session.setdefault(batch.job.session, []).append((batch, code))
         for session, answers in by_session.items():
             session.deliver(answers)
+        self._conclude(self.gate.closed(wanted))
         self.lanes_changed()
+
+    def lease_renewed(self) -> None:
+        """After each renewal that was answered: what waited for the proof is answered."""
+        self._conclude(self.gate.renewed())
+        waiting, self.without_lease = self.without_lease, set()
+        for session in waiting:
+            session.lease_renewed()
+
+    def _conclude(self, told: Iterable[Told[Any]]) -> None:
+        for batch, answers in told:
+            batch.job.session.conclude(batch, answers)
 
     def _pump(self, lanes: Iterable[Any]) -> None:
         by_session: dict[Session, list[Any]] = {}

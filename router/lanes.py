@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from router.lane_states import (
     DUPLICATE_SEQUENCE_NUMBER,
@@ -43,9 +43,17 @@ from router.lane_states import (
     verdict,
 )
 from wire.errors import LocalProtocolError
+from wire.produce import ProduceResult
 from wire.types import TopicPartition
 
 JobT = TypeVar("JobT")
+
+
+class Deferred(NamedTuple):
+    """A success of the source that waits for the lease."""
+
+    result: ProduceResult
+    arrived: float  # on the lease's clock, not before the answer was read
 
 
 class Batch(Generic[JobT]):
@@ -54,6 +62,7 @@ class Batch(Generic[JobT]):
     __slots__ = (
         "base_sequence",
         "closed",
+        "deferred",
         "job",
         "lane",
         "order",
@@ -87,6 +96,8 @@ class Batch(Generic[JobT]):
         )
         self.closed = False  # the client has its answer or is gone: never sent again, never answered again
         self.unsettled = False  # an earlier attempt's outcome is unknown: a copy may still land
+        # The source acknowledged it, but the client may not be told yet; still in flight (lease_gate.py).
+        self.deferred: Deferred | None = None
 
     @property
     def idempotent(self) -> bool:
@@ -276,10 +287,17 @@ class Lane(Generic[JobT]):
         return [(batch, NOT_LEADER_OR_FOLLOWER) for batch, _ in answers]
 
     def refuse(self, code: int) -> list[Answer[JobT]]:
-        """Forwarding is not possible at all (mirror gone or disabled): everything queued gets this
-        retriable code.
+        """Forwarding is not possible at all (mirror gone or disabled, no lease): everything queued gets this
+        retriable code. But NOT_ENOUGH_REPLICAS says that nothing was written, and a batch of unknown outcome
+        may have been.
         """
-        return [(batch, code) for batch, _ in self._give_up(lambda _: True)]
+        unknown = (
+            {id(batch) for batch in self.queue if batch.unsettled} if code == NOT_ENOUGH_REPLICAS else ()
+        )
+        return [
+            (batch, REQUEST_TIMED_OUT if id(batch) in unknown else code)
+            for batch, _ in self._give_up(lambda _: True)
+        ]
 
     def vanish(self) -> list[Batch[JobT]]:
         """The client is gone. Returns what was dropped; what is in flight stays until the source's answer."""

@@ -1,7 +1,9 @@
 """ListOffsets and OffsetForLeaderEpoch for consumers: the source's offsets, under the mirror's one leader
 epoch.
 
-Off the hot path: one short task per request.
+Off the hot path: one short task per request. As fetches (``consumer_fetch.py``) they need the lease at the moment of
+answering: an end from before a hand-over would look like a truncated log. NOT_LEADER_OR_FOLLOWER else, which every
+client takes for "ask again".
 """
 
 from __future__ import annotations
@@ -152,6 +154,9 @@ class OffsetSession:
                     found[tp] = (NOT_LEADER_OR_FOLLOWER, -1, -1)
                 else:
                     found[tp] = (int(result.error), result.timestamp, self._lifted(tp, result.offset))
+        if not self.hub.ports.lease.valid():
+            for asked in by_link.values():
+                found.update((tp, (NOT_LEADER_OR_FOLLOWER, -1, -1)) for tp in asked)
         return found
 
     def _refusal(self, mirror: Mirror | None, tp: TopicPartition) -> int:

@@ -1,9 +1,10 @@
 """What the router needs from the rest of the sidecar, as Protocols; ``linker`` provides them. No behaviour
-here.
+here, but for the lease of a sidecar that is alone (``EndlessLease``).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,8 +28,14 @@ class MirroredPartition(Protocol):
         """Where the mirror begins; nothing below it exists at the target."""
 
     @property
+    def leading(self) -> bool:
+        """We lead it: produces are forwarded, whether or not anything was read of it yet. If not, everybody
+        gets NOT_LEADER_OR_FOLLOWER.
+        """
+
+    @property
     def serving(self) -> bool:
-        """We lead it and its state is loaded. If not, everybody gets NOT_LEADER_OR_FOLLOWER."""
+        """We lead it and its state is loaded. If not, who reads gets NOT_LEADER_OR_FOLLOWER."""
 
     @property
     def forwarding(self) -> bool:
@@ -137,6 +144,49 @@ class OpenUpstream(Protocol):
     async def __call__(self, node: Node, security_protocol: str) -> Any: ...
 
 
+class LeasePort(Protocol):
+    """This sidecar's lease with the link controller: whether it may acknowledge writes and answer reads.
+
+    Every method reads the clock when it is called, one that goes on while the process is stopped and the
+    machine suspended. Never the event loop's cached time: a process that was stopped in the middle of an
+    iteration would take a lease for valid that ended long ago. Called on the hot path.
+    """
+
+    @property
+    def term(self) -> int:
+        """Another one after each lapse: the same term, valid, means that the lease never lapsed."""
+
+    def valid(self) -> bool:
+        """Whether it is held now."""
+
+    def covers(self, term: int) -> bool:
+        """Whether it is held now and has been, without a gap, since ``term`` was read."""
+
+    def proven_since(self, moment: float) -> bool:
+        """Whether a renewal that was sent after ``moment``, as ``now()`` told it, has been answered."""
+
+    def now(self) -> float:
+        """Seconds on the lease's clock."""
+
+
+class EndlessLease:
+    """The lease of a sidecar that shares its store with nobody (a LeasePort)."""
+
+    term = 0
+
+    def valid(self) -> bool:
+        return True
+
+    def covers(self, term: int) -> bool:
+        return True
+
+    def proven_since(self, moment: float) -> bool:
+        return True
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
 @dataclass(slots=True)
 class RouterPorts:
     """Everything the router asks of others."""
@@ -151,6 +201,7 @@ class RouterPorts:
     events: RouterEvents
     link_brokers: Callable[[], frozenset[int]]
     """Broker ids of all sidecars: never chosen as an upstream."""
+    lease: LeasePort = field(default_factory=EndlessLease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +235,7 @@ class RouterStats:
     produce_errors: dict[int, int] = field(default_factory=dict)
     produce_retries: int = 0
     produce_lost: int = 0
+    produce_deferred: int = 0
     produce_seconds: float = 0.0
     produce_slowest: float = 0.0
     held_bytes: int = 0

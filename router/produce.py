@@ -1,26 +1,26 @@
 """Produce of one client: take the request apart, forward each partition through its lane, merge the answers.
 
-Lives here: admission (is the partition ours, may the client write, may it be forwarded at all), grouping
-by source leader, deadlines. Not here: order and retries (``lanes.py``), source connections
+Lives here: grouping by source leader, deadlines. Not here: admission (``admission.py``: is the partition ours,
+may the client write, may it be forwarded at all), order and retries (``lanes.py``), source connections
 (``forwarder.py``), the formats of requests and answers (``produce_job.py``).
 
 Each part of a request is answered by the source's own words, with these exceptions: leadership errors are
 solved here; a refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished
 within the request's timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it
-was. All of those are retriable. Requests with acks=0 are forwarded with acks=1: order, retries and fences
-need the source's answer.
+was; without this sidecar's lease nothing is forwarded (NOT_ENOUGH_REPLICAS), and a success of the source
+waits for the lease or ends as REQUEST_TIMED_OUT (``lease_gate.py``). All of those are retriable. Requests
+with acks=0 are forwarded with acks=1: order, retries and fences need the source's answer.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
 
+from router.admission import refusal
 from router.authorize import Authorizer, Operation
-from router.fence import FenceState
 from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lane_states import (
@@ -45,17 +45,7 @@ from wire.produce import (
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-INVALID_RECORD: Final = 87
-UNKNOWN_TOPIC_ID: Final = 100
-
-_MAGIC_OFFSET: Final = 16
-_BATCH_HEADER_SIZE: Final = 61
-_TRANSACTIONAL: Final = 0x10
-# attributes at 21, then last offset delta, two timestamps; producer id, epoch and base sequence at 43
-_ATTRIBUTES = struct.Struct(">h")
-_PRODUCER = struct.Struct(">qhi")
+_PRODUCER = struct.Struct(">qhi")  # at 43: producer id, epoch, base sequence
 
 
 class ProduceSession:
@@ -112,12 +102,13 @@ class ProduceSession:
 
     def _admit(self, job: ProduceJob) -> None:
         lanes: dict[Lane[ProduceJob], None] = {}
+        leased = self.hub.ports.lease.valid()
         slot = 0
         for key, partitions in job.request.topics:
             mirror = self._mirror(key)
             for index, records in partitions:
                 if job.results[slot] is None:  # else: its time was over in the backlog
-                    code = self._refusal(key, mirror, index, records)
+                    code = refusal(self.hub, self._authorizer, key, mirror, index, records, leased=leased)
                     if code != NONE or mirror is None:
                         self._finish_slot(job, slot, ProduceResult(index, code))
                     else:
@@ -135,27 +126,6 @@ class ProduceSession:
         if lanes:
             self.pump_lanes(lanes)
 
-    def _refusal(self, key: TopicKey, mirror: Mirror | None, index: int, records: memoryview) -> int:
-        """Why the batch is not forwarded, as an error code; NONE if it is."""
-        if mirror is None:
-            image = self.hub.ports.image()
-            if isinstance(key, bytes):
-                return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
-            return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
-        if not self._authorizer.allowed(mirror.topic, Operation.WRITE):
-            return TOPIC_AUTHORIZATION_FAILED
-        partition = mirror.partition(index)
-        if partition is None:
-            return UNKNOWN_TOPIC_OR_PARTITION
-        tp = TopicPartition(mirror.topic, index)
-        if not partition.serving or self.hub.fences.state(tp) is FenceState.HANDED_OVER:
-            return NOT_LEADER_OR_FOLLOWER
-        if len(records) < _BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
-            return INVALID_RECORD
-        if _ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL or not partition.forwarding:
-            return NOT_ENOUGH_REPLICAS
-        return NONE
-
     def _lane(self, tp: TopicPartition) -> Lane[ProduceJob]:
         lane = self._lanes.get(tp)
         if lane is None:
@@ -168,12 +138,13 @@ class ProduceSession:
         """Send whatever may be sent now: batches of one request to one source node leave together."""
         todo = list(lanes)
         routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
+        leased = self.hub.ports.lease.valid()
         while todo:
             groups: dict[tuple[SourceRoute, ProduceJob], list[Pair]] = {}
             more = []
             for lane in todo:
                 if lane not in routes:
-                    routes[lane] = self._route(lane)
+                    routes[lane] = self._route(lane, leased)
                 route = routes[lane]
                 if route is not None and (batch := lane.take(route)) is not None:
                     groups.setdefault((route, batch.job), []).append((lane, batch))
@@ -182,16 +153,16 @@ class ProduceSession:
                 self._send(route, job, pairs)
             todo = more
 
-    def _route(self, lane: Lane[ProduceJob]) -> SourceRoute | None:
+    def _route(self, lane: Lane[ProduceJob], leased: bool) -> SourceRoute | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
         if not lane.needs_route:
             return None
         mirror = self.hub.ports.mirrors.by_name(lane.tp.topic)
         partition = mirror.partition(lane.tp.partition) if mirror is not None else None
-        if mirror is None or partition is None or not partition.serving:
+        if mirror is None or partition is None or not partition.leading:
             self.deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
             return None
-        if not partition.forwarding:
+        if not partition.forwarding or not leased:
             self.deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
             return None
         if lane.stale or lane.state is LaneState.WAITING:
@@ -252,16 +223,25 @@ class ProduceSession:
         )
         due = now + timeout_ms / 1000 + self.hub.limits.source_silence
         self.hub.stats.produce_bytes += sum(batch.size for _, batch in pairs)
-        route.send(correlation_id, buffers, partial(self._replied, route, request, pairs), now, due)
+        # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
+        # is over already covers nothing.
+        replied = partial(self._replied, route, request, pairs, self.hub.ports.lease.term)
+        route.send(correlation_id, buffers, replied, now, due)
 
     # Answers of the source
 
     def _replied(
-        self, route: SourceRoute, request: SourceRequest, pairs: list[Pair], reply: memoryview | WireError
+        self,
+        route: SourceRoute,
+        request: SourceRequest,
+        pairs: list[Pair],
+        term: int,
+        reply: memoryview | WireError,
     ) -> None:
         if isinstance(reply, WireError):
             self._lost(pairs)
             return
+        covered = self.hub.ports.lease.covers(term)  # now: after the answer's bytes were read
         try:
             response = parse_produce_response(reply, request.version)
             results = request.match(response)
@@ -273,19 +253,36 @@ class ProduceSession:
         for (lane, batch), result in zip(pairs, results, strict=True):
             if response.throttle_ms > batch.job.throttle_ms:
                 batch.job.throttle_ms = response.throttle_ms
-            what = lane.answered(batch, result.error)
+            if batch.job.request.acks == 0:  # nothing is acknowledged to anybody
+                what = lane.answered(batch, result.error)
+            else:
+                what = self.hub.gate.answered(lane, batch, result, covered=covered)
             if verdict(result.error) is Verdict.OURS:
                 self._refused(
                     route.link, f"the source answered {error_name(result.error)} to a produce of {lane.tp}"
                 )
-            elif what and what[0] == (batch, result.error):
-                result.current_leader = None  # the source's broker ids mean nothing here
-                self._finish_slot(batch.job, batch.slot, result)
-                what = what[1:]
+            elif batch.deferred is not None:
+                self.hub.stats.produce_deferred += 1
             elif not what and not batch.closed:
                 self.hub.stats.produce_retries += 1
-            answers.extend(what)
+            answers.extend(self._own_words(batch, result, what))
         self._settle(answers, pairs)
+
+    def _own_words(
+        self, batch: Batch[ProduceJob], result: ProduceResult, what: Sequence[Answer[ProduceJob]]
+    ) -> Sequence[Answer[ProduceJob]]:
+        """Answer the batch by what the source said of it, if that is what the client gets; the other answers."""
+        if not what or what[0] != (batch, result.error):
+            return what
+        result.current_leader = None  # the source's broker ids mean nothing here
+        self._finish_slot(batch.job, batch.slot, result)
+        return what[1:]
+
+    def conclude(self, batch: Batch[ProduceJob], answers: Sequence[Answer[ProduceJob]]) -> None:
+        """The wait of a deferred success is over, one way or the other."""
+        if batch.lane is None or batch.deferred is None:
+            raise LocalProtocolError(f"{batch!r} did not wait for the lease")
+        self._settle(self._own_words(batch, batch.deferred.result, answers), [(batch.lane, batch)])
 
     def _lost(self, pairs: list[Pair]) -> None:
         self.hub.stats.produce_lost += len(pairs)
@@ -363,7 +360,10 @@ class ProduceSession:
                     slot += 1
             return
         for lane, batch in tuple(job.batches):
-            self.deliver(lane.expire(batch))
+            if batch.deferred is not None and not batch.closed:
+                self.conclude(batch, self.hub.gate.give_up(batch))
+            else:
+                self.deliver(lane.expire(batch))
 
     def closed(self) -> None:
         """The client is gone: forget what was not sent; what was sent is accounted until the source has
@@ -378,6 +378,9 @@ class ProduceSession:
         self._backlog.clear()
         for tp, lane in list(self._lanes.items()):
             for batch in lane.vanish():
+                self._left(batch.job)
+            for batch in [batch for batch in lane.in_flight if batch.deferred is not None]:
+                self.hub.gate.give_up(batch)  # the source has answered, and nobody is left to be told
                 self._left(batch.job)
             if self.hub.fences.discard_lane(lane):
                 del self._lanes[tp]

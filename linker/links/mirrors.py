@@ -39,8 +39,12 @@ class ServedPartition:
         return self._state.start_offset or 0
 
     @property
+    def leading(self) -> bool:
+        return self._mirrors.leads(self._state.tp)
+
+    @property
     def serving(self) -> bool:
-        return self._mirrors.leads(self._state.tp) and self._mirrors.loaded(self._state.tp)
+        return self.leading and self._mirrors.loaded(self._state.tp)
 
     @property
     def forwarding(self) -> bool:

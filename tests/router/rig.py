@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.fleet.lease import Lease
 from router.dispatch import Router
 from router.passthrough import UpstreamConnector
-from router.ports import RouterLimits, RouterPorts
+from router.ports import EndlessLease, LeasePort, RouterLimits, RouterPorts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
 from wire.cluster import Cluster
@@ -29,6 +30,7 @@ E0 = 3
 class Partition:
     session_epoch: int = E0
     start_offset: int = 0
+    leading: bool = True
     serving: bool = True
     forwarding: bool = True
 
@@ -121,6 +123,43 @@ class Events:
         self.refused.append((link, reason))
 
 
+class ScriptedLease:
+    """A member's lease of 10 s under a clock of the test's own (router.ports.LeasePort); held from the start."""
+
+    DURATION = 10.0
+
+    def __init__(self) -> None:
+        self.lease = Lease()
+        self.clock = 100.0
+        self.renew()
+
+    @property
+    def term(self) -> int:
+        return self.lease.term
+
+    def valid(self) -> bool:
+        return self.lease.valid(self.clock)
+
+    def covers(self, term: int) -> bool:
+        return self.lease.covers(term, self.clock)
+
+    def proven_since(self, moment: float) -> bool:
+        return self.lease.proven_since(moment)
+
+    def now(self) -> float:
+        return self.clock
+
+    def renew(self, sent_at: float | None = None) -> None:
+        """Sent then (or just now), answered now."""
+        if sent_at is None:
+            self.clock += 0.001
+            sent_at = self.clock
+        self.lease.renewed(sent_at, self.clock, self.DURATION)
+
+    def lapse(self) -> None:
+        self.clock = self.lease.until + 1
+
+
 class Rig:
     """`async with Rig() as rig:`; topic "orders" is mirrored with two partitions."""
 
@@ -133,7 +172,9 @@ class Rig:
         protocol: str = "PLAINTEXT",
         source_versions: dict[str, tuple[int, int] | None] | None = None,
         sasl_users: dict[str, str] | None = None,
+        lease: LeasePort | None = None,
     ) -> None:
+        self.lease = lease or EndlessLease()
         self.source = FakeCluster(source_nodes, api_versions=source_versions)
         self.target = FakeCluster([1, 2], sasl_users=sasl_users)
         self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01)
@@ -166,6 +207,7 @@ class Rig:
             open_upstream=UpstreamConnector(lambda: None),
             events=self.events,
             link_brokers=lambda: frozenset({LINK_BROKER}),
+            lease=self.lease,
         )
         self.router = Router(ports, self.limits)
         self.listener = await start_listener(

@@ -1,0 +1,55 @@
+"""Whether a batch of a client is forwarded at all, and if not, the error code it gets. Pure but for the ports."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from router.authorize import Authorizer, Operation
+from router.fence import FenceState
+from router.hub import ForwardingHub
+from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
+from router.ports import Mirror
+from wire.produce import TopicKey
+from wire.types import TopicPartition
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+INVALID_RECORD: Final = 87
+UNKNOWN_TOPIC_ID: Final = 100
+
+_MAGIC_OFFSET: Final = 16
+_BATCH_HEADER_SIZE: Final = 61
+_TRANSACTIONAL: Final = 0x10
+_ATTRIBUTES = struct.Struct(">h")  # at 21
+
+
+def refusal(
+    hub: ForwardingHub,
+    authorizer: Authorizer,
+    key: TopicKey,
+    mirror: Mirror | None,
+    index: int,
+    records: memoryview,
+    *,
+    leased: bool,
+) -> int:
+    """Why the batch is not forwarded, as an error code; NONE if it is. leased: this sidecar has its lease."""
+    if mirror is None:
+        image = hub.ports.image()
+        if isinstance(key, bytes):
+            return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
+        return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
+    if not authorizer.allowed(mirror.topic, Operation.WRITE):
+        return TOPIC_AUTHORIZATION_FAILED
+    partition = mirror.partition(index)
+    if partition is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    tp = TopicPartition(mirror.topic, index)
+    if not partition.leading or hub.fences.state(tp) is FenceState.HANDED_OVER:
+        return NOT_LEADER_OR_FOLLOWER
+    if len(records) < _BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
+        return INVALID_RECORD
+    if _ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL or not partition.forwarding or not leased:
+        return NOT_ENOUGH_REPLICAS
+    return NONE

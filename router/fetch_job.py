@@ -1,0 +1,77 @@
+"""One fetch request of a consumer on both of its sides: what is owed to the client, and what a source node is
+asked.
+
+Not here: what each partition gets (``fetch_decision.py``), waiting and merging (``consumer_fetch.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from router.fetch_decision import Part
+from router.forwarder import SourceRoute
+from router.hub import ForwardingHub
+from router.ports import LocalLog
+from wire.fetch import FetchPartition, FetchRequest, TopicKey
+from wire.server import Exchange
+
+SOURCE_VERSIONS: Final = (12, 17)
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_SMALLEST_READ: Final = 256 << 10
+
+
+class PendingFetch:
+    """One request until its answer."""
+
+    __slots__ = ("deadline", "exchange", "listening", "owed", "parts", "request", "timer", "waiting_route")
+
+    def __init__(self, exchange: Exchange, request: FetchRequest, deadline: float) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.deadline = deadline
+        self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
+        self.owed = 0  # answers of source nodes that are awaited
+        self.waiting_route: list[Part] = []
+        self.listening: list[LocalLog] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+
+Expected = dict[tuple[TopicKey, int], Part]
+"""The parts by how a source node's answer names them."""
+
+
+def source_fetch(
+    hub: ForwardingHub, asked: FetchRequest, route: SourceRoute, parts: Sequence[Part], wait: float
+) -> tuple[FetchRequest, Expected]:
+    """In the newest version that the node and we speak, waiting `wait` seconds for data. LinkerError if there is no
+    such version.
+    """
+    by_id = all(part.mirror is not None and part.mirror.source_topic_id is not None for part in parts)
+    low, high = SOURCE_VERSIONS
+    version = route.version("fetch", low, high if by_id else _FIRST_WITH_TOPIC_IDS - 1)
+    expected: Expected = {}
+    topics: dict[TopicKey, list[FetchPartition]] = {}
+    for part in parts:
+        if part.mirror is None:
+            continue
+        source_id = part.mirror.source_topic_id
+        key: TopicKey = (
+            source_id if version >= _FIRST_WITH_TOPIC_IDS and source_id is not None else part.mirror.topic
+        )
+        expected[key, part.asked.index] = part
+        size = min(part.asked.max_bytes, hub.limits.fetch_partition_bytes)
+        topics.setdefault(key, []).append(
+            FetchPartition(part.asked.index, -1, part.asked.fetch_offset, -1, -1, size)
+        )
+    share = hub.limits.read_bytes // max(1, hub.consumers)
+    request = FetchRequest(
+        version=version,
+        max_wait_ms=int(wait * 1000),
+        min_bytes=min(max(asked.min_bytes, 0), 1),
+        max_bytes=min(asked.max_bytes, hub.limits.fetch_max_bytes, max(share, _SMALLEST_READ)),
+        isolation_level=asked.isolation_level,
+        topics=list(topics.items()),
+    )
+    return request, expected
