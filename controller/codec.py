@@ -93,6 +93,8 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "log_dir_id": topic_id_str(entity.log_dir_id),
                 "broker_epoch": entity.broker_epoch,
                 "cluster_id": entity.cluster_id,
+                "session": entity.session,
+                "draining": entity.draining,
             }
 
 
@@ -147,6 +149,8 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                     log_dir_id=parse_topic_id(_str(fields, "log_dir_id")),
                     broker_epoch=_int(fields, "broker_epoch"),
                     cluster_id=_str(fields, "cluster_id"),
+                    session=_str(fields, "session"),
+                    draining=_typed(fields, "draining", bool),
                 )
             case _:
                 return None

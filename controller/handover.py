@@ -6,9 +6,11 @@ Pure. Facts of the target's controller these rest on:
   record for a partition raises its partition epoch. So once the log shows a higher partition epoch than an
   AlterPartition carried, that AlterPartition either is what raised it (the ISR then holds real brokers) or
   can never be carried out.
-- With *all* target replicas in the new ISR the same record completes the reassignment: the link broker
-  leaves the replicas and the first live replica leads. The leader is then told NEW_LEADER_ELECTED, an error
-  code for a success.
+- With *all* target replicas in the new ISR the same record completes the reassignment, if it is open
+  (`replica_plan.is_open`): the link brokers leave the replicas and the first live replica leads. The leader
+  is then told NEW_LEADER_ELECTED, an error code for a success.
+- The requester is the partition's leader, whichever link broker that is; who sends the request for it does
+  not matter, its broker epoch does. Every member of the new ISR has to be unfenced.
 - A code per partition is an answer after the log's commit: definite, for that request. NOT_CONTROLLER and
   timeouts are not: a controller that lost its leadership may have appended records that still become
   committed.
@@ -22,6 +24,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from controller.cluster_view import ImageView, PartitionView
+from controller.replica_plan import copies_asked_for, is_open
 from controller.state import Attempt
 from wire.errors import error_name
 from wire.types import TopicId, TopicPartition
@@ -38,9 +41,10 @@ class HandOverItem:
 
     tp: TopicPartition
     topic_id: TopicId
+    leader: IsrMember  # the link broker on whose behalf it is sent
     leader_epoch: int
     partition_epoch: int
-    new_isr: tuple[IsrMember, ...]  # the link brokers in the ISR, then every target replica
+    new_isr: tuple[IsrMember, ...]  # the leader, the other link brokers in the ISR, every target replica
 
     @property
     def attempt(self) -> Attempt:
@@ -61,6 +65,8 @@ class HandOverPlan:
     # Target replicas with the broker epoch they have now: a position counts only if it is of that
     # incarnation.
     replicas: Mapping[TopicPartition, Mapping[int, int]]
+    # Targets of the partitions that copy, but whose reassignment has to be opened first.
+    closed: Mapping[TopicPartition, tuple[int, ...]]
 
 
 def find(image: ImageView, tp: TopicPartition) -> PartitionView | None:
@@ -72,49 +78,68 @@ def plan_hand_over(
     image: ImageView,
     topic_ids: Mapping[TopicPartition, TopicId],
     link_brokers: Collection[int],
-    own_broker: int,
+    targets: Mapping[TopicPartition, Sequence[int]] | None = None,
 ) -> HandOverPlan:
-    """Items for what may be handed over as the image stands; every other partition gets a reason."""
+    """Items for what may be handed over as the image stands; every other partition gets a reason.
+
+    `targets` are the real brokers in their order; where it has none, those that the partition lists are.
+    """
     items: dict[TopicPartition, HandOverItem] = {}
     obstacles: dict[TopicPartition, Obstacle] = {}
     replicas: dict[TopicPartition, Mapping[int, int]] = {}
+    closed: dict[TopicPartition, tuple[int, ...]] = {}
     for tp, topic_id in topic_ids.items():
         partition = find(image, tp)
         if partition is None or bytes(image.topics_by_name[tp.topic].id) != topic_id:
             obstacles[tp] = Obstacle("the mirror topic was deleted or re-created at the target", False)
             continue
-        targets = [b for b in partition.replicas if b not in partition.removing and b not in link_brokers]
-        replicas[tp] = {b: image.brokers[b].epoch for b in targets if b in image.brokers}
-        obstacle = _obstacle(image, partition, targets, own_broker)
+        wanted = tuple((targets or {}).get(tp, ())) or listed_targets(partition, link_brokers)
+        replicas[tp] = {b: image.brokers[b].epoch for b in wanted if b in image.brokers}
+        others = [b for b in partition.isr if b != partition.leader and b in link_brokers]
+        obstacle = _obstacle(image, partition, wanted, others, link_brokers)
         if obstacle is not None:
             obstacles[tp] = obstacle
+            if copies_asked_for(partition, wanted) and not is_open(partition, wanted, link_brokers):
+                closed[tp] = wanted
             continue
-        # The requester must be in the new ISR; other link brokers stay in it if they are now.
-        members = [own_broker, *(b for b in partition.isr if b != own_broker and b in link_brokers), *targets]
+        members = [IsrMember(b, image.brokers[b].epoch) for b in (partition.leader, *others, *wanted)]
         items[tp] = HandOverItem(
             tp=tp,
             topic_id=topic_id,
+            leader=members[0],
             leader_epoch=partition.leader_epoch,
             partition_epoch=partition.partition_epoch,
-            new_isr=tuple(IsrMember(b, image.brokers[b].epoch) for b in members),
+            new_isr=tuple(members),
         )
-    return HandOverPlan(items, obstacles, replicas)
+    return HandOverPlan(items, obstacles, replicas, closed)
+
+
+def listed_targets(partition: PartitionView, link_brokers: Collection[int]) -> tuple[int, ...]:
+    """The real brokers that stay, as the partition lists them."""
+    return tuple(b for b in partition.replicas if b not in partition.removing and b not in link_brokers)
 
 
 def _obstacle(
-    image: ImageView, partition: PartitionView, targets: list[int], own_broker: int
+    image: ImageView,
+    partition: PartitionView,
+    targets: Sequence[int],
+    others: Sequence[int],
+    link_brokers: Collection[int],
 ) -> Obstacle | None:
-    if partition.leader != own_broker:
+    """`others` are the link brokers that would stay in the ISR beside the leader."""
+    if partition.leader not in link_brokers:
+        return Obstacle(f"its leader at the target is {partition.leader}, no link broker", True)
+    lists = (
+        f"(replicas {list(partition.replicas)}, adding {list(partition.adding)}, "
+        f"removing {list(partition.removing)})"
+    )
+    if not copies_asked_for(partition, targets):
         return Obstacle(
-            f"its leader at the target is {partition.leader}, not the link broker {own_broker}", True
+            f"its reassignment to the real brokers is not open {lists}: was it cancelled?", False
         )
-    if not targets or not set(targets) <= set(partition.adding) or own_broker not in partition.removing:
-        return Obstacle(
-            f"its reassignment to the real brokers is not open (replicas {list(partition.replicas)}, "
-            f"adding {list(partition.adding)}, removing {list(partition.removing)}): was it cancelled?",
-            False,
-        )
-    for broker_id in (*targets, own_broker):
+    if not is_open(partition, targets, link_brokers):
+        return Obstacle(f"its reassignment to the real brokers has to be opened first {lists}", True)
+    for broker_id in (*targets, partition.leader, *others):
         trouble = broker_trouble(image, broker_id)
         if trouble is not None:
             return Obstacle(trouble, True)
@@ -181,9 +206,10 @@ _ANSWERS: Mapping[int, Answer] = {
     0: Answer.ACCEPTED,
     108: Answer.ACCEPTED,  # NEW_LEADER_ELECTED
     107: Answer.REREAD,  # INELIGIBLE_REPLICA
+    6: Answer.REREAD,  # NOT_LEADER_OR_FOLLOWER: not sent, the image shows another leader by now
     95: Answer.REREAD,  # INVALID_UPDATE_VERSION: stale partition epoch
     74: Answer.REREAD,  # FENCED_LEADER_EPOCH
-    77: Answer.REREAD,  # STALE_BROKER_EPOCH: our own registration changed
+    77: Answer.REREAD,  # STALE_BROKER_EPOCH: the leader's registration changed
     3: Answer.REREAD,  # UNKNOWN_TOPIC_OR_PARTITION
     100: Answer.REREAD,  # UNKNOWN_TOPIC_ID
     42: Answer.REREAD,  # INVALID_REQUEST: not the leader any more, or the reassignment was cancelled
@@ -203,7 +229,9 @@ def refusal_text(code: int) -> str:
     return f"the target's controller answered {error_name(code)}"
 
 
-def revoke_assignments(own_broker: int, targets: Sequence[int]) -> tuple[list[int], list[int]]:
+def revoke_assignments(
+    link_brokers: Sequence[int], targets: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Two reassignments, one after the other, that change nothing but the partition epoch.
 
     The first lists the targets in another order: same replicas, same adding and removing, so a record is
@@ -211,15 +239,17 @@ def revoke_assignments(own_broker: int, targets: Sequence[int]) -> tuple[list[in
     their copies. And if the hand-over was carried out before they arrive, they only turn the order there
     and back: no link broker may be named, or it would be added to the replicas again.
 
-    One target alone has no other order, so there the link broker is put in front of it. Whoever sends that
-    has to look afterwards: `undo_revoke`.
+    One target alone has no other order, so there the link brokers that are listed are put in front of it:
+    `link_brokers`, registered ones only, the leader first (the first replica is elected by the controller's
+    own balancing). With all of them named nothing is adding or removing anew, so that even half of it leaves
+    the partition open. Whoever sends that has to look afterwards: `undo_revoke`.
     """
     if len(targets) > 1:
         return [*targets[1:], targets[0]], list(targets)
-    return [own_broker, *targets], list(targets)
+    return [*link_brokers, *targets], list(targets)
 
 
 def undo_revoke(partition: PartitionView, link_brokers: Collection[int]) -> bool:
-    """Did a revoke come after the hand-over, and is a link broker on its way back in? Then cancel that."""
+    """Did a revoke come after the hand-over, and are link brokers on their way back in? Then cancel that."""
     handed_over = partition.leader >= 0 and partition.leader not in link_brokers
     return handed_over and bool(set(partition.adding).intersection(link_brokers))

@@ -6,6 +6,7 @@ Each entity's store version stands beside it, for the conditional write that the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from controller import codec, paths
 from controller.state import (
@@ -20,16 +21,27 @@ from controller.state import (
     RemoveLink,
     RemoveMirror,
     RemovePromoteJob,
+    RemoveSidecar,
     SidecarIdentity,
 )
 from controller.store.base import Delete, Operation, Put, Versioned
 from wire.types import TopicPartition
+
+Removal = RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar
+
+
+class Stamp(NamedTuple):
+    """Where an image comes from: the controller that loaded or sent it, and how many commits it has seen since."""
+
+    controller_epoch: int
+    commits: int
 
 
 class ControllerImage:
     """Everything durable, as of the last commit."""
 
     def __init__(self) -> None:
+        self.stamp = Stamp(0, 0)
         self.links: dict[str, Link] = {}
         self.mirrors: dict[tuple[str, str], MirrorTopic] = {}
         self.partitions: dict[tuple[str, TopicPartition], MirrorPartition] = {}
@@ -39,9 +51,10 @@ class ControllerImage:
         self.versions: dict[str, int] = {}  # path -> version in the store
 
     @classmethod
-    def load(cls, nodes: Mapping[str, Versioned]) -> ControllerImage:
+    def load(cls, nodes: Mapping[str, Versioned], controller_epoch: int = 0) -> ControllerImage:
         """The image of a store's nodes; CorruptState names a node that cannot be read."""
         image = cls()
+        image.stamp = Stamp(controller_epoch, 0)
         for path in sorted(nodes):
             node = nodes[path]
             entity = codec.decode(path, node.value)
@@ -84,7 +97,7 @@ class ControllerImage:
         # Several records for one path become one write: the last one.
         latest: dict[str, Entity] = {}
         for record in records:
-            if isinstance(record, RemoveLink | RemoveMirror | RemovePromoteJob):
+            if isinstance(record, Removal):
                 operations += [Delete(path, self.versions[path]) for path in self._removed(record)]
             else:
                 latest[codec.path_of(record)] = record
@@ -97,13 +110,38 @@ class ControllerImage:
         """Apply the records of one commit."""
         touched: dict[str, None] = {}
         for record in records:
-            if isinstance(record, RemoveLink | RemoveMirror | RemovePromoteJob):
+            if isinstance(record, Removal):
                 self._remove(record)
             else:
                 self._place(record)
                 touched[codec.path_of(record)] = None
         for path in touched:
             self.versions[path] = self.versions.get(path, -1) + 1
+        self.stamp = Stamp(self.stamp.controller_epoch, self.stamp.commits + 1)
+
+    def nodes(self) -> dict[str, Versioned]:
+        """What `load` would make this image of."""
+        entities: list[Entity] = [
+            *self.links.values(),
+            *self.mirrors.values(),
+            *self.partitions.values(),
+            *self.floors.values(),
+            *self.jobs.values(),
+            *self.identities.values(),
+        ]
+        return {
+            path: Versioned(codec.encode(entity), self.versions[path])
+            for entity in entities
+            if (path := codec.path_of(entity)) in self.versions
+        }
+
+    def take_over(self, path: str, node: Versioned) -> Entity | None:
+        """One node as another process committed it: `replay` for a copy of the image."""
+        entity = codec.decode(path, node.value)
+        if entity is not None:
+            self._place(entity)
+            self.versions[path] = node.version
+        return entity
 
     def _place(self, entity: Entity) -> None:
         match entity:
@@ -120,11 +158,13 @@ class ControllerImage:
             case SidecarIdentity():
                 self.identities[entity.broker_id] = entity
 
-    def _removed(self, record: RemoveLink | RemoveMirror | RemovePromoteJob) -> list[str]:
+    def _removed(self, record: Removal) -> list[str]:
         """The paths that go, deepest first."""
         match record:
             case RemovePromoteJob():
                 return [paths.promote_job(record.link, record.id)]
+            case RemoveSidecar():
+                return [paths.sidecar_identity(record.broker_id)]
             case RemoveMirror():
                 top = paths.mirror(record.link, record.topic)
             case RemoveLink():
@@ -132,12 +172,14 @@ class ControllerImage:
         gone = [path for path in self.versions if path == top or path.startswith(f"{top}/")]
         return sorted(gone, key=lambda path: (-path.count("/"), path))
 
-    def _remove(self, record: RemoveLink | RemoveMirror | RemovePromoteJob) -> None:
+    def _remove(self, record: Removal) -> None:
         for path in self._removed(record):
             del self.versions[path]
         match record:
             case RemovePromoteJob():
                 self.jobs.pop((record.link, record.id), None)
+            case RemoveSidecar():
+                self.identities.pop(record.broker_id, None)
             case RemoveMirror():
                 self.mirrors.pop((record.link, record.topic), None)
                 for key in [k for k in self.partitions if k[0] == record.link and k[1].topic == record.topic]:

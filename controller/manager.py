@@ -12,6 +12,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from controller import decisions
@@ -28,6 +29,7 @@ from controller.state import (
     ProducerIdFloor,
     PromoteJob,
     Record,
+    RemoveSidecar,
     SidecarIdentity,
 )
 from controller.store.base import Store
@@ -69,7 +71,7 @@ class LinkController(ABC):
         """After a commit whose outcome is unknown: read what the store has."""
 
     @abstractmethod
-    async def _decide(
+    async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:
         """Run one decision; its records are committed and replayed, or an error says why not."""
@@ -102,7 +104,7 @@ class LinkController(ABC):
             options=dict(options or {}),
             created_at=self._now(),
         )
-        await self._decide(lambda image: (decisions.create_link(image, link), None), dry_run)
+        await self.decide(lambda image: (decisions.create_link(image, link), None), dry_run)
         return link
 
     async def update_link(
@@ -113,12 +115,12 @@ class LinkController(ABC):
         *,
         dry_run: bool = False,
     ) -> None:
-        await self._decide(
+        await self.decide(
             lambda image: (decisions.update_link(image, name, properties, options), None), dry_run
         )
 
     async def delete_link(self, name: str, *, dry_run: bool = False) -> None:
-        await self._decide(lambda image: (decisions.delete_link(image, name), None), dry_run)
+        await self.decide(lambda image: (decisions.delete_link(image, name), None), dry_run)
 
     # Mirrors.
 
@@ -139,13 +141,13 @@ class LinkController(ABC):
                 for tp in mirror.topic_partitions()
             ]
         chosen = states
-        await self._decide(lambda image: (decisions.create_mirror(image, mirror, chosen), None), dry_run)
+        await self.decide(lambda image: (decisions.create_mirror(image, mirror, chosen), None), dry_run)
 
     async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
-        await self._decide(lambda image: (decisions.bind_mirror(image, link, topic, topic_id), None))
+        await self.decide(lambda image: (decisions.bind_mirror(image, link, topic, topic_id), None))
 
     async def delete_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> None:
-        await self._decide(lambda image: (decisions.delete_mirror(image, link, topic), None), dry_run)
+        await self.decide(lambda image: (decisions.delete_mirror(image, link, topic), None), dry_run)
 
     async def establish(
         self,
@@ -158,7 +160,7 @@ class LinkController(ABC):
     ) -> None:
         """LINKING -> ACTIVE: leadership, E0 and start offset are known and kept."""
         now = self._now()
-        await self._decide(
+        await self.decide(
             lambda image: (
                 decisions.establish(image, link, tp, leadership, session_epoch, start_offset, now),
                 None,
@@ -166,41 +168,41 @@ class LinkController(ABC):
         )
 
     async def adopt_leadership(self, link: str, changes: Mapping[TopicPartition, Leadership]) -> None:
-        await self._decide(
+        await self.decide(
             lambda image: (decisions.adopt_leadership(image, link, changes, self.controller_epoch), None)
         )
 
     async def add_source_epoch(self, link: str, tp: TopicPartition, epoch: int, start_offset: int) -> None:
-        await self._decide(
+        await self.decide(
             lambda image: (decisions.add_source_epoch(image, link, tp, epoch, start_offset), None)
         )
 
     async def set_source_epochs(
         self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        await self._decide(lambda image: (decisions.set_source_epochs(image, link, tp, epochs), None))
+        await self.decide(lambda image: (decisions.set_source_epochs(image, link, tp, epochs), None))
 
     async def set_untruncated(
         self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
     ) -> None:
         chosen = tuple(replicas)
-        await self._decide(lambda image: (decisions.set_untruncated(image, link, tp, chosen), None))
+        await self.decide(lambda image: (decisions.set_untruncated(image, link, tp, chosen), None))
 
     async def pause(self, link: str, topic: str) -> None:
         now = self._now()
-        await self._decide(lambda image: (decisions.set_paused(image, link, topic, True, now), None))
+        await self.decide(lambda image: (decisions.set_paused(image, link, topic, True, now), None))
 
     async def resume(self, link: str, topic: str) -> None:
         now = self._now()
-        await self._decide(lambda image: (decisions.set_paused(image, link, topic, False, now), None))
+        await self.decide(lambda image: (decisions.set_paused(image, link, topic, False, now), None))
 
     async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
         now = self._now()
-        await self._decide(lambda image: (decisions.fail_partition(image, link, tp, reason, now), None))
+        await self.decide(lambda image: (decisions.fail_partition(image, link, tp, reason, now), None))
 
     async def restart_partition(self, link: str, tp: TopicPartition) -> None:
         now = self._now()
-        await self._decide(lambda image: (decisions.restart_partition(image, link, tp, now), None))
+        await self.decide(lambda image: (decisions.restart_partition(image, link, tp, now), None))
 
     async def fail_over(
         self, link: str, tps: Iterable[TopicPartition], reason: str, *, dry_run: bool = False
@@ -208,7 +210,7 @@ class LinkController(ABC):
         """The source is given up for these partitions; the reason says what was not copied."""
         now = self._now()
         chosen = list(tps)
-        await self._decide(
+        await self.decide(
             lambda image: (
                 decisions.change(image, link, chosen, Phase.FAILED_OVER, now, reason=reason),
                 None,
@@ -222,13 +224,13 @@ class LinkController(ABC):
         self, link: str, topics: Sequence[str] | None = None, *, dry_run: bool = False
     ) -> PromoteJob:
         now = self._now()
-        return await self._decide(lambda image: decisions.begin_promote(image, link, topics, now), dry_run)
+        return await self.decide(lambda image: decisions.begin_promote(image, link, topics, now), dry_run)
 
     async def end_promote(
         self, job: PromoteJob, status: JobStatus, reason: str | None, phases_ms: Mapping[str, float]
     ) -> None:
         now = self._now()
-        await self._decide(
+        await self.decide(
             lambda image: (
                 decisions.end_promote(image, job.link, job.id, status, reason, phases_ms, now),
                 None,
@@ -247,7 +249,7 @@ class LinkController(ABC):
     ) -> None:
         now = self._now()
         chosen = sorted(tps)
-        await self._decide(
+        await self.decide(
             lambda image: (
                 decisions.advance(
                     image,
@@ -264,16 +266,22 @@ class LinkController(ABC):
         )
 
     async def note_attempts(self, link: str, attempts: Mapping[TopicPartition, Attempt]) -> None:
-        await self._decide(lambda image: (decisions.note_attempts(image, link, attempts), None))
+        await self.decide(lambda image: (decisions.note_attempts(image, link, attempts), None))
 
     # The rest.
 
     async def save_identity(self, identity: SidecarIdentity) -> None:
-        await self._decide(
+        await self.decide(
             lambda image: (
                 [] if image.identities.get(identity.broker_id) == identity else [identity],
                 None,
             )
+        )
+
+    async def remove_sidecar(self, broker_id: int) -> None:
+        """It has left for good: nothing waits for it any more."""
+        await self.decide(
+            lambda image: ([RemoveSidecar(broker_id)] if broker_id in image.identities else [], None)
         )
 
     async def set_producer_id_floor(self, floor: ProducerIdFloor) -> None:
@@ -281,7 +289,7 @@ class LinkController(ABC):
             decisions.link_of(image, floor.link)
             return [floor], None
 
-        await self._decide(decide)
+        await self.decide(decide)
 
 
 class StoredController(LinkController):
@@ -300,7 +308,7 @@ class StoredController(LinkController):
         cls, store: Store, epoch: int, *, now: Callable[[], int] = wall_clock_ms
     ) -> StoredController:
         """With an epoch that was claimed just now."""
-        return cls(store, ControllerImage.load(await store.tree("/")), epoch, now)
+        return cls(store, ControllerImage.load(await store.tree("/"), epoch), epoch, now)
 
     @property
     def image(self) -> ControllerImage:
@@ -314,7 +322,7 @@ class StoredController(LinkController):
         async with self._turn:
             await self._reload_if_stale()
 
-    async def _decide(
+    async def decide(
         self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
     ) -> T:
         async with self._turn:
@@ -322,6 +330,7 @@ class StoredController(LinkController):
             records, reply = decide(self._image)
             if dry_run or not records:
                 return reply
+            records = [self._stamped(record) for record in records]
             operations = self._image.operations(records)
             self._stale = True
             await self._store.commit(operations, controller_epoch=self._claimed)
@@ -330,8 +339,14 @@ class StoredController(LinkController):
         self._tell(records)
         return reply
 
+    def _stamped(self, record: Record) -> Record:
+        """A partition's state names the controller that wrote it last."""
+        if isinstance(record, MirrorPartition) and record.controller_epoch != self._claimed:
+            return replace(record, controller_epoch=self._claimed)
+        return record
+
     async def _reload_if_stale(self) -> None:
         if self._stale:
-            self._image = ControllerImage.load(await self._store.tree("/"))
+            self._image = ControllerImage.load(await self._store.tree("/"), self._claimed)
             self._stale = False
             self._tell(())

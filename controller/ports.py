@@ -77,10 +77,8 @@ class TailCheck(Protocol):
 class HandOver(Protocol):
     """The target's controller and its metadata log."""
 
-    own_broker: int
-
     def link_brokers(self) -> Collection[int]:
-        """Broker ids of all sidecars, the own one included."""
+        """Broker ids of all sidecars, those that are gone but may still be listed included."""
         ...
 
     def image(self) -> ImageView:
@@ -98,8 +96,16 @@ class HandOver(Protocol):
     async def alter_partition(
         self, items: Sequence[HandOverItem], *, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """One request, never silently resent; the code per partition. A top-level code raises BrokerError.
-        ConnectionLost(sent=False) only if not one byte of it can have reached the controller."""
+        """One request per leader, never silently resent; the code per partition, none where the outcome of
+        one request of several is unknown. A top-level code raises BrokerError, or is that of each of its
+        partitions if there were other requests. ConnectionLost(sent=False) only if not one byte can have
+        reached the controller."""
+        ...
+
+    async def open(self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float) -> None:
+        """Take the steps that make the partitions open for these targets (`replica_plan.open_step`), as far as
+        there are any; the copies stay. Whether it worked is read from the image.
+        """
         ...
 
     async def revoke(self, tps: Tps, *, timeout: float) -> None:

@@ -76,10 +76,12 @@ class Checks:
             context.tell()
             await self._wait_progress(tps, lambda: not self._behind(tps), min(left, 1.0))
             return False
-        obstacles = {tp: found.reason for tp, found in context.plan(tps).obstacles.items()}
-        if obstacles:
-            context.waiting = obstacles
+        plan = context.plan(tps)
+        if plan.obstacles:
+            context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
             context.tell()
+            await context.open(plan, min(left, self._settings.call_timeout))
+            left = max(deadline - context.now(), 0.001)
             await self._wait_image(lambda: not context.plan(tps).obstacles, min(left, 1.0))
             return False
         ends = await self._read_ends(tps, min(left, self._settings.call_timeout))
@@ -156,6 +158,7 @@ class Checks:
         if plan.obstacles:
             context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
             context.tell()
+            await context.open(plan, min(context.fence_left(), self._settings.call_timeout))
             await self._wait_image(lambda: not context.plan(tps).obstacles, min(context.fence_left(), _SLICE))
             return None
         if not await self._source_rests(tps):

@@ -64,9 +64,27 @@ class BatchContext:
     def plan(self, tps: Collection[TopicPartition]) -> HandOverPlan:
         """What could be handed over as the metadata image stands."""
         port = self.ports.hand_over
+        mirrors = self.controller.image.mirrors
+        targets = {
+            tp: replicas[tp.partition]
+            for tp in tps
+            if len(replicas := mirrors[self.link, tp.topic].target_replicas) > tp.partition
+        }
         return plan_hand_over(
-            port.image(), {tp: self.topic_id(tp) for tp in tps}, port.link_brokers(), port.own_broker
+            port.image(), {tp: self.topic_id(tp) for tp in tps}, port.link_brokers(), targets
         )
+
+    async def open(self, plan: HandOverPlan, timeout: float) -> None:
+        """Open what the plan found closed. A failure is no reason to give up: it is shown, and tried again."""
+        if not plan.closed:
+            return
+        try:
+            await self.within(
+                self.ports.hand_over.open(plan.closed, timeout=timeout), timeout, "opening the reassignment"
+            )
+        except LinkerError as error:
+            self.waiting |= {tp: f"{plan.obstacles[tp].reason}; {full_reason(error)}" for tp in plan.closed}
+            self.tell()
 
     def check_failures(self, tps: Collection[TopicPartition]) -> None:
         """A mirror that broke meanwhile (source re-created, retention outran it) must not be promoted."""

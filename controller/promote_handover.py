@@ -97,6 +97,7 @@ class HandOverRun:
         if plan.obstacles:
             context.waiting |= {tp: found.reason for tp, found in plan.obstacles.items()}
             context.tell()
+            await context.open(plan, min(context.fence_left(), context.settings.call_timeout))
             await self._wait(
                 lambda: not context.plan(open_).obstacles or self._any_over(open_),
                 min(context.fence_left(), _SLICE),

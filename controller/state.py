@@ -130,6 +130,9 @@ class SidecarIdentity:
     log_dir_id: bytes
     broker_epoch: int = -1
     cluster_id: str = ""  # of the target this identity belongs to
+    # The process that was given a lease last: the next link controller has to wait for it, or for its lease to end.
+    session: str = ""
+    draining: bool = False  # it leads nothing until its process is a new one
 
 
 # Records: what a decision emits and replay applies. An entity as a record means "this is its value now".
@@ -154,5 +157,12 @@ class RemovePromoteJob:
     id: int
 
 
+@dataclass(frozen=True, slots=True)
+class RemoveSidecar:
+    """It has left the fleet."""
+
+    broker_id: int
+
+
 Entity = Link | MirrorTopic | MirrorPartition | ProducerIdFloor | PromoteJob | SidecarIdentity
-Record = Entity | RemoveLink | RemoveMirror | RemovePromoteJob
+Record = Entity | RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar

@@ -1,0 +1,224 @@
+"""Which role is played when: every sidecar is a member of whoever holds the seat, and stands for the seat itself.
+
+    stand for the seat ---> claimed: load, head ---> seat lost or fenced: stop being the head ---> stand again
+    look who holds it  ---> be its member until the channel closes ---> look again
+
+Both loops run beside each other; the head's own sidecar is a member like any other, through a channel in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from controller.fleet.channel import Channel, pair
+from controller.fleet.head import Head
+from controller.fleet.member import Member, Refused
+from controller.fleet.settings import FleetSettings
+from controller.fleet.shared import SharedController
+from controller.manager import StoredController
+from controller.store.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+_SEAT_LOOK = 5.0
+
+Reign = Callable[[Head], AbstractAsyncContextManager[None]]
+
+
+class FleetRunner:
+    """One per process. `reign` is entered when this sidecar has become the head (its head works then), and left when
+    it is not any more; what runs inside must not outlive it. `connect` opens a channel to another head."""
+
+    def __init__(
+        self,
+        store: FleetStore,
+        candidate: Candidate,
+        shared: SharedController,
+        member: Member,
+        settings: FleetSettings,
+        clock: Callable[[], float],
+        *,
+        connect: Callable[[Seat], Awaitable[Channel]],
+        reign: Reign,
+        endless_leases: bool = False,
+        cluster_id: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._store = store
+        self._candidate = candidate
+        self._shared = shared
+        self.member = member
+        self._settings = settings
+        self._clock = clock
+        self._connect = connect
+        self._reign = reign
+        self._endless = endless_leases
+        self._cluster_id = cluster_id
+        self.head: Head | None = None
+        self._head_changed = asyncio.Event()
+        self._pause = settings.retry_first
+        #: Why this sidecar is not part of the fleet; None when it is.
+        self.trouble: str | None = "the fleet was not joined yet"
+
+    async def run(self) -> None:
+        """Until cancelled. A refusal that no waiting helps against is raised."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._stand(), name="link controller")
+                group.create_task(self._follow(), name="fleet member")
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+
+    # The head.
+
+    async def _stand(self) -> None:
+        pause = self._settings.retry_first
+        while True:
+            try:
+                epoch = await self._store.take_seat(self._candidate)
+                claimed_at = self._clock()
+                controller = await StoredController.load(self._store, epoch)
+                log.info("this sidecar is the link controller now, with epoch %d", epoch)
+                pause = self._settings.retry_first
+                await self._rule(controller, claimed_at)
+            except ControllerFenced as fenced:
+                log.warning("this sidecar is not the link controller any more: %s", fenced)
+            except LinkerError as error:
+                log.warning("this sidecar cannot be the link controller: %s", error)
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(self._settings.store_timeout):
+                    await self._store.resign()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._settings.retry_max)
+
+    async def _rule(self, controller: StoredController, claimed_at: float) -> None:
+        """Be the head until the seat is lost; raises ControllerFenced, or what ended the head."""
+        head = Head(
+            controller,
+            self._store,
+            self._settings,
+            self._clock,
+            endless_leases=self._endless,
+            cluster_id=self._cluster_id,
+            claimed_at=claimed_at,
+        )
+        lost: str | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(head.run())
+                # After the image is there and before anybody looks: what was fenced stays fenced.
+                self._shared.become_head(controller)
+                self.head = head
+                self._head_changed.set()
+                async with self._reign(head):
+                    lost = await self._store.seat_lost()
+                running.cancel()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        finally:
+            self.head = None
+            self._shared.lose_head()
+            self._head_changed.set()
+        log.warning("this sidecar is not the link controller any more: %s", lost)
+
+    # The member.
+
+    async def _follow(self) -> None:
+        while True:
+            self._head_changed.clear()
+            seat = self._shared.seat = self._store.seat
+            try:
+                if self.head is not None:
+                    async with self._local(self.head) as channel:
+                        await self._session(channel, seat)
+                elif seat is not None and seat.holder.session != self._candidate.session:
+                    async with asyncio.timeout(self._settings.connect_timeout):
+                        remote = await self._connect(seat)
+                    await self._session(remote, seat)
+                else:
+                    self.trouble = "no sidecar is the link controller at the moment"
+            except Refused as refused:
+                if refused.fatal:
+                    raise
+                self._note(str(refused))
+            except TimeoutError:
+                self._note("the link controller does not take connections")
+            except LinkerError as error:
+                self._note(str(error))
+            await self._look_again(seat, self._pause)
+            self._pause = min(self._pause * 2, self._settings.retry_max)
+
+    async def _session(self, channel: Channel, seat: Seat | None) -> None:
+        """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
+        could not prolong our lease."""
+        session = asyncio.create_task(self.member.session(channel))
+        role = asyncio.create_task(self._head_changed.wait())
+        self.trouble, self._pause = None, self._settings.retry_first
+        try:
+            while not session.done():
+                change = asyncio.create_task(self._store.seat_changed(seat, timeout=_SEAT_LOOK))
+                try:
+                    await asyncio.wait({session, role, change}, return_when=asyncio.FIRST_COMPLETED)
+                    if role.done() or self._superseded(change, seat):
+                        return
+                    if change.done() and change.exception() is not None:
+                        # The store is away; the session goes on without it.
+                        await asyncio.wait({session, role}, timeout=_SEAT_LOOK)
+                finally:
+                    change.cancel()
+                    await asyncio.gather(change, return_exceptions=True)
+            await session
+        finally:
+            for task in (session, role):
+                task.cancel()
+            await asyncio.gather(session, role, return_exceptions=True)
+            channel.close("the member's session is over")
+
+    @staticmethod
+    def _superseded(change: asyncio.Task[Seat | None], seat: Seat | None) -> bool:
+        if not change.done() or change.exception() is not None:
+            return False
+        now = change.result()
+        return now is not None and (seat is None or now.epoch > seat.epoch)
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.info("not part of the fleet at the moment: %s", trouble)
+        self.trouble = trouble
+
+    async def _look_again(self, seat: Seat | None, pause: float) -> None:
+        """After a pause, or at once when the seat or this sidecar's role has changed."""
+        change = asyncio.ensure_future(self._store.seat_changed(seat, timeout=pause))
+        role = asyncio.ensure_future(self._head_changed.wait())
+        try:
+            await asyncio.wait({change, role}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            if change.done() and not change.cancelled() and change.exception() is not None:
+                log.debug("the seat cannot be looked at: %s", change.exception())
+                await asyncio.wait({role}, timeout=pause)
+        finally:
+            for task in (change, role):
+                task.cancel()
+            await asyncio.gather(change, role, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _local(self, head: Head) -> AsyncIterator[Channel]:
+        ours, theirs = pair("this sidecar", "this sidecar's link controller")
+        serving = asyncio.create_task(head.serve(theirs, local=True))
+        try:
+            yield ours
+        finally:
+            ours.close("the session is over")
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    async def accept(self, channel: Channel) -> None:
+        """A sidecar has connected to this one, taking it for the head."""
+        head = self.head
+        if head is None:
+            channel.close("this sidecar is not the link controller")
+            return
+        await head.serve(channel)
