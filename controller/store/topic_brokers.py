@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from controller.store.base import StoreError
 from wire.connection import Connection
 from wire.errors import (
-    AuthenticationFailed,
     BrokerError,
     ClusterUnreachable,
     ConnectionLost,
@@ -40,6 +39,10 @@ RIGHTS = {
 }
 
 Address = tuple[str, int]
+
+
+class Refused(StoreError):
+    """A broker refuses what the store needs; waiting does not help."""
 
 
 class TopicMetadata(NamedTuple):
@@ -68,11 +71,11 @@ class Brokers:
         self._coordinator: Address | None = None
         self._closed = False
 
-    def refused(self, code: int, api: str, message: str | None = None) -> StoreError:
+    def refused(self, code: int, api: str, message: str | None = None) -> Refused:
         """An error code that waiting does not help against."""
         text = f"{api}: {error_name(code)}" + (f": {message}" if message else "")
         right = RIGHTS.get(code, "").format(topic=self.topic, transactional_id=self.transactional_id)
-        return StoreError(
+        return Refused(
             f"the state topic {self.topic}: {text}" + (f"; the linker needs {right}" if right else "")
         )
 
@@ -81,9 +84,12 @@ class Brokers:
     async def ask_any(self, api: str, fields: Mapping[str, object], deadline: float, **options: Any) -> Any:
         """An answer of the first bootstrap address that gives one. Only for what may be repeated."""
         tried = []
-        for address in self._bootstrap:
+        for address in list(self._bootstrap):
             try:
-                return await self.ask(address, api, fields, deadline, **options)
+                answer = await self.ask(address, api, fields, deadline, **options)
+                # The next question begins where this one was answered.
+                self._bootstrap.sort(key=lambda other: other != address)
+                return answer
             except ConnectionLost as error:
                 tried.append(f"{format_address(*address)}: {error.message}")
         raise ClusterUnreachable(
@@ -115,19 +121,20 @@ class Brokers:
             if kept is not None and _usable(kept):
                 return kept
             left = min(ATTEMPT, deadline - time.monotonic())
-            if self._closed or left <= 0:
-                why = "the store is closed" if self._closed else "no time left"
+            if self._is_closed() or left <= 0:
+                why = "the store is closed" if self._is_closed() else "no time left"
                 raise ConnectionLost(why, sent=False, peer=format_address(*address))
             if kept is not None:
                 kept.close()
-            opened = await Connection.open(
-                *address, self._security, client_id=self._client_id, timeout=left
-            )
-            if self._closed:
+            opened = await Connection.open(*address, self._security, client_id=self._client_id, timeout=left)
+            if self._is_closed():
                 opened.close()
                 raise ConnectionLost("the store is closed", sent=False, peer=opened.peer)
             self._connections[place] = opened
             return opened
+
+    def _is_closed(self) -> bool:
+        return self._closed  # may change at any await, which a checker of types does not know
 
     # --- places ---------------------------------------------------------------------------------------------
 
@@ -165,6 +172,10 @@ class Brokers:
         if self._leader is None:
             raise ClusterUnreachable(f"topic {self.topic} has no leader")
         return self._leader
+
+    @property
+    def leader_known(self) -> bool:
+        return self._leader is not None
 
     def forget_leader(self) -> None:
         self._leader = None
@@ -212,5 +223,3 @@ def _usable(connection: Connection) -> bool:
 
 #: What a pause and another attempt may mend.
 PASSING = (ConnectionLost, ClusterUnreachable, BrokerError)
-#: What no attempt mends.
-FINAL = (AuthenticationFailed,)

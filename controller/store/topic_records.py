@@ -225,12 +225,12 @@ class Replay:
         if not isinstance(envelope, dict):
             raise TypeError("its value is no envelope")
         written = envelope.get("format")
-        if not _is_count(written):
+        if not isinstance(written, int) or not _is_count(written):
             raise ValueError("its value has no format")
         if written > FORMAT:
             raise StoreTooNew(f"in topic {self.name}", written, FORMAT)
         version = envelope.get("version")
-        if envelope.keys() != {"format", "version", "value"} or not _is_count(version):
+        if envelope.keys() != {"format", "version", "value"} or not isinstance(version, int) or version < 0:
             raise ValueError("its value is no envelope of format, version and value")
         value = envelope["value"]
         if path == paths.CONTROLLER_EPOCH and not (_is_count(value) and value >= self.epoch):
@@ -258,5 +258,9 @@ def _seat(value: object) -> Seat:
     known = {field.name for field in fields(Candidate)}
     if value.keys() != known | {"epoch"} or not _is_count(value["epoch"]):
         raise ValueError("it names no holder of the seat")
+    if not all(
+        _is_count(value[name]) if name == "broker_id" else isinstance(value[name], str) for name in known
+    ):
+        raise TypeError("it names no holder of the seat")
     holder = Candidate(**{name: value[name] for name in known})
     return Seat(holder=holder, epoch=value["epoch"])
