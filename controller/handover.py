@@ -134,9 +134,7 @@ def _obstacle(
         f"removing {list(partition.removing)})"
     )
     if not copies_asked_for(partition, targets):
-        return Obstacle(
-            f"its reassignment to the real brokers is not open {lists}: was it cancelled?", False
-        )
+        return Obstacle(f"its reassignment to the real brokers is not open {lists}: was it cancelled?", False)
     if not is_open(partition, targets, link_brokers):
         return Obstacle(f"its reassignment to the real brokers has to be opened first {lists}", True)
     for broker_id in (*targets, partition.leader, *others):
@@ -229,9 +227,7 @@ def refusal_text(code: int) -> str:
     return f"the target's controller answered {error_name(code)}"
 
 
-def revoke_assignments(
-    link_brokers: Sequence[int], targets: Sequence[int]
-) -> tuple[list[int], list[int]]:
+def revoke_assignments(link_brokers: Sequence[int], targets: Sequence[int]) -> tuple[list[int], list[int]]:
     """Two reassignments, one after the other, that change nothing but the partition epoch.
 
     The first lists the targets in another order: same replicas, same adding and removing, so a record is

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controller.alignment import ReplicaPosition, SourceEnd
 from controller.cluster_view import ImageView
-from controller.handover import HandOverItem, find, revoke_assignments, undo_revoke
+from controller.handover import HandOverItem, find, listed_targets, revoke_assignments, undo_revoke
 from controller.ports import PromotePorts, Tps
+from controller.replica_plan import Brokers, Cancel, Reassign, Step, open_step
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from linker.links.new_leaders import open_ways, wait_known
@@ -200,7 +201,6 @@ class TargetHandOver:
     def __init__(self, target: TargetCluster, link_brokers: Callable[[], frozenset[int]]) -> None:
         self._target = target
         self._link_brokers = link_brokers
-        self.own_broker = target.broker_id
 
     def link_brokers(self) -> Collection[int]:
         return self._link_brokers()
@@ -229,11 +229,50 @@ class TargetHandOver:
                     leader_epoch=item.leader_epoch,
                     partition_epoch=item.partition_epoch,
                     broker_epochs=tuple(member.broker_epoch for member in item.new_isr),
+                    leader=item.leader.broker_id,
+                    leader_broker_epoch=item.leader.broker_epoch,
                 )
                 for item in items
             ],
             timeout=timeout,
         )
+
+    async def open(self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while steps := self._open_steps(targets):
+            before = {tp: self._partition_epoch(tp) for tp in steps}
+            await self._target.operations.reassign(
+                {tp: step.replicas if isinstance(step, Reassign) else None for tp, step in steps.items()},
+                timeout=max(0.001, deadline - time.monotonic()),
+            )
+            # Each step is judged on what the one before it has made, as the log shows it.
+            await self._target.metadata.wait_for(
+                lambda _, before=before: (  # type: ignore[misc]
+                    True if all(self._partition_epoch(tp) != epoch for tp, epoch in before.items()) else None
+                ),
+                max(0.001, deadline - time.monotonic()),
+            )
+
+    def _open_steps(
+        self, targets: Mapping[TopicPartition, Sequence[int]]
+    ) -> dict[TopicPartition, Reassign | Cancel]:
+        image, link = self._target.image, self._link_brokers()
+        brokers = Brokers(
+            link=link,
+            alive={b for b in link if b in image.brokers and not image.brokers[b].fenced},
+            registered=image.brokers.keys(),
+        )
+        steps: dict[TopicPartition, Reassign | Cancel] = {}
+        for tp, replicas in targets.items():
+            partition = find(image, tp)
+            step: Step | None = None if partition is None else open_step(partition, replicas, brokers)
+            if isinstance(step, Reassign | Cancel):
+                steps[tp] = step
+        return steps
+
+    def _partition_epoch(self, tp: TopicPartition) -> int | None:
+        partition = find(self._target.image, tp)
+        return None if partition is None else partition.partition_epoch
 
     async def revoke(self, tps: Tps, *, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -243,10 +282,13 @@ class TargetHandOver:
             partition = find(self._target.image, tp)
             if partition is None:
                 continue
-            targets = [
-                b for b in partition.replicas if b not in partition.removing and b not in self._link_brokers()
+            link, registered = self._link_brokers(), self._target.image.brokers
+            listed = [
+                b for b in partition.replicas if b in link and b in registered and b != partition.leader
             ]
-            first[tp], second[tp] = revoke_assignments(self.own_broker, targets)
+            if partition.leader in link:
+                listed.insert(0, partition.leader)
+            first[tp], second[tp] = revoke_assignments(listed, listed_targets(partition, link))
         if not first:
             return
         await self._target.operations.reassign(first, timeout=timeout)

@@ -15,6 +15,7 @@ from wire.types import TopicId, TopicPartition
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _NOT_LEADER_OR_FOLLOWER = 6
+_STALE_BROKER_EPOCH = 77
 _INVALID_UPDATE_VERSION = 95
 _INELIGIBLE_REPLICA = 107
 
@@ -27,6 +28,8 @@ class AlterPartitionItem(NamedTuple):
     leader_epoch: int | None = None
     partition_epoch: int | None = None
     broker_epochs: tuple[int, ...] | None = None  # of new_isr, one by one
+    leader: int | None = None  # the link broker on whose behalf it is sent; None: ourselves
+    leader_broker_epoch: int | None = None
 
 
 def alter_partition_request(
@@ -48,6 +51,9 @@ def alter_partition_request(
             continue
         if partition.leader != broker_id or item.leader_epoch not in (None, partition.leader_epoch):
             results[tp] = _NOT_LEADER_OR_FOLLOWER
+            continue
+        if item.leader_broker_epoch not in (None, broker_epoch):
+            results[tp] = _STALE_BROKER_EPOCH
             continue
         if item.partition_epoch not in (None, partition.partition_epoch):
             results[tp] = _INVALID_UPDATE_VERSION

@@ -27,7 +27,7 @@ from linker.target.errors import (
 )
 from linker.target.metadata_log import MetadataLog
 from linker.target.producer_id_blocks import BlockAllocation
-from wire.errors import ConnectionLost, error_name
+from wire.errors import BrokerError, ConnectionLost, LinkerError, error_name
 from wire.metadata.image import ClusterImage, TopicImage
 from wire.types import TopicId, TopicPartition
 
@@ -39,7 +39,9 @@ _TOPIC_ALREADY_EXISTS = 36
 _NO_REASSIGNMENT_IN_PROGRESS = 85
 _ELECTION_NOT_NEEDED = 84
 _STALE_BROKER_EPOCH = 77
+_BROKER_ID_NOT_REGISTERED = 102
 _MAX_ALTER_PARTITION_VERSION = 3
+_MAX_HEARTBEAT_VERSION = 2
 # Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
 _ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, _STALE_BROKER_EPOCH)
 _RESOURCE_TOPIC = 2
@@ -210,7 +212,10 @@ class TargetOperations:
     async def alter_partition(
         self, items: Iterable[AlterPartitionItem], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """One AlterPartition for all items; the code per partition (0 done, 108 done and another one leads).
+        """One AlterPartition per leader; the code per partition (0 done, 108 done and another one leads).
+
+        An item may name a leader other than ourselves: the controller looks at the requester's broker epoch, not
+        at who sends (`ClusterControlManager.checkBrokerEpoch`), and it is in the image.
 
         Leader epoch, partition epoch and every broker's epoch are read from the image when the request is
         sent (a real broker's restart changes its epoch: INELIGIBLE_REPLICA 107 otherwise). Partitions that
@@ -219,7 +224,41 @@ class TargetOperations:
 
         The answer is not the truth, the metadata log is. ConnectionLost(sent=True) means that the outcome is
         unknown; it is never sent again from here, because the first one may have moved leadership already.
+        Of several requests some may be answered: partitions without a code are those whose outcome is unknown.
         """
+        by_leader: dict[int, list[AlterPartitionItem]] = {}
+        for item in items:
+            leader = self._broker_id if item.leader is None else item.leader
+            by_leader.setdefault(leader, []).append(item)
+        if len(by_leader) <= 1:
+            for leader, group in by_leader.items():
+                return await self._alter_partition_of(leader, group, timeout)
+            return {}
+        answers = await asyncio.gather(
+            *(self._alter_partition_of(leader, group, timeout) for leader, group in by_leader.items()),
+            return_exceptions=True,
+        )
+        results: dict[TopicPartition, int] = {}
+        lost: list[LinkerError] = []
+        for answer, group in zip(answers, by_leader.values(), strict=True):
+            if isinstance(answer, BrokerError):
+                results |= dict.fromkeys((item.topic_partition for item in group), answer.code)
+            elif isinstance(answer, LinkerError):
+                log.warning("AlterPartition of %d partitions: %s", len(group), answer)
+                lost.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                results |= answer
+        if lost and not results:
+            # Nothing is known of any; the worst of them says what that means.
+            raise next((e for e in lost if not isinstance(e, ConnectionLost) or e.sent), lost[0])
+        return results
+
+    async def _alter_partition_of(
+        self, leader: int, items: Iterable[AlterPartitionItem], timeout: float
+    ) -> dict[TopicPartition, int]:
+        """One request, on behalf of the leader of all these partitions."""
         wished = {item.topic_partition: item for item in items}
         results: dict[TopicPartition, int] = {}
         sent: dict[tuple[TopicId, int], TopicPartition] = {}
@@ -228,7 +267,7 @@ class TargetOperations:
             results.clear()
             sent.clear()
             return alter_partition_request(
-                self._metadata.image, self._broker_id, self._broker_epoch(), wished.values(), results, sent
+                self._metadata.image, leader, self._epoch_of(leader), wished.values(), results, sent
             )
 
         # Do not bother the controller with a request that names nothing.
@@ -258,6 +297,63 @@ class TargetOperations:
                 api="alter_partition",
             )
         return results
+
+    async def alter_isr(
+        self, wished: Mapping[TopicPartition, Sequence[int]], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """New ISRs as `alter_partition`, each sent on behalf of whoever leads the partition as the image stands."""
+        items = []
+        for tp, new_isr in wished.items():
+            topic = self._metadata.image.topics_by_name.get(tp.topic)
+            partition = topic.partitions.get(tp.partition) if topic is not None else None
+            items.append(
+                AlterPartitionItem(
+                    tp,
+                    tuple(new_isr),
+                    leader_epoch=None if partition is None else partition.leader_epoch,
+                    partition_epoch=None if partition is None else partition.partition_epoch,
+                    leader=None if partition is None else partition.leader,
+                )
+            )
+        return await self.alter_partition(items, timeout=timeout)
+
+    async def fence_broker(
+        self, broker_id: int, broker_epoch: int, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> bool:
+        """Fence a link broker whose sidecar is dead: a heartbeat in its name that asks for it, so that its
+        partitions get another leader at once and not when its session ends (`BrokerHeartbeatManager`).
+
+        Its cordoned directories are repeated, or they would count as open again. False if it is not registered
+        under that epoch any more: whoever is there now is somebody else. A sidecar that lives after all unfences
+        itself with its next heartbeat.
+        """
+
+        def request() -> Mapping[str, object]:
+            broker = self._metadata.image.brokers.get(broker_id)
+            cordoned = None if broker is None else broker.cordoned_log_dirs
+            return {
+                "broker_id": broker_id,
+                "broker_epoch": broker_epoch,
+                "current_metadata_offset": self._metadata.offset,
+                "want_fence": True,
+                "want_shut_down": False,
+                "offline_log_dirs": [],
+                "cordoned_log_dirs": None if cordoned is None else list(cordoned),
+            }
+
+        response = await self._channel.call(
+            "broker_heartbeat",
+            request,
+            timeout=timeout,
+            purpose="fencing",  # the own heartbeats do not wait behind it
+            idempotent=True,
+            max_version=_MAX_HEARTBEAT_VERSION,
+        )
+        code = int(response.error_code)
+        if code in (_STALE_BROKER_EPOCH, _BROKER_ID_NOT_REGISTERED):
+            return False
+        check_error(code, "broker_heartbeat", self._channel.cluster_name)
+        return True
 
     async def elect_preferred(
         self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
@@ -379,6 +475,12 @@ class TargetOperations:
         return await allocation.run(connections=connections, timeout=timeout)
 
     # --- helpers --------------------------------------------------------------------------------------------
+
+    def _epoch_of(self, broker_id: int) -> int:
+        if broker_id == self._broker_id:
+            return self._broker_epoch()
+        broker = self._metadata.image.brokers.get(broker_id)
+        return -1 if broker is None else broker.epoch
 
     def _raise_for(self, api: str, what: str, failed: Mapping[str, tuple[int, str | None]]) -> NoReturn:
         """MissingRight if that is the reason, OperationFailed otherwise."""

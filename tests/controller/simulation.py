@@ -228,6 +228,17 @@ class World:
         self.publish()
         return codes
 
+    def open(self, tp: TopicPartition, targets: Sequence[int]) -> None:
+        state = self.real[tp]
+        if state.leader == SIDECAR:
+            self.real[tp] = replace(
+                state,
+                replicas=(*targets, SIDECAR),
+                removing=(SIDECAR,),
+                partition_epoch=state.partition_epoch + 1,
+            )
+            self.publish()
+
     def _aligned_or_broken(self, tp: TopicPartition) -> None:
         offsets = self.held[tp]
         ends = set(offsets.values()) | (set() if self.outside_writer else {self.source[tp]})
@@ -307,8 +318,6 @@ class GatedStore(MemoryStore):
 
 class Ports:
     """All ports of one incarnation of the process."""
-
-    own_broker = SIDECAR
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -412,8 +421,6 @@ class Ports:
 
 
 class HandOverPort:
-    own_broker = SIDECAR
-
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
         self.world = ports.world
@@ -483,6 +490,12 @@ class HandOverPort:
         if world.unlucky(world.chances.alter_unanswered):
             raise ConnectionLost("simulated", sent=True)
         return codes
+
+    async def open(self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float) -> None:
+        await self.ports._call("open before")
+        for tp, replicas in targets.items():
+            self.world.open(tp, replicas)
+        await self.world.gate(self.ports.generation, "open after")
 
     async def revoke(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         world = self.world

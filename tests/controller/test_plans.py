@@ -39,7 +39,7 @@ def image(partition: Partition | None = OPEN, brokers: dict[int, simulation.Brok
 
 
 def plan(img: Image, links: tuple[int, ...] = (900,)):  # type: ignore[no-untyped-def]
-    return plan_hand_over(img, {T0: ID}, links, 900)
+    return plan_hand_over(img, {T0: ID}, links, {T0: (1, 2)})
 
 
 def test_the_new_isr_is_the_link_broker_and_every_target_replica() -> None:
@@ -53,7 +53,30 @@ def test_the_new_isr_is_the_link_broker_and_every_target_replica() -> None:
 
 def test_a_second_link_broker_stays_in_the_isr() -> None:
     two = Partition((1, 2, 900, 901), (901, 900), (1, 2), (900, 901), 900, 5, 8)
-    assert [m.broker_id for m in plan(image(two), (900, 901)).items[T0].new_isr] == [900, 901, 1, 2]
+    item = plan(image(two), (900, 901)).items[T0]
+    assert [m.broker_id for m in item.new_isr] == [900, 901, 1, 2]
+    assert item.leader == (900, 910)
+    # The leader is whoever leads, and asks first.
+    other = plan(image(replace(two, leader=901)), (900, 901)).items[T0]
+    assert [m.broker_id for m in other.new_isr] == [901, 900, 1, 2]
+    assert other.leader == (901, 911)
+
+
+def test_a_link_broker_in_the_isr_that_is_down_has_to_leave_it_first() -> None:
+    two = Partition((1, 2, 900, 901), (900, 901), (1, 2), (900, 901), 900, 5, 8)
+    down = {**BROKERS, 901: simulation.Broker(901, 911, fenced=True)}
+    found = plan(image(two, down), (900, 901)).obstacles[T0]
+    assert "broker 901 is down" in found.reason
+    assert found.may_pass
+    assert not plan(image(replace(two, isr=(900,)), down), (900, 901)).obstacles
+
+
+def test_what_copies_but_is_not_open_is_told_with_its_targets() -> None:
+    plain = Partition((900, 901, 1, 2), (900, 901), (), (), 900, 5, 8)
+    found = plan(image(plain), (900, 901))
+    assert found.closed == {T0: (1, 2)}
+    assert not plan(image()).closed
+    assert not plan(image(Partition((900,), (900,), (), (), 900, 6, 9))).closed, "nothing copies there"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +87,10 @@ def test_a_second_link_broker_stays_in_the_isr() -> None:
         (Image({"t": Topic(b"\x02" * 16, "t", {0: OPEN})}, BROKERS), "re-created", False),
         (image(replace(OPEN, leader=-1)), "leader at the target is -1", True),
         (image(Partition((900,), (900,), (), (), 900, 6, 9)), "cancelled", False),
-        (image(replace(OPEN, removing=())), "cancelled", False),
-        (image(replace(OPEN, adding=(1,))), "cancelled", False),
+        (image(replace(OPEN, removing=())), "opened first", True),
+        (image(Partition((900, 1, 2), (900,), (), (), 900, 6, 9)), "opened first", True),
+        (image(replace(OPEN, adding=(901,))), "opened first", True),
+        (image(replace(OPEN, replicas=(2, 1, 900))), "opened first", True),
         (image(brokers={b: BROKERS[b] for b in (1, 900)}), "broker 2 is not registered", True),
         (image(brokers={**BROKERS, 2: simulation.Broker(2, 12, fenced=True)}), "broker 2 is down", True),
         (
@@ -114,12 +139,13 @@ def test_answers_that_prove_nothing_are_unknown() -> None:
 
 
 def test_revoking_changes_the_order_only() -> None:
-    assert revoke_assignments(900, [3, 1, 2]) == ([1, 2, 3], [3, 1, 2])
-    assert revoke_assignments(900, [2, 1]) == ([1, 2], [2, 1])
+    assert revoke_assignments([900], [3, 1, 2]) == ([1, 2, 3], [3, 1, 2])
+    assert revoke_assignments([901, 900], [2, 1]) == ([1, 2], [2, 1])
 
 
 def test_revoking_one_target_names_the_link_broker_and_is_undone_after_a_hand_over() -> None:
-    assert revoke_assignments(900, [2]) == ([900, 2], [2])
+    assert revoke_assignments([900], [2]) == ([900, 2], [2])
+    assert revoke_assignments([901, 900], [2]) == ([901, 900, 2], [2])
     late = Partition((2, 900), (2,), (900,), (900,), 2, 6, 10)
     assert undo_revoke(late, (900,))
     assert not undo_revoke(OPEN, (900,))

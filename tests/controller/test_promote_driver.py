@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -351,3 +352,59 @@ def test_cutting_into_batches() -> None:
     assert [tp for batch in cut for tp in batch] == tps
     assert batches(parts("a", 3) + parts("b", 3), 5) == [parts("a", 3), parts("b", 3)]
     assert batches([], 5) == []
+
+
+# Over several link brokers a partition may copy without being open.
+
+
+def close(world: World, tp: TopicPartition) -> None:
+    state = world.real[tp]
+    world.real[tp] = replace(
+        state,
+        replicas=(SIDECAR, 1, 2),
+        adding=(),
+        removing=(),
+        partition_epoch=state.partition_epoch + 1,
+    )
+    world.publish()
+
+
+def test_what_is_not_open_is_opened_before_the_fence() -> None:
+    def prepare(world: World, controller: LinkController) -> None:
+        for tp in world.tps:
+            close(world, tp)
+        world.visible = world._snapshot()
+
+    world, _, outcome, reports = promote(prepare)
+    assert set(outcome.promoted) == set(world.tps)
+    opened = next(i for i, line in enumerate(world.log) if "open after" in line)
+    fenced = next(i for i, line in enumerate(world.log) if "fence before" in line)
+    assert opened < fenced
+    assert any("opened first" in (report.waiting_for or "") for report in reports)
+
+
+def test_what_is_closed_behind_the_fence_is_opened_again() -> None:
+    def prepare(world: World, controller: LinkController) -> None:
+        def once() -> None:
+            if world.fenced:
+                close(world, world.tps[0])
+            else:
+                world.loop.call_later(0.001, once)
+
+        once()
+
+    world, _, outcome, _ = promote(prepare)
+    assert set(outcome.promoted) == set(world.tps)
+    assert any("open after" in line for line in world.log)
+
+
+def test_what_cannot_be_opened_is_not_promoted() -> None:
+    def prepare(world: World, controller: LinkController) -> None:
+        close(world, world.tps[1])
+        world.visible = world._snapshot()
+        world.open = lambda tp, targets: None  # type: ignore[method-assign]
+
+    world, controller, outcome, _ = promote(prepare, PromoteSettings(catch_up_timeout=3.0))
+    assert "t-1: its reassignment to the real brokers has to be opened first" in returned(
+        world, controller, outcome
+    )

@@ -180,7 +180,7 @@ async def open_mirror(quorum: FakeQuorum, target: TargetCluster, replicas: list[
 
 def items(port: TargetHandOver, target: TargetCluster) -> list[Any]:
     topic = target.image.topics_by_name["orders"]
-    return list(plan_hand_over(port.image(), {T0: topic.id}, port.link_brokers(), OWN).items.values())
+    return list(plan_hand_over(port.image(), {T0: topic.id}, port.link_brokers()).items.values())
 
 
 def state(target: TargetCluster) -> Any:

@@ -204,7 +204,7 @@ async def test_revoke_keeps_the_copies(make_scene: MakeScene) -> None:
         await cluster.connect()
         for step in (0, 1):
             targets = {
-                tp: revoke_assignments(own, [replica.broker for replica in state.replicas])[step]
+                tp: revoke_assignments([own], [replica.broker for replica in state.replicas])[step]
                 for tp, state in before.items()
             }
             await reassign(cluster, targets)
@@ -239,7 +239,7 @@ async def test_half_a_revoke_is_repaired(make_scene: MakeScene) -> None:
     cluster = Cluster("target", parse_bootstrap(scene.target.bootstrap), ClientSecurity.plaintext(), "test")
     try:
         await cluster.connect()
-        await reassign(cluster, {tp: revoke_assignments(own, replicas)[0] for tp, replicas in wanted.items()})
+        await reassign(cluster, {tp: revoke_assignments([own], replicas)[0] for tp, replicas in wanted.items()})
     finally:
         await cluster.close()
     deadline = time.monotonic() + PATIENCE

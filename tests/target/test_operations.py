@@ -301,3 +301,97 @@ async def test_producer_ids_refused(
 async def test_no_blocks_is_a_mistake(member: TargetCluster) -> None:
     with pytest.raises(TargetError):
         await member.operations.allocate_producer_ids(0)
+
+
+# --- on behalf of other link brokers ------------------------------------------------------------------------
+
+
+async def two_leaders(quorum: FakeQuorum, target: TargetCluster) -> None:
+    """t-0 is led by us, t-1 by 901."""
+    quorum.add_broker(901, rack="a")
+    await target.metadata.wait_for(lambda image: image.brokers.get(901), 5)
+    await mirror(target)
+    quorum.change("t", 1, replicas=[2, 1, 900, 901], leader=901, isr=[901, 900])
+    await target.metadata.wait_for(
+        lambda image: True if image.topics_by_name["t"].partitions[1].leader == 901 else None, 5
+    )
+
+
+async def test_a_hand_over_is_sent_in_the_name_of_each_leader(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    await two_leaders(quorum, member)
+    asked: list[tuple[int, int]] = []
+    quorum.nodes[0].hooks["alter_partition"] = lambda request: asked.append(
+        (request.broker_id, request.broker_epoch)
+    )
+    items = [
+        AlterPartitionItem(T0, (900, 1, 2), leader=900),
+        AlterPartitionItem(
+            T1, (901, 900, 2, 1), leader=901, leader_broker_epoch=member.image.brokers[901].epoch
+        ),
+    ]
+    assert await member.operations.alter_partition(items) == {T0: 108, T1: 108}
+    assert asked == [(b, quorum.brokers[b].epoch) for b in (900, 901)]
+
+
+async def test_a_leader_that_registered_anew_is_not_asked_for(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    await two_leaders(quorum, member)
+    item = AlterPartitionItem(T1, (901, 2, 1), leader=901, leader_broker_epoch=7)
+    assert await member.operations.alter_partition([item]) == {T1: 77}
+    assert await member.operations.alter_partition([item._replace(leader=902)]) == {T1: 6}
+    assert quorum.nodes[0].seen["alter_partition"] == 0
+
+
+async def test_one_lost_request_of_two_leaves_the_other_answer(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    await two_leaders(quorum, member)
+    items = [AlterPartitionItem(T0, (900, 1, 2)), AlterPartitionItem(T1, (901, 2, 1), leader=901)]
+
+    quorum.nodes[0].hooks["alter_partition"] = lambda request: SILENCE
+    with pytest.raises(ConnectionLost) as lost:
+        await member.operations.alter_partition(items, timeout=0.3)
+    assert lost.value.sent
+
+    def lose(request: object) -> object:
+        return SILENCE if request.broker_id == 901 else None  # type: ignore[attr-defined]
+
+    quorum.nodes[0].hooks["alter_partition"] = lose
+    assert await member.operations.alter_partition(items, timeout=0.3) == {T0: 108}
+
+
+async def test_one_refused_request_of_two_is_the_answer_for_its_partitions_only(
+    quorum: FakeQuorum, member: TargetCluster
+) -> None:
+    await two_leaders(quorum, member)
+    quorum.nodes[0].hooks["alter_partition"] = lambda request: (
+        {"error_code": 77} if request.broker_id == 901 else None
+    )
+    items = [AlterPartitionItem(T0, (900, 1, 2)), AlterPartitionItem(T1, (901, 2, 1), leader=901)]
+    assert await member.operations.alter_partition(items) == {T0: 108, T1: 77}
+
+
+async def test_an_isr_is_changed_by_whoever_leads(quorum: FakeQuorum, member: TargetCluster) -> None:
+    await two_leaders(quorum, member)
+    asked: list[int] = []
+    quorum.nodes[0].hooks["alter_partition"] = lambda request: asked.append(request.broker_id)
+    assert await member.operations.alter_isr({T1: (901,)}) == {T1: 0}
+    assert asked == [901]
+    assert await member.operations.alter_isr({TopicPartition("gone", 0): (901,)}) == {
+        TopicPartition("gone", 0): 3
+    }
+
+
+async def test_a_dead_link_broker_is_fenced_in_its_name(quorum: FakeQuorum, member: TargetCluster) -> None:
+    quorum.add_broker(901, rack="a")
+    await member.metadata.wait_for(lambda image: image.brokers.get(901), 5)
+    epoch = member.image.brokers[901].epoch
+    assert not await member.operations.fence_broker(901, epoch - 1), "that is another incarnation"
+    assert not await member.operations.fence_broker(999, 1)
+    assert not quorum.brokers[901].fenced
+    assert await member.operations.fence_broker(901, epoch)
+    assert quorum.brokers[901].fenced
+    assert await member.operations.fence_broker(901, epoch), "again is no error"
