@@ -1,0 +1,324 @@
+"""One ZooKeeper session as asyncio sees it, through kazoo.
+
+Kazoo has threads: one for the connection, one that delivers results, one that delivers watches. Everything
+is handed over to the event loop by `call_soon_threadsafe`, and state lives on the loop only. Asking kazoo for
+something can block (its queue is woken by a byte through a socket pair of bounded size), so that is done in a
+thread of ours, in order. ZooKeeper then keeps that order: what is asked later sees what was asked earlier.
+
+Kazoo repeats no request: what was under way when the connection ended, ends with `Disconnected`, and its
+outcome is unknown. It reconnects by itself, also with a new session; where it gives up (a server that talks
+nonsense, an error of its own), a new client is made.
+
+TLS and the way a connection is opened are ours (`_connect`): kazoo would wait a whole session timeout for one
+server that does not answer, and accept the system's authorities beside the configured one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    InvalidACLError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from controller import paths
+from controller.errors import InvalidName
+from controller.store.base import StoreError
+
+logger = logging.getLogger(__name__)
+# Kazoo would log a warning for each attempt to connect, and credentials when debugging. We say what matters.
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.setLevel(logging.ERROR)
+
+#: Errors that say how the node is: answers. All others leave the outcome open, or need a person.
+NODE_ERRORS = (NoNodeError, BadVersionError, NodeExistsError, NotEmptyError)
+_REVIVE_DELAY = 1.0
+
+
+class Disconnected(StoreError):
+    """No answer: whether what was asked has happened is unknown. It may be asked again when connected."""
+
+
+class Signal:
+    """Wakes everybody who took a turn before it was sent: take the turn first, then look at the state."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def turn(self) -> asyncio.Event:
+        return self._event
+
+    def send(self) -> None:
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+
+Issue = Callable[[Any], Any]  # asks a KazooClient for something: its IAsyncResult
+_Answer = asyncio.Future[tuple[Any, Exception | None]]
+
+
+class ZooKeeperSession:
+    """Make one with `open`. Paths are the store's; the ensemble's path in front of them is added here."""
+
+    def __init__(
+        self, connect: str, session_timeout: float, auth: tuple[str, str] | None, tls: ssl.SSLContext | None
+    ) -> None:
+        self.servers, _, root = connect.partition("/")
+        try:
+            hosts, _ = collect_hosts(self.servers)
+            self.root = f"/{root.rstrip('/')}" if root.rstrip("/") else ""
+            if self.root:
+                paths.split(self.root)
+        except (ValueError, InvalidName) as error:
+            raise StoreError(
+                f"{connect!r} is not host:port,host:port/path of a ZooKeeper ensemble: {error}"
+            ) from error
+        self.session_timeout = session_timeout
+        self.deadline = max(session_timeout, 5.0)  # of one call
+        #: Sent after each change of what follows, and when a watch has fired.
+        self.changed = Signal()
+        self.connected = False
+        self.disconnected_since = time.monotonic()
+        self.session: int | None = None
+        #: Sessions of this object before: over, or over when their time is out.
+        self.former: set[int] = set()
+        self._attempt_timeout = session_timeout / len(hosts)
+        self._auth = auth
+        self._tls = tls
+        self._refused: dict[str, str] = {}  # address -> why no connection, the last time
+        self._loop = asyncio.get_running_loop()
+        self._issuer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="zookeeper")
+        self._closing = False
+        self._reviving: asyncio.Task[None] | None = None
+        self._client: Any = self._new_client()
+
+    @classmethod
+    async def open(
+        cls,
+        connect: str,
+        *,
+        session_timeout: float,
+        connect_timeout: float,
+        auth: tuple[str, str] | None,
+        tls: ssl.SSLContext | None,
+    ) -> Self:
+        client = cls(connect, session_timeout, auth, tls)
+        try:
+            client._issuer.submit(_start, client._client)
+            async with asyncio.timeout(connect_timeout):
+                await client.until_connected()
+        except TimeoutError:
+            await asyncio.shield(client.close())
+            raise StoreError(
+                f"ZooKeeper at {client.servers} cannot be reached within {connect_timeout:g} s"
+                f"{client._why()}: start it, or correct the store's connect string"
+            ) from None
+        except BaseException:
+            await asyncio.shield(client.close())
+            raise
+        return client
+
+    async def close(self) -> None:
+        """End the session; its ephemeral nodes go with it at once, if the server can be reached."""
+        if self._closing:
+            return
+        self._closing = True
+        self.connected = False
+        if self._reviving is not None:
+            self._reviving.cancel()
+        stopping = self._issuer.submit(_stop, self._client)  # after what was asked before
+        self._issuer.shutdown(wait=False)
+        self.changed.send()
+        await asyncio.shield(asyncio.wrap_future(stopping))
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    async def until_connected(self) -> None:
+        """Has no deadline of its own. StoreError once closed."""
+        while True:
+            turn = self.changed.turn()
+            if self._closing:
+                raise StoreError(f"the state store at {self.servers} is closed")
+            if self.connected:
+                return
+            await turn.wait()
+
+    def full(self, path: str) -> str:
+        """The znode's path at the server."""
+        return (self.root if path == "/" else f"{self.root}{path}") or "/"
+
+    def where(self, path: str) -> str:
+        """The znode, for a message."""
+        return f"{self.servers}{self.full(path)}"
+
+    # The bridge.
+
+    async def ask(self, what: str, issues: Sequence[Issue]) -> list[Any]:
+        """The answer to each: a result, or the error of a node that is not as asked for."""
+        futures: list[_Answer] = [self._loop.create_future() for _ in issues]
+        self._issuer.submit(self._issue, self._client, list(zip(issues, futures, strict=True)))
+        results: list[Any] = []
+        for future in futures:
+            value, error = await future
+            if error is None:
+                results.append(value)
+            elif isinstance(error, NODE_ERRORS):
+                results.append(error)
+            else:
+                raise self._translated(what, error) from error
+        return results
+
+    def _issue(self, kazoo: Any, asked: Sequence[tuple[Issue, _Answer]]) -> None:
+        """In the issuing thread."""
+
+        def linked(future: _Answer) -> Callable[[Any], None]:
+            return lambda result: self._post(_settle, future, result.value, result.exception)
+
+        for issue, future in asked:
+            try:
+                issue(kazoo).rawlink(linked(future))
+            except Exception as error:
+                self._post(_settle, future, None, error)
+
+    def _post(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the event loop is closed: nobody is left who could want it
+            logger.debug("ZooKeeper at %s answered after the end", self.servers)
+
+    def _translated(self, what: str, error: Exception) -> StoreError:
+        reason = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, (NoAuthError, AuthFailedError, InvalidACLError)):
+            return StoreError(
+                f"ZooKeeper at {self.servers}{self.root} does not let us in ({what}: {reason}): "
+                "check the store's user and password, and the ACL of that path"
+            )
+        return Disconnected(f"ZooKeeper at {self.servers}: {what}: {reason}")
+
+    def _silent(self, what: str) -> str:
+        if self.connected:
+            return f"ZooKeeper at {self.servers}: {what}: no answer within {self.deadline:g} s"
+        since = time.monotonic() - self.disconnected_since
+        return f"ZooKeeper at {self.servers}: {what}: not connected for {since:.1f} s{self._why()}"
+
+    def _why(self) -> str:
+        reasons = ", ".join(f"{address}: {reason}" for address, reason in sorted(self._refused.items()))
+        return f" ({reasons})" if reasons else ""
+
+    # Kazoo's client, and what its threads tell.
+
+    def _new_client(self) -> Any:
+        handler = SequentialThreadingHandler()
+        handler.create_connection = self._connect
+        client = KazooClient(
+            hosts=self.servers,
+            timeout=self.session_timeout,
+            handler=handler,
+            auth_data=None if self._auth is None else {("digest", ":".join(self._auth))},
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.1, backoff=1.5, max_delay=1.0, sleep_func=handler.sleep_func
+            ),
+            logger=_kazoo_logger,
+        )
+
+        def listen(state: str) -> None:  # in the connection's thread
+            identity = client.client_id
+            session = None if identity is None else identity[0]
+            self._post(self._on_state, client, state, client.client_state, session)
+
+        client.add_listener(listen)
+        return client
+
+    def _connect(
+        self, address: tuple[str, int], hostname: str | None = None, **_others: Any
+    ) -> socket.socket:
+        """In the connection's thread: a socket to one server."""
+        name = f"{hostname or address[0]}:{address[1]}"
+        try:
+            plain = socket.create_connection(address, self._attempt_timeout)
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    plain = self._tls.wrap_socket(plain, server_hostname=hostname or address[0])
+            except BaseException:
+                plain.close()
+                raise
+        except OSError as error:
+            self._refused[name] = str(error)
+            raise
+        self._refused.pop(name, None)
+        return plain
+
+    def _on_watch(self, event: Any) -> None:
+        del event  # which node it was is read again anyway
+        self._post(self.changed.send)
+
+    def _on_state(self, client: Any, state: str, detail: str, session: int | None) -> None:
+        if client is not self._client or self._closing:
+            return
+        if state == KazooState.CONNECTED:
+            if self.session is not None and self.session != session:
+                self.former.add(self.session)
+            if not self.connected:
+                logger.info("connected to ZooKeeper at %s", self.servers)
+            self.session, self.connected = session, True
+        else:
+            if self.connected:
+                self.disconnected_since = time.monotonic()
+                logger.warning("lost the connection to ZooKeeper at %s", self.servers)
+            self.connected = False
+            if state == KazooState.LOST:
+                if self.session is not None:
+                    logger.warning("the session with ZooKeeper at %s is over", self.servers)
+                    self.former.add(self.session)
+                self.session = None
+                if detail in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+                    self._reviving = self._loop.create_task(self._revive(client))
+        self.changed.send()
+
+    async def _revive(self, broken: Any) -> None:
+        logger.error("the ZooKeeper client has given up on %s%s: making a new one", self.servers, self._why())
+        await asyncio.sleep(_REVIVE_DELAY)
+        self._client = self._new_client()
+        self._issuer.submit(_stop, broken)
+        self._issuer.submit(_start, self._client)
+
+
+def _settle(future: _Answer, value: Any, error: Exception | None) -> None:
+    if not future.done():  # else nobody waits any more
+        future.set_result((value, error))
+
+
+def _start(client: Any) -> None:
+    try:
+        client.start_async()
+    except Exception:
+        logger.exception("a ZooKeeper client cannot be started")
+
+
+def _stop(client: Any) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception:
+        logger.exception("a ZooKeeper client has not ended in good order")
