@@ -146,6 +146,10 @@ class Router:
         """See ForwardingHub.fence and fence.py for what it promises."""
         await self.hub.fence(tps, timeout=timeout)
 
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """The part of a fence that needs no waiting."""
+        self.hub.hold(tps)
+
     def unfence(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.unfence(tps)
 

@@ -141,6 +141,13 @@ class ForwardingHub:
         for event in self._fence_waiters:
             event.set()
 
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """Hold new produces from now on; what is in flight goes on."""
+        wanted = list(tps)
+        self.fences.fence(wanted)
+        self._conclude(self.gate.closed(wanted))
+        self._pump(lane for tp in wanted for lane in self.fences.lanes(tp) if lane.needs_route)
+
     async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
         """Hold new produces and wait until nothing we sent can change the source's log any more (see
         fence.py).
@@ -149,9 +156,7 @@ class ForwardingHub:
         unfence.
         """
         wanted = list(tps)
-        self.fences.fence(wanted)
-        self._conclude(self.gate.closed(wanted))
-        self._pump(lane for tp in wanted for lane in self.fences.lanes(tp) if lane.needs_route)
+        self.hold(wanted)
         changed = asyncio.Event()
         self._fence_waiters.add(changed)
         deadline = self.loop.time() + timeout
@@ -173,7 +178,9 @@ class ForwardingHub:
 
     def unfence(self, tps: Iterable[TopicPartition]) -> None:
         """The promote was abandoned: forward what was held, in order."""
-        lanes = self.fences.unfence(tps)
+        wanted = list(tps)
+        lanes = self.fences.unfence(wanted)
+        self.gate.opened(wanted)
         for lane in lanes:
             lane.wake()
         self._pump(lanes)

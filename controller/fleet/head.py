@@ -459,15 +459,15 @@ class Head:
         """fleet.progress.AskProgress"""
         await self._until_done("progress", link, tps, min(timeout, _ASK_PROGRESS), set(brokers))
 
-    async def hold(self, link: str, tps: Collection[TopicPartition], broker: int, timeout: float) -> None:
-        """Fence at one sidecar only, around a planned change of leader: for order and latency, not for safety."""
-        await self._until_done("fence", link, tps, timeout, {broker})
+    async def hold(self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float) -> None:
+        """Fence at one sidecar, around a planned change of leader: for order and latency, not for safety."""
+        await self._until_done("hold", link, tps, timeout, {broker})
 
     async def release(
-        self, what: Tell, link: str, tps: Collection[TopicPartition], broker: int, timeout: float
+        self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float
     ) -> None:
-        """Undo `hold` (`unfence`), or answer what is held with the new leader (`handed_over` is for promotes only)."""
-        await self._until_done(what, link, tps, timeout, {broker})
+        """Undo `hold`: what is held is forwarded, or answered with the new leader if there is one."""
+        await self._until_done("release", link, tps, timeout, {broker})
 
     async def _until_done(
         self, what: str, link: str, tps: Collection[TopicPartition], timeout: float, brokers: set[int]

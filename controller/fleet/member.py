@@ -58,6 +58,10 @@ class MemberPorts(Protocol):
         """Forward what is held."""
         ...
 
+    async def release(self, link: str, tps: Collection[TopicPartition]) -> None:
+        """As unfence, but for what the state says that a promote holds."""
+        ...
+
     async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Answer what is held with the new leader, once it is known here."""
         ...
@@ -213,10 +217,12 @@ class Member:
         data = None
         try:
             match command.what:
-                case "fence":
+                case "fence" | "hold":
                     await self._ports.fence(command.link, tps, timeout=command.timeout)
                 case "unfence":
                     await self._ports.unfence(command.link, tps)
+                case "release":
+                    await self._ports.release(command.link, tps)
                 case "handed_over":
                     await self._ports.handed_over(command.link, tps, timeout=command.timeout)
                 case "progress":

@@ -1,0 +1,199 @@
+"""What the fleet does to this sidecar, and what its router asks of the fleet: three small adapters.
+
+Fences follow the state. A partition whose phase says that a promote holds it is fenced here, whoever tells of it and
+whenever: a delta, a whole image after a new connection, or the store itself. Commands come on top of that, for what a
+phase cannot say: that everything in flight has been drained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from controller.fleet.lease import Lease
+from controller.fleet.progress import CopyReport, FollowerReport
+from controller.image import ControllerImage
+from controller.phases import ENDED, Phase
+from controller.state import MirrorPartition as PartitionState
+from controller.state import Record
+from linker.fleet.clock import lease_clock
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+from wire.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fetcher.mirror_partition import MirrorPartition
+    from linker.target import TargetCluster
+    from router.dispatch import Router
+
+_FENCED = frozenset({Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED})
+_OVER = frozenset({Phase.HANDED_OVER}) | ENDED
+_LEADER_KNOWN = 0.5
+
+
+class RouterLease:
+    """router.ports.LeasePort over the member's lease."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def term(self) -> int:
+        return self._lease.term
+
+    def valid(self) -> bool:
+        return self._lease.valid(lease_clock())
+
+    def covers(self, term: int) -> bool:
+        return self._lease.covers(term, lease_clock())
+
+    def proven_since(self, moment: float) -> bool:
+        return self._lease.proven_since(moment)
+
+    def now(self) -> float:
+        return lease_clock()
+
+
+class PhaseFences:
+    """Keeps the router's fences as the partitions' phases say. A listener of the controller."""
+
+    def __init__(self, router: Router, state: Callable[[], ControllerImage]) -> None:
+        self._router = router
+        self._state = state
+        self._known: dict[TopicPartition, Phase] = {}
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """Take over what was committed; everything, if it does not say what."""
+        if records:
+            self._follow(record for record in records if isinstance(record, PartitionState))
+        else:
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """From the whole image; before any client is served, and after every change of role or connection."""
+        state = self._state()
+        gone = self._known.keys() - {tp for _, tp in state.partitions}
+        for tp in gone:
+            del self._known[tp]
+        self._router.unfence(gone)
+        self._follow(state.partitions.values(), again=True)
+
+    def _follow(self, states: Iterable[PartitionState], *, again: bool = False) -> None:
+        fenced: list[TopicPartition] = []
+        over: list[TopicPartition] = []
+        opened: list[TopicPartition] = []
+        for state in states:
+            if not again and self._known.get(state.tp) is state.phase:
+                continue  # only a change of phase: a command may have gone ahead of the state
+            self._known[state.tp] = state.phase
+            (over if state.phase in _OVER else fenced if state.phase in _FENCED else opened).append(state.tp)
+        if fenced:
+            self._router.hold(fenced)
+        if over:
+            self._router.handed_over(over)
+        if opened:
+            self._router.unfence(opened)
+
+
+class LinkCopies(Protocol):
+    """The part of a LinkRuntime that is needed here."""
+
+    def served(self) -> Mapping[TopicPartition, MirrorPartition]: ...
+
+
+class SidecarPorts:
+    """controller.fleet.member.MemberPorts. Made before there is a router: what was never forwarded need not be drained."""
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self.router: Router | None = None
+        self.links: Mapping[str, LinkCopies] = {}
+        self.state: Callable[[], ControllerImage] = ControllerImage
+        self.target: TargetCluster | None = None
+        self.link_brokers: Callable[[], Collection[int]] = frozenset
+
+    async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        if self.router is not None:
+            await self.router.fence(tps, timeout=timeout)
+
+    async def unfence(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if self.router is not None:
+            self.router.unfence(tps)
+
+    async def release(self, link: str, tps: Collection[TopicPartition]) -> None:
+        if self.router is not None:
+            partitions = self.state().partitions
+            phases = {tp: s.phase for tp in tps if (s := partitions.get((link, tp))) is not None}
+            self.router.unfence(tp for tp in tps if phases.get(tp) not in _FENCED | _OVER)
+
+    async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """Clients are told the new leader out of our own copy of the metadata: a moment for it to arrive."""
+        if self.target is None or self.router is None:
+            return
+        links = self.link_brokers()
+        # Else they look for it themselves, which takes them a little longer.
+        with contextlib.suppress(LinkerError):
+            await self.target.metadata.wait_for(
+                lambda image: True if all(_led_elsewhere(image, tp, links) for tp in tps) else None,
+                min(timeout, _LEADER_KNOWN),
+            )
+        self.router.handed_over(tps)
+
+    def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
+        now = time.monotonic()
+        found: list[CopyReport] = []
+        for name, runtime in self.links.items():
+            if link is not None and name != link:
+                continue
+            served = runtime.served()
+            chosen = served.items() if link is None else ((tp, served[tp]) for tp in tps if tp in served)
+            for tp, copy in chosen:
+                report = self._report(name, tp, copy, now)
+                if report is not None:
+                    found.append(report)
+        return found
+
+    def _report(self, link: str, tp: TopicPartition, copy: MirrorPartition, now: float) -> CopyReport | None:
+        partition = (
+            None if self.target is None else self.target.image.partition(copy.spec.topic_id, tp.partition)
+        )
+        if partition is None or partition.leader != self._broker_id:
+            return None
+        return CopyReport(
+            link=link,
+            topic=tp.topic,
+            partition=tp.partition,
+            leader_epoch=partition.leader_epoch,
+            loaded=copy.loaded,
+            high_watermark=copy.high_watermark,
+            log_start_offset=copy.log_start_offset,
+            followers={
+                broker: FollowerReport(
+                    fetch_offset=follower.fetch_offset,
+                    broker_epoch=follower.broker_epoch,
+                    silent=_ago(follower.last_fetch_monotonic, now),
+                    behind=_ago(follower.caught_up_monotonic, now),
+                )
+                for broker, follower in copy.followers.items()
+            },
+            failed=copy.failed,
+            trouble=copy.trouble,
+            bytes_fetched=copy.bytes_fetched,
+            bytes_served=copy.bytes_served,
+        )
+
+    def lease_renewed(self) -> None:
+        if self.router is not None:
+            self.router.lease_renewed()
+
+
+def _led_elsewhere(image: ClusterImage, tp: TopicPartition, link_brokers: Collection[int]) -> bool:
+    topic = image.topics_by_name.get(tp.topic)
+    partition = None if topic is None else topic.partitions.get(tp.partition)
+    return partition is None or partition.leader not in link_brokers
+
+
+def _ago(moment: float, now: float) -> float | None:
+    return max(0.0, now - moment) if moment > 0 else None
