@@ -19,6 +19,11 @@ has acknowledged the fence, or certainly cannot acknowledge anything any more. T
   order is kept), but the client hears REQUEST_TIMED_OUT, retriable, and never a success. Likewise at the
   request's deadline, or when the client is gone.
 
+What is sent *under* a fence (``lanes.py`` settles lost writes by sending them again) needs more than a lease at
+sending: if the lease lapsed and was healed since the fence was set, the partition may have been aligned without us,
+and what is sent from then on lies behind that end, covered or not. So it is sent only in the term in which the
+fence was set; else it is given up, and ``settle_grace`` settles it.
+
 Where the partition is handed over already, even a covered success is unknown: somebody else's log is the
 truth, and whether the write is in it nobody here can say (a fail-over does not wait for the source's answers).
 
@@ -51,6 +56,7 @@ class LeaseGate(Generic[JobT]):
         self.lease = lease
         self._fences = fences
         self._deferred: dict[Batch[JobT], None] = {}  # in the order of arrival
+        self._closed_in: dict[TopicPartition, int] = {}  # the lease's term when the partition was closed
 
     def __len__(self) -> int:
         """How many successes wait for the lease."""
@@ -89,15 +95,30 @@ class LeaseGate(Generic[JobT]):
         return told
 
     def closed(self, tps: Iterable[TopicPartition]) -> list[Told[JobT]]:
-        """These partitions were fenced or handed over just now: what is deferred for them ends as unknown."""
+        """These partitions were fenced or handed over just now, perhaps again: what is deferred for them ends as
+        unknown.
+        """
+        wanted = frozenset(tps)
+        term = self.lease.term
+        for tp in wanted:
+            self._closed_in.setdefault(tp, term)
         if not self._deferred:
             return []
-        wanted = frozenset(tps)
         return [
             (batch, self.give_up(batch))
             for batch in list(self._deferred)
             if batch.lane is not None and batch.lane.tp in wanted
         ]
+
+    def opened(self, tps: Iterable[TopicPartition]) -> None:
+        """These partitions are fenced no more."""
+        for tp in tps:
+            self._closed_in.pop(tp, None)
+
+    def may_send(self, tp: TopicPartition) -> bool:
+        """Whether a batch may be forwarded now."""
+        term = self._closed_in.get(tp)
+        return self.lease.valid() if term is None else self.lease.covers(term)
 
     def give_up(self, batch: Batch[JobT]) -> Sequence[Answer[JobT]]:
         """A deferred batch ends as unknown. Nothing is left to tell if its client is gone."""

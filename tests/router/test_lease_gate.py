@@ -247,6 +247,33 @@ async def test_nothing_of_unknown_outcome_is_sent_again_without_a_lease() -> Non
         assert rig.values() == [(5, 0), (5, 1)]
 
 
+@pytest.mark.parametrize("lapse", [False, True])
+async def test_a_lost_write_is_settled_under_a_fence_only_by_the_lease_that_saw_the_fence(
+    lapse: bool,
+) -> None:
+    """After a lapse, healed or not, the source's end may have been read: what is sent then comes too late."""
+    lease = ScriptedLease()
+    async with Rig(source_nodes=1, lease=lease) as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        rig.source.inject("produce", close_after=0, process=False, delay=0.1)
+        pending = producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        fence = asyncio.create_task(rig.router.fence([TP0], timeout=5))
+        await asyncio.sleep(0.02)
+        if lapse:
+            lease.lapse()
+            lease.renew()
+            rig.router.lease_renewed()
+        again = asyncio.create_task(rig.router.fence([TP0], timeout=5))  # the command is repeated
+        assert (await pending)[0].error == (UNKNOWN if lapse else 0)
+        await fence
+        await again
+        assert rig.values() == ([(5, 0)] if lapse else [(5, 0), (5, 1)])
+        rig.router.unfence([TP0])
+        assert (await producer.send(0, sequence=1))[0].error in (0, 46)
+
+
 async def test_a_client_that_goes_away_leaves_nothing_deferred() -> None:
     async with forwarded() as one:
         one.lease.lapse()

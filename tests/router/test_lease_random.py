@@ -138,7 +138,7 @@ class World:
     def pump(self, client: Client) -> None:
         if not client.lane.needs_route:
             return
-        if not self.port.valid():
+        if not self.gate.may_send(TP):
             self.take_answers(client.lane.refuse(NOT_ENOUGH_REPLICAS))
             return
         client.lane.wake()
@@ -272,6 +272,7 @@ class World:
         elif what == "unfence":
             self.owes_fence = None
             lanes = self.fences.unfence([TP])
+            self.gate.opened([TP])
             for lane in lanes:
                 self.pump(lane.queue[0].job)
         elif what == "handed over":
