@@ -1,6 +1,6 @@
 """The sidecar's configuration: one YAML file, checked whole before anything is started.
 
-Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `log`), as Kafka's own properties
+Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `fleet`, `log`), as Kafka's own properties
 are. Links are not configured here: they are created through the admin API and kept in the store.
 """
 
@@ -13,8 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -22,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from linker.config_store import STORE_SSL_PROPERTIES, FleetConfig, Section, StoreConfig
 from linker.properties import (
     CLIENT_PROPERTIES,
     LISTENER_PROPERTIES,
@@ -58,11 +57,7 @@ class Listener(NamedTuple):
     security_protocol: str
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, hide_input_in_errors=True)
-
-
-_S = TypeVar("_S", bound=_Section)
+_S = TypeVar("_S", bound=Section)
 
 
 def _strings(value: object) -> object:
@@ -70,7 +65,7 @@ def _strings(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class SidecarConfig(_Section):
+class SidecarConfig(Section):
     broker_id: int = Field(
         alias="broker.id", ge=0, le=2**31 - 1, description="Broker id in the target; must be free."
     )
@@ -103,6 +98,22 @@ class SidecarConfig(_Section):
         ge=MIN_MEMORY_BYTES,
         description="Budget of all read-ahead windows.",
     )
+    control_listener: str | None = Field(
+        default=None,
+        alias="control.listener",
+        description="host:port where the other sidecars of a fleet connect while this one is the link controller; "
+        "required unless store.type is sqlite.",
+    )
+    control_advertised: str | None = Field(
+        default=None,
+        alias="control.advertised",
+        description="host:port that the other sidecars are told; default: control.listener.",
+    )
+    control_secret: SecretStr | None = Field(
+        default=None,
+        alias="control.secret",
+        description="Shared by all sidecars of a fleet; required unless control.listener is a loopback address.",
+    )
     #: `ssl.*` and `listener.name.<name>.ssl.*`, resolved; use listener_properties().
     listener_ssl: dict[str, str] = Field(default={}, exclude=True, repr=False)
 
@@ -128,10 +139,50 @@ class SidecarConfig(_Section):
             raise ValueError(f"admin.listen: {host} is not a loopback address, so admin.token must be set")
         if self.admin_token is not None and len(self.admin_token.get_secret_value()) < 8:
             raise ValueError("admin.token is shorter than 8 characters")
+        self._check_control()
         return self
+
+    def _check_control(self) -> None:
+        bound = self.control_address()
+        if bound is None:
+            for key, value in (
+                ("control.advertised", self.control_advertised),
+                ("control.secret", self.control_secret),
+            ):
+                if value is not None:
+                    raise ValueError(f"{key} is of no use without control.listener")
+            return
+        advertised = self.control_advertised_address()
+        if advertised is None and bound[0] in WILDCARD_HOSTS:
+            raise ValueError("control.listener binds to every address: give control.advertised too")
+        if advertised is not None and (advertised[0] in WILDCARD_HOSTS or advertised[1] == 0):
+            raise ValueError(
+                "control.advertised must name a host and a port that other sidecars can connect to"
+            )
+        if self.control_secret is None:
+            if not _loopback(bound[0]):
+                raise ValueError(
+                    f"control.listener: {bound[0]} is not a loopback address, so control.secret must be set"
+                )
+        elif len(self.control_secret.get_secret_value()) < 16:
+            raise ValueError("control.secret is shorter than 16 characters")
 
     def admin_address(self) -> tuple[str, int]:
         return parse_address(self.admin_listen, key="admin.listen")
+
+    def control_address(self) -> tuple[str, int] | None:
+        """Where to listen for the fleet; port 0 means any. None without a fleet."""
+        return (
+            None
+            if self.control_listener is None
+            else parse_address(self.control_listener, key="control.listener")
+        )
+
+    def control_advertised_address(self) -> tuple[str, int] | None:
+        """What the others are told; None: where it listens."""
+        if self.control_advertised is None:
+            return None
+        return parse_address(self.control_advertised, key="control.advertised")
 
     def client_listeners(self) -> list[Listener]:
         bound = _by_name(self.listeners, "listeners")
@@ -170,7 +221,7 @@ class SidecarConfig(_Section):
         return common | own
 
 
-class TargetConfig(_Section):
+class TargetConfig(Section):
     """Client properties of the target cluster; `controller.*` overrides them towards the controllers."""
 
     properties: dict[str, str]
@@ -206,14 +257,7 @@ class TargetConfig(_Section):
     __str__ = __repr__
 
 
-class StoreConfig(_Section):
-    type: Literal["sqlite"] = Field(default="sqlite", description="Kind of store.")
-    path: Path | None = Field(
-        default=None, description="Database file; default: linker.db in sidecar.state.dir."
-    )
-
-
-class LogConfig(_Section):
+class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."
     )
@@ -222,21 +266,37 @@ class LogConfig(_Section):
     )
 
 
-class Config(_Section):
+class Config(Section):
     sidecar: SidecarConfig
     target: TargetConfig
     store: StoreConfig = StoreConfig()
+    fleet: FleetConfig = FleetConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        alone = self.store.type == "sqlite"
+        if alone and self.sidecar.control_listener is not None:
+            raise ValueError(
+                "sidecar.control.listener is for a fleet, and a fleet needs a store that its sidecars share: "
+                "store.type is sqlite"
+            )
+        if not alone and self.sidecar.control_listener is None:
+            raise ValueError(
+                f"sidecar.control.listener is missing: with store.type {self.store.type} other sidecars connect to it"
+            )
+        return self
 
     @property
     def store_path(self) -> Path:
         return self.store.path or self.sidecar.state_dir / "linker.db"
 
 
-SECTIONS: dict[str, type[_Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     "sidecar": SidecarConfig,
     "target": TargetConfig,
     "store": StoreConfig,
+    "fleet": FleetConfig,
     "log": LogConfig,
 }
 
@@ -279,13 +339,17 @@ def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = N
     try:
         target = _target(_scalars("target", document["target"]), environ)
         sidecar = _sidecar(_section("sidecar", document["sidecar"], environ), base)
-        store = _model("store", StoreConfig, _section("store", document.get("store"), environ))
+        store = _store(_section("store", document.get("store"), environ))
+        fleet = _model("fleet", FleetConfig, _section("fleet", document.get("fleet"), environ))
         log = _model("log", LogConfig, _section("log", document.get("log"), environ))
     except (PropertyError, SecretError) as error:
         raise ConfigError(str(error)) from error
     if store.path is not None:
         store = store.model_copy(update={"path": base / store.path})
-    return Config(sidecar=sidecar, target=target, store=store, log=log)
+    try:
+        return Config(sidecar=sidecar, target=target, store=store, fleet=fleet, log=log)
+    except ValidationError as error:
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> TargetConfig:
@@ -330,6 +394,19 @@ def _sidecar(raw: dict[str, Any], base: Path) -> SidecarConfig:
     return sidecar.model_copy(
         update={"state_dir": base / sidecar.state_dir, "listener_ssl": listener_properties}
     )
+
+
+def _store(raw: dict[str, Any]) -> StoreConfig:
+    tls = {}
+    for key in list(raw):
+        if key.startswith("ssl."):
+            if key not in STORE_SSL_PROPERTIES:
+                raise ConfigError(f"unknown key store.{key}{nearest(key, STORE_SSL_PROPERTIES)}")
+            tls[key] = str(raw.pop(key))
+    store = _model("store", StoreConfig, raw)
+    if tls and store.tls_properties() is None:
+        raise ConfigError(f"store.{next(iter(tls))} needs type zookeeper with security.protocol SSL")
+    return store.model_copy(update={"ssl": tls})
 
 
 def _model(name: str, model: type[_S], raw: Mapping[str, Any]) -> _S:

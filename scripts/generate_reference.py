@@ -17,6 +17,7 @@ from linker.admin import api, service
 from linker.admin.api import create_app
 from linker.cli.app import app as cli_app
 from linker.config import SECTIONS, section_keys
+from linker.config_store import STORE_SSL_PROPERTIES
 from linker.metrics import CATALOGUE, Metrics, Snapshot
 from linker.properties import CLIENT_PROPERTIES, LISTENER_PROPERTIES, SECURITY_PROPERTIES
 
@@ -168,7 +169,7 @@ def configuration() -> str:
             "one line. `linker run --check` only checks. A commented example is `deploy/linker.yaml`."
         )
     ]
-    for name in ("sidecar", "store", "log"):
+    for name in ("sidecar", "store", "fleet", "log"):
         rows = []
         for field_name, field in SECTIONS[name].model_fields.items():
             if field.exclude:
@@ -182,6 +183,11 @@ def configuration() -> str:
     parts.append(
         f"The section `sidecar` also takes {listener} for all TLS listeners, and the same with "
         "`listener.name.<name>.` in front for one of them."
+    )
+    store = ", ".join(f"`{key}`" for key in sorted(STORE_SSL_PROPERTIES))
+    parts.append(
+        f"With `type: zookeeper` and `security.protocol: SSL` the section `store` also takes {store}. An option of "
+        "another type of store than the chosen one is refused."
     )
     client = ", ".join(f"`{key}`" for key in sorted(CLIENT_PROPERTIES))
     overrides = {key for key in section_keys("target") if key.startswith("controller.")}

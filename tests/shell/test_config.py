@@ -89,6 +89,30 @@ log: {level: debug, format: json}
         assert secret not in shown
 
 
+def test_a_fleet() -> None:
+    fleet = (
+        "sidecar: {broker.id: 900, listeners: ['PLAINTEXT://h:1'], control.listener: '0.0.0.0:9', "
+        "control.advertised: 'me:9', control.secret: '${env:SECRET}'}\ntarget: {bootstrap.servers: 'x:1'}\n"
+    )
+    config = parse(fleet + "store: {type: topic}\nfleet: {link.brokers: 2}", SECRET="0123456789abcdef")
+    assert (config.store.topic, config.store.seat_timeout_ms) == ("__kafka_linker_state", 6000)
+    assert config.sidecar.control_address() == ("0.0.0.0", 9)
+    assert config.sidecar.control_advertised_address() == ("me", 9)
+    assert (config.fleet.lease_ms, config.fleet.link_brokers) == (10_000, 2)
+    config = parse(
+        fleet + "store: {type: zookeeper, connect: 'a:1,b:2/linker', session.timeout.ms: 9000, username: u, "
+        "password: '${env:SECRET}', security.protocol: SSL, ssl.keystore.key: '${env:SECRET}'}",
+        SECRET="0123456789abcdef",
+    )
+    assert (config.store.connect, config.store.session_timeout_ms) == ("a:1,b:2/linker", 9000)
+    assert config.store.tls_properties() == {
+        "security.protocol": "SSL",
+        "ssl.keystore.key": "0123456789abcdef",
+    }
+    assert "0123456789abcdef" not in f"{config!r} {config} {config.model_dump()}"
+    assert parse(MINIMAL).sidecar.control_address() is None
+
+
 def test_secrets_are_resolved_when_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "first")
     config = parse_config(
@@ -118,7 +142,72 @@ SIDECAR = (
         ("sidecar: 5\ntarget: {bootstrap.servers: 'x:1'}", "sidecar must be a section"),
         (SIDECAR % ("", "") + "sidecar: {}", "key sidecar is given twice"),
         (SIDECAR % ("", "") + "sidcar: {}", "unknown key sidcar; did you mean sidecar?"),
-        (SIDECAR % ("", "") + "store: {type: zookeeper}", "store.type: "),
+        (SIDECAR % ("", "") + "store: {type: etcd}", "store.type: "),
+        (SIDECAR % ("", "") + "store: {type: zookeeper}", "store.connect is missing"),
+        (SIDECAR % ("", "") + "store: {type: zookeeper, connect: zk}", "connect: 'zk' is not host:port"),
+        (
+            SIDECAR % ("", "") + "store: {type: zookeeper, connect: 'zk:1/'}",
+            "connect: '/' is not an absolute path",
+        ),
+        (SIDECAR % ("", "") + "store: {type: zookeeper, connect: 'zk:1/a//b'}", "illegal segment"),
+        (
+            SIDECAR % ("", "") + "store: {type: zookeeper, connect: 'zk:1', path: a}",
+            "store.path is an option of type",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {connect: 'zk:1'}",
+            "store.connect is an option of type zookeeper, and type is",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {type: topic, session.timeout.ms: 5000}",
+            "store.session.timeout.ms is an option",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {type: topic, ssl.truststore.location: a}",
+            "needs type zookeeper with",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {type: topic, ssl.truststore.locaton: a}",
+            "did you mean ssl.truststore.location?",
+        ),
+        (SIDECAR % ("", "") + "store: {type: topic, topic: 'a b'}", "store.topic: "),
+        (SIDECAR % ("", "") + "store: {type: topic, seat.timeout.ms: 10}", "store.seat.timeout.ms: "),
+        (
+            SIDECAR % ("", "") + "store: {seat.timeout.ms: 6000}",
+            "store.seat.timeout.ms is an option of type topic",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {type: topic}",
+            "sidecar.control.listener is missing: with store.type topic",
+        ),
+        (
+            SIDECAR % ("", "") + "store: {type: zookeeper, connect: 'zk:1', username: a}",
+            "username and password belong together",
+        ),
+        (SIDECAR % (", control.listener: '127.0.0.1:1'", ""), "sidecar.control.listener is for a fleet"),
+        (
+            SIDECAR % (", control.advertised: 'a:1'", ""),
+            "control.advertised is of no use without control.listener",
+        ),
+        (SIDECAR % (", control.secret: '0123456789abcdef'", ""), "control.secret is of no use without"),
+        (
+            SIDECAR % (", control.listener: '10.0.0.1:1'", ""),
+            "not a loopback address, so control.secret must be set",
+        ),
+        (SIDECAR % (", control.listener: '0.0.0.0:1'", ""), "control.listener binds to every address"),
+        (
+            SIDECAR % (", control.listener: 'h:1', control.advertised: 'h:0'", ""),
+            "control.advertised must name",
+        ),
+        (
+            SIDECAR % (", control.listener: 'h:1', control.secret: short", ""),
+            "control.secret is shorter than 16",
+        ),
+        (SIDECAR % (", control.listener: h", ""), "control.listener: 'h' is not host:port"),
+        (SIDECAR % ("", "") + "fleet: {lease.ms: 10}", "fleet.lease.ms: "),
+        (SIDECAR % ("", "") + "fleet: {lease.ms: 2000}", "fleet.lease.ms must be at least twice"),
+        (SIDECAR % ("", "") + "fleet: {failure.timeout.ms: 900}", "fleet.failure.timeout.ms must be above"),
+        (SIDECAR % ("", "") + "fleet: {link.broker: 2}", "did you mean link.brokers?"),
         (SIDECAR % ("", "") + "log: {level: loud}", "log.level: "),
         (SIDECAR % (", rakc: a", ""), "unknown key sidecar.rakc; did you mean rack?"),
         (SIDECAR % (", broker_id: 1", ""), "unknown key sidecar.broker_id; did you mean broker.id?"),
@@ -201,7 +290,7 @@ ANY_VALUE = st.recursive(
 )
 
 
-@given(ANY_VALUE, st.sampled_from(["sidecar", "target", "store", "log"]))
+@given(ANY_VALUE, st.sampled_from(["sidecar", "target", "store", "fleet", "log"]))
 def test_any_value_in_a_section_is_refused_clearly(value: object, section: str) -> None:
     document = yaml.safe_load(MINIMAL)
     document[section] = value

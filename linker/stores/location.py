@@ -1,0 +1,127 @@
+"""Where a state store is: from the configuration, or in short form on the command line.
+
+`sqlite:/path/linker.db`, `zookeeper:host:2181,host:2181/path`, `topic:host:9092,host:9092/name`, or the path of
+a sidecar's configuration, which is the only form with credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controller.errors import InvalidName
+from controller.paths import check_topic_name
+from controller.store.base import FleetStore, StoreError
+from linker.config import Config, load_config
+from linker.config_store import STATE_TOPIC, StoreConfig
+from linker.properties import PropertyError, parse_bootstrap_servers
+from wire.security import ClientSecurity
+
+CONNECT_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One store. `str` of it is the short form, which holds no secrets."""
+
+    store: StoreConfig
+    path: Path = Path()  # of sqlite
+    target: Mapping[str, str] = field(default_factory=dict, repr=False)  # of topic: client properties
+
+    @classmethod
+    def of(cls, config: Config) -> Location:
+        properties = config.target.client_properties() if config.store.type == "topic" else {}
+        return cls(config.store, config.store_path, properties)
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """StoreError if it is none of the forms, ConfigError if it is a file that is no configuration."""
+        kind, colon, rest = text.partition(":")
+        try:
+            if colon and kind == "sqlite" and rest:
+                return cls(StoreConfig(type="sqlite"), Path(rest).absolute())
+            if colon and kind == "zookeeper":
+                return cls(StoreConfig(type="zookeeper", connect=rest))
+            if colon and kind == "topic":
+                servers, _, name = rest.partition("/")
+                parse_bootstrap_servers(servers, key="topic")
+                topic = check_topic_name(name or STATE_TOPIC)
+                return cls(StoreConfig(type="topic", topic=topic), target={"bootstrap.servers": servers})
+        except (PropertyError, InvalidName, ValueError) as error:
+            raise StoreError(f"{text}: {_reason(error)}") from error
+        path = Path(text)
+        if not path.exists():
+            raise StoreError(
+                f"{text} is neither a configuration file nor sqlite:PATH, zookeeper:HOST:PORT/PATH or "
+                "topic:HOST:PORT/NAME"
+            )
+        return cls.of(load_config(path))
+
+    def __str__(self) -> str:
+        if self.store.type == "zookeeper":
+            return f"zookeeper:{self.store.connect}"
+        if self.store.type == "topic":
+            return f"topic:{self.target.get('bootstrap.servers', '')}/{self.store.topic}"
+        return f"sqlite:{self.path}"
+
+    def same_place(self, other: Location) -> bool:
+        if self.store.type != other.store.type:
+            return False
+        if self.store.type == "sqlite":
+            return self.path.resolve() == other.path.resolve()
+        return str(self) == str(other)
+
+    async def open(
+        self,
+        *,
+        client_id: str = "kafka-linker",
+        real_brokers: Sequence[int] | None = None,
+        create: bool = True,
+    ) -> FleetStore:
+        """The store as a FleetStore of whatever kind; closed by the caller. The libraries of a kind are loaded only
+        when it is opened."""
+        if self.store.type == "zookeeper":
+            return await self._open_zookeeper()
+        if self.store.type == "topic":
+            return await self._open_topic(client_id, real_brokers)
+        from controller.store.sole import SoleSeat
+        from controller.store.sqlite import SqliteStore
+
+        if not create and not self.path.exists():
+            raise StoreError(f"there is no state store {self.path}")
+        return SoleSeat(await SqliteStore.open(self.path))
+
+    async def _open_zookeeper(self) -> FleetStore:
+        from controller.store.zookeeper import ZooKeeperStore
+
+        tls = self.store.tls_properties()
+        auth = None
+        if self.store.username is not None and self.store.password is not None:
+            auth = (self.store.username, self.store.password.get_secret_value())
+        return await ZooKeeperStore.open(
+            self.store.connect or "",
+            session_timeout=self.store.session_timeout_ms / 1000,
+            connect_timeout=CONNECT_TIMEOUT,
+            auth=auth,
+            tls=None if tls is None else ClientSecurity.from_properties(tls).ssl_context(),
+        )
+
+    async def _open_topic(self, client_id: str, real_brokers: Sequence[int] | None) -> FleetStore:
+        from controller.store.topic import TopicStore
+
+        return await TopicStore.open(
+            parse_bootstrap_servers(self.target["bootstrap.servers"]),
+            ClientSecurity.from_properties(self.target),
+            topic=self.store.topic,
+            client_id=client_id,
+            real_brokers=real_brokers,
+            seat_timeout=self.store.seat_timeout_ms / 1000,
+        )
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "Value error, " in text:  # pydantic's, which is several lines
+        text = text.split("Value error, ", 1)[1].splitlines()[0]
+    return text
