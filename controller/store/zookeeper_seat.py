@@ -319,7 +319,8 @@ class FleetNodes:
         me = self._announced
         if me is not None and not await self._be_alive(me):
             raise StoreError(
-                f"another sidecar with broker.id {me.broker_id} has {self._client.where(_live(me))}: stop one"
+                f"{self._client.where(_live(me))} is of another session: another sidecar with broker.id "
+                f"{me.broker_id} runs, or this one's earlier session is not over yet"
             )
 
     async def _be_alive(self, me: Candidate) -> bool:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +51,8 @@ _kazoo_logger.setLevel(logging.ERROR)
 
 #: Errors that say how the node is: answers. All others leave the outcome open, or need a person.
 NODE_ERRORS = (NoNodeError, BadVersionError, NodeExistsError, NotEmptyError)
-_REVIVE_DELAY = 1.0
+_REVIVE_DELAY = 1.0  # doubled each time until there is an answer
+_MAX_REVIVE_DELAY = 16.0
 
 
 class Disconnected(StoreError):
@@ -108,6 +110,7 @@ class ZooKeeperSession:
         self._issuer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="zookeeper")
         self._closing = False
         self._reviving: asyncio.Task[None] | None = None
+        self._revivals = 0
         self._client: Any = self._new_client()
 
     @classmethod
@@ -186,6 +189,7 @@ class ZooKeeperSession:
                 results.append(error)
             else:
                 raise self._translated(what, error) from error
+        self._revivals = 0
         return results
 
     def _issue(self, kazoo: Any, asked: Sequence[tuple[Issue, _Answer]]) -> None:
@@ -230,6 +234,7 @@ class ZooKeeperSession:
     def _new_client(self) -> Any:
         handler = SequentialThreadingHandler()
         handler.create_connection = self._connect
+        handler.spawn = _spawn
         client = KazooClient(
             hosts=self.servers,
             timeout=self.session_timeout,
@@ -297,11 +302,29 @@ class ZooKeeperSession:
         self.changed.send()
 
     async def _revive(self, broken: Any) -> None:
-        logger.error("the ZooKeeper client has given up on %s%s: making a new one", self.servers, self._why())
-        await asyncio.sleep(_REVIVE_DELAY)
+        delay = min(_REVIVE_DELAY * 2**self._revivals, _MAX_REVIVE_DELAY)
+        self._revivals += 1
+        logger.error(
+            "the ZooKeeper client has given up on %s%s: a new one in %g s", self.servers, self._why(), delay
+        )
+        await asyncio.sleep(delay)
         self._client = self._new_client()
         self._issuer.submit(_stop, broken)
         self._issuer.submit(_start, self._client)
+
+
+def _spawn(work: Callable[..., None], *arguments: Any, **options: Any) -> threading.Thread:
+    """A thread of kazoo's. It logs what its connection's thread dies of, and raises it once more."""
+
+    def run() -> None:
+        try:
+            work(*arguments, **options)
+        except Exception as error:
+            logger.info("a thread of the ZooKeeper client has ended: %r", error)
+
+    thread = threading.Thread(target=run, name="zookeeper", daemon=True)
+    thread.start()
+    return thread
 
 
 def _settle(future: _Answer, value: Any, error: Exception | None) -> None:

@@ -277,6 +277,9 @@ async def test_an_empty_commit_proves_the_epoch(open_store: Open) -> None:
     first, second = await open_store(), await open_store()
     epoch = await first.claim()
     await first.commit([], controller_epoch=epoch)
+    before = first._client._client.last_zxid
+    await first.commit([], controller_epoch=epoch)
+    assert first._client._client.last_zxid > before  # a transaction of the quorum, not a read of one server
     following = await second.claim()
     with pytest.raises(ControllerFenced) as caught:
         await first.commit([], controller_epoch=epoch)
@@ -406,7 +409,7 @@ asyncio.run(main())
 
 async def test_the_holder_is_killed(open_store: Open) -> None:
     store = await open_store()
-    assert store.seat is None
+    assert await store.seat_changed(None, timeout=0.1) is None
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _HOLDER, store._client.where("/"), str(SESSION), stdout=-1, cwd=ROOT
     )
@@ -511,6 +514,19 @@ async def test_a_seat_of_its_own_earlier_session_is_taken_over(open_store: Open)
         await asyncio.to_thread(old.close)
     await asyncio.sleep(0.3)
     assert (await store.get("/controller")) is not None
+
+
+async def test_a_client_that_gives_up_is_made_anew(open_store: Open) -> None:
+    store = await open_store()
+    await store.announce(candidate(1))
+    epoch = await store.take_seat(candidate(1))
+    lost = asyncio.create_task(store.seat_lost())
+    await asyncio.to_thread(store._client._client.stop)  # as kazoo does after an error of its own
+    assert "session" in await asyncio.wait_for(lost, 5)
+    following = await asyncio.wait_for(store.take_seat(candidate(1)), 10)
+    assert following > epoch
+    await store.commit([Put("/a", 1, None)], controller_epoch=following)
+    await until(lambda: is_alive(store, 1))
 
 
 async def _has(condition: Callable[[], bool]) -> bool:

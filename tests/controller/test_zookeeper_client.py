@@ -1,0 +1,93 @@
+"""The ZooKeeper store and servers that are none. On a real one it is tested in tests/real."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from controller.store import StoreError, ZooKeeperStore
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "connect", ["", "/x", "host:port", "host:1/a/../b", "host:1/a b", "host:1//x", "a:1,,b:2", "host:99999"]
+)
+async def test_connect_strings_that_make_no_sense(connect: str) -> None:
+    with pytest.raises(StoreError, match="host:port,host:port/path"):
+        await ZooKeeperStore.open(connect, connect_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer",  # the last one is accepted as a session, and breaks kazoo afterwards
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x00" * 20,
+        b"\x00\x00\x00\x24" + b"\xff" * 36,
+        b"\x00\x00\x00\x25" + b"\x00\x00\x00\x00\x00\x00\x17\x70" + b"\x01" * 29 + b"\xff" * 200,
+    ],
+)
+async def test_servers_that_talk_nonsense(answer: bytes) -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(1)
+        writer.write(answer)
+        await _closed(writer)
+
+    threads = threading.active_count()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(StoreError, match=f"127.0.0.1:{port}"):
+            await ZooKeeperStore.open(f"127.0.0.1:{port}", connect_timeout=0.8, session_timeout=1.0)
+    finally:
+        server.close()
+        await server.wait_closed()
+    assert connections > 1  # it has not given up, whatever it got
+    async with asyncio.timeout(5):
+        while threading.active_count() > threads:
+            await asyncio.sleep(0.01)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    try:
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+    except OSError:
+        pass
+
+
+async def test_an_open_that_is_cancelled_leaves_nothing() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        await _closed(writer)
+
+    threads = threading.active_count()
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    opening = asyncio.create_task(ZooKeeperStore.open(f"127.0.0.1:{port}", session_timeout=1.0))
+    await asyncio.sleep(0.1)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with asyncio.timeout(5):
+        while threading.active_count() > threads:
+            await asyncio.sleep(0.01)
+    server.close()
+    await server.wait_closed()
+
+
+def test_kazoo_is_loaded_only_for_this_store() -> None:
+    check = "import sys, controller.store; assert 'kazoo' not in sys.modules; controller.store.ZooKeeperStore"
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT)
