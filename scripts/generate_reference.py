@@ -79,8 +79,8 @@ def cli() -> str:
     walk(root, "linker")
     rows = [option(shared[name]) for name in ("output", "dry_run", "admin_url", "token_file")]
     intro = (
-        "Every command except `run` and `demo` is a client of the [admin API](api.md). Exit codes: 0 done, 1 failed "
-        "(one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
+        "Every command except `run`, `demo` and `store` is a client of the [admin API](api.md). Exit codes: 0 done, 1 "
+        "failed (one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
     )
     common_options = (
         "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "

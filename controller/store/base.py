@@ -33,6 +33,10 @@ class StoreLocked(StoreError):
         self.pid = pid
 
 
+class StoreMissing(StoreError):
+    """There is no store at that place, and it was not to be created."""
+
+
 class StoreTooNew(StoreError):
     """Written by a newer version of this program."""
 

@@ -44,7 +44,7 @@ from controller.store.topic_producer import (
     ProducerFenced,
     TransactionalProducer,
 )
-from controller.store.topic_records import CONTROLLER, FLEET, Item, beat_item, item_of, seat_value
+from controller.store.topic_records import BEAT, CONTROLLER, FLEET, Item, beat_item, item_of, seat_value
 from controller.store.topic_tail import TopicTail
 from wire.errors import LinkerError
 from wire.security import ClientSecurity
@@ -61,7 +61,8 @@ _JITTER = 0.2  # of the seat timeout
 _JITTER_RESIGNED = 0.3  # seconds
 _RETRY_SEAT = 1.0
 _DECIDED = 1.0
-_RESERVED = frozenset({paths.CONTROLLER_EPOCH, CONTROLLER, FLEET, "/beat"})
+_OWN = frozenset({CONTROLLER, FLEET, BEAT})
+_RESERVED = _OWN | {paths.CONTROLLER_EPOCH}
 
 
 class TopicStore:
@@ -101,8 +102,9 @@ class TopicStore:
         seat_timeout: float = SEAT_TIMEOUT,
         commit_timeout: float = COMMIT_TIMEOUT,
         timeout: float = OPEN_TIMEOUT,
+        create: bool = True,
     ) -> TopicStore:
-        """Make the topic if it is missing, and read it to its end.
+        """Make the topic if it is missing (StoreMissing without `create`), and read it to its end.
 
         `bootstrap` are real brokers. `real_brokers`, if given, are the ids that may get a replica; else Kafka
         places them. StoreError when it cannot be used within `timeout` seconds.
@@ -110,7 +112,7 @@ class TopicStore:
         deadline = time.monotonic() + timeout
         brokers = Brokers(bootstrap, security, client_id, topic)
         try:
-            found = await prepare_topic(brokers, real_brokers, deadline)
+            found = await prepare_topic(brokers, real_brokers, deadline, create=create)
             store = cls(brokers, TopicTail(brokers, found.topic_id), seat_timeout, commit_timeout)
             store._reading = asyncio.create_task(store._tail.run(), name="state-topic")
         except BaseException:
@@ -136,10 +138,16 @@ class TopicStore:
         return None if node is None else node.read()
 
     async def children(self, path: str) -> list[str]:
-        return nodes.children(await self._current(), path)
+        return [
+            name
+            for name in nodes.children(await self._current(), path)
+            if path != "/" or f"/{name}" not in _OWN
+        ]
 
     async def tree(self, path: str) -> Mapping[str, Versioned]:
-        return nodes.tree(await self._current(), path)
+        """Without the nodes that are the store's own; `get` has them too."""
+        found = nodes.tree(await self._current(), path)
+        return {name: node for name, node in found.items() if name not in _OWN}
 
     async def _current(self) -> Mapping[str, Node]:
         self._check()

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from controller.store.base import StoreError
+from controller.store.base import StoreError, StoreMissing
 from controller.store.topic_brokers import PASSING, PAUSE, Brokers, TopicMetadata
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 
@@ -31,12 +31,14 @@ _RESOURCE_TOPIC = 2
 
 
 async def prepare_topic(
-    brokers: Brokers, real_brokers: Sequence[int] | None, deadline: float
+    brokers: Brokers, real_brokers: Sequence[int] | None, deadline: float, *, create: bool
 ) -> TopicMetadata:
-    """The topic with a leader, made if need be; StoreError says what to do."""
+    """The topic with a leader, made if need be and wanted; StoreError says what to do."""
     while True:
         try:
             found = await brokers.metadata(deadline)
+            if found is None and not create:
+                raise StoreMissing(f"there is no topic {brokers.topic}")
             if found is None:
                 await _create(brokers, real_brokers, deadline)
             elif found.partitions != 1:

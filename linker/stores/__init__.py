@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.state import JsonValue
 from controller.store.base import FleetStore, Store, StoreError
 from linker.config import Config
 from linker.stores.location import Location
+from wire.cluster import Cluster
 
 MOVED_TO = "/moved_to"
+COPYING = "/copying"  # in the store that is copied to, until all is there
 
-__all__ = ["MOVED_TO", "Location", "StoreMoved", "check_not_moved", "open_store"]
+__all__ = ["COPYING", "MOVED_TO", "CopyUnfinished", "Location", "StoreMoved", "check_usable", "open_store"]
 
 
 class StoreMoved(StoreError):
@@ -28,27 +31,48 @@ class StoreMoved(StoreError):
         self.to = to
 
 
-async def open_store(config: Config, *, real_brokers: Sequence[int] | None = None) -> FleetStore:
-    """The store of a sidecar. StoreMoved if its content was moved away, StoreError if it cannot be opened.
+class CopyUnfinished(StoreError):
+    """A copy into the store was begun and did not come to its end."""
 
-    `real_brokers`: which brokers of the target may get a replica of a state topic that has to be created; by
-    default Kafka places it.
+    def __init__(self, place: str, source: str) -> None:
+        super().__init__(
+            f"a copy from {source} into {place} did not come to its end: repeat it, "
+            f"linker store copy --from {source} --to {place}"
+        )
+
+
+async def open_store(
+    config: Config, cluster: Cluster | None = None, *, real_brokers: Sequence[int] | None = None
+) -> FleetStore:
+    """The store of a sidecar, one that is for a single process with a seat of its own (SoleSeat).
+
+    StoreMoved if its content was moved away, other StoreErrors if it cannot be opened. `cluster` is the target,
+    whose client id is used; connections of a store are its own. `real_brokers`: which brokers of the target may
+    get a replica of a state topic that has to be created; by default Kafka places it.
     """
     location = Location.of(config)
-    store = await location.open(client_id=_client_id(config), real_brokers=real_brokers)
+    client_id = _client_id(config) if cluster is None else cluster.client_id
+    store = await location.open(client_id=client_id, real_brokers=real_brokers)
     try:
-        await check_not_moved(store, location)
+        await check_usable(store, location)
     except BaseException:
         await store.close()
         raise
     return store
 
 
-async def check_not_moved(store: Store, location: Location) -> None:
+async def check_usable(store: Store, location: Location) -> None:
+    """StoreMoved or CopyUnfinished."""
     moved = await store.get(MOVED_TO)
     if moved is not None:
-        to = moved.value.get("store") if isinstance(moved.value, dict) else None
-        raise StoreMoved(str(location), str(to))
+        raise StoreMoved(str(location), _place(moved.value))
+    copying = await store.get(COPYING)
+    if copying is not None:
+        raise CopyUnfinished(str(location), _place(copying.value))
+
+
+def _place(value: JsonValue) -> str:
+    return str(value.get("store")) if isinstance(value, dict) else str(value)
 
 
 def _client_id(config: Config) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from controller.errors import InvalidName
 from controller.paths import check_topic_name
-from controller.store.base import FleetStore, StoreError
+from controller.store.base import FleetStore, StoreError, StoreMissing
 from linker.config import Config, load_config
 from linker.config_store import STATE_TOPIC, StoreConfig
 from linker.properties import PropertyError, parse_bootstrap_servers
@@ -84,12 +84,12 @@ class Location:
         if self.store.type == "zookeeper":
             return await self._open_zookeeper()
         if self.store.type == "topic":
-            return await self._open_topic(client_id, real_brokers)
+            return await self._open_topic(client_id, real_brokers, create)
         from controller.store.sole import SoleSeat
         from controller.store.sqlite import SqliteStore
 
         if not create and not self.path.exists():
-            raise StoreError(f"there is no state store {self.path}")
+            raise StoreMissing(f"there is no state store {self.path}")
         return SoleSeat(await SqliteStore.open(self.path))
 
     async def _open_zookeeper(self) -> FleetStore:
@@ -107,7 +107,9 @@ class Location:
             tls=None if tls is None else ClientSecurity.from_properties(tls).ssl_context(),
         )
 
-    async def _open_topic(self, client_id: str, real_brokers: Sequence[int] | None) -> FleetStore:
+    async def _open_topic(
+        self, client_id: str, real_brokers: Sequence[int] | None, create: bool
+    ) -> FleetStore:
         from controller.store.topic import TopicStore
 
         return await TopicStore.open(
@@ -117,6 +119,7 @@ class Location:
             client_id=client_id,
             real_brokers=real_brokers,
             seat_timeout=self.store.seat_timeout_ms / 1000,
+            create=create,
         )
 
 

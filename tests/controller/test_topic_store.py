@@ -422,7 +422,7 @@ async def test_a_topic_that_deletes_is_refused(
     cluster: FakeCluster, open_store: OpenStore, configs: dict[str, str]
 ) -> None:
     cluster.add_topic("other", configs=configs)
-    with pytest.raises(StoreError, match="cleanup.policy"):
+    with pytest.raises(StoreError, match=r"cleanup\.policy"):
         await open_store(topic="other")
 
 
@@ -435,7 +435,7 @@ async def test_a_topic_with_two_partitions_is_refused(cluster: FakeCluster, open
 async def test_nobody_answers(cluster: FakeCluster, open_store: OpenStore) -> None:
     for broker in cluster.brokers.values():
         await broker.stop()
-    with pytest.raises(StoreError, match="no broker answers.*target.bootstrap.servers"):
+    with pytest.raises(StoreError, match=r"no broker answers.*target.bootstrap.servers"):
         await open_store(timeout=0.5)
 
 
