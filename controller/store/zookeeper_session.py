@@ -74,7 +74,7 @@ class Signal:
 
 
 Issue = Callable[[Any], Any]  # asks a KazooClient for something: its IAsyncResult
-_Answer = asyncio.Future[tuple[Any, Exception | None]]
+_Answer = tuple[Any, Exception | None]
 
 
 class ZooKeeperSession:
@@ -178,11 +178,10 @@ class ZooKeeperSession:
 
     async def ask(self, what: str, issues: Sequence[Issue]) -> list[Any]:
         """The answer to each: a result, or the error of a node that is not as asked for."""
-        futures: list[_Answer] = [self._loop.create_future() for _ in issues]
-        self._issuer.submit(self._issue, self._client, list(zip(issues, futures, strict=True)))
+        future: asyncio.Future[list[_Answer]] = self._loop.create_future()
+        self._issuer.submit(self._issue, self._client, issues, future)
         results: list[Any] = []
-        for future in futures:
-            value, error = await future
+        for value, error in await future:
             if error is None:
                 results.append(value)
             elif isinstance(error, NODE_ERRORS):
@@ -192,17 +191,28 @@ class ZooKeeperSession:
         self._revivals = 0
         return results
 
-    def _issue(self, kazoo: Any, asked: Sequence[tuple[Issue, _Answer]]) -> None:
-        """In the issuing thread."""
+    def _issue(self, kazoo: Any, issues: Sequence[Issue], future: asyncio.Future[list[_Answer]]) -> None:
+        """In the issuing thread; answers are collected where kazoo brings them, and the loop is woken once."""
+        answers: dict[int, _Answer] = {}
+        lock = threading.Lock()
 
-        def linked(future: _Answer) -> Callable[[Any], None]:
-            return lambda result: self._post(_settle, future, result.value, result.exception)
+        def settle(index: int, value: Any, error: Exception | None) -> None:
+            with lock:
+                if index in answers:  # kazoo may say twice that a connection was lost
+                    return
+                answers[index] = (value, error)
+                complete = len(answers) == len(issues)
+            if complete:
+                self._post(_settle, future, [answers[at] for at in range(len(issues))])
 
-        for issue, future in asked:
+        def linked(index: int) -> Callable[[Any], None]:
+            return lambda result: settle(index, result.value, result.exception)
+
+        for index, issue in enumerate(issues):
             try:
-                issue(kazoo).rawlink(linked(future))
+                issue(kazoo).rawlink(linked(index))
             except Exception as error:
-                self._post(_settle, future, None, error)
+                settle(index, None, error)
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -327,9 +337,9 @@ def _spawn(work: Callable[..., None], *arguments: Any, **options: Any) -> thread
     return thread
 
 
-def _settle(future: _Answer, value: Any, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[list[_Answer]], answers: list[_Answer]) -> None:
     if not future.done():  # else nobody waits any more
-        future.set_result((value, error))
+        future.set_result(answers)
 
 
 def _start(client: Any) -> None:

@@ -35,6 +35,7 @@ async def test_connect_strings_that_make_no_sense(connect: str) -> None:
     ],
 )
 async def test_servers_that_talk_nonsense(answer: bytes) -> None:
+    timeout = 2.5 if answer.endswith(b"\xff" * 200) else 0.8
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +50,7 @@ async def test_servers_that_talk_nonsense(answer: bytes) -> None:
     port = server.sockets[0].getsockname()[1]
     try:
         with pytest.raises(StoreError, match=f"127.0.0.1:{port}"):
-            await ZooKeeperStore.open(f"127.0.0.1:{port}", connect_timeout=0.8, session_timeout=1.0)
+            await ZooKeeperStore.open(f"127.0.0.1:{port}", connect_timeout=timeout, session_timeout=1.0)
     finally:
         server.close()
         await server.wait_closed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -20,17 +21,22 @@ class ZooKeeperServer(_Process):
         self._port = port
 
     @classmethod
-    async def prepared(cls, directory: Path) -> ZooKeeperServer:
+    async def prepared(cls, directory: Path, more: Mapping[str, object] | None = None) -> ZooKeeperServer:
+        """`more` are properties of its configuration; with `secure` among them its port takes TLS only."""
         dist = await zookeeper_distribution()
         directory.mkdir(parents=True, exist_ok=True)
         port = PortReservation()
-        command = dist.command(
-            "org.apache.zookeeper.server.ZooKeeperServerMain",
-            str(port.port),
-            str(directory / "data"),
-            str(TICK_MS),
-            jvm_options=["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.maxClientCnxns=0"],
-        )
+        properties = {
+            "tickTime": TICK_MS,
+            "dataDir": directory / "data",
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            **(more or {}),
+        }
+        properties["secureClientPort" if properties.pop("secure", False) else "clientPort"] = port.port
+        config = directory / "zoo.cfg"
+        config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        command = dist.command("org.apache.zookeeper.server.ZooKeeperServerMain", str(config))
         return cls(command, directory, port)
 
     @property

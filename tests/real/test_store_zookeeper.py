@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
+import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -27,9 +28,12 @@ from controller.store import (
 )
 from controller.store.base import Candidate, FleetStore
 from controller.store.zookeeper import ZooKeeperStore
-from controller.store.zookeeper_client import MAX_TRANSACTION_BYTES
+from controller.store.zookeeper_client import MAX_TRANSACTION_BYTES, Rejected
+from controller.store.zookeeper_plan import Remove, Step
+from controller.store.zookeeper_session import Disconnected
 from linker.demo.ports import PortReservation
 from tests.controller import test_store_contract
+from tests.fakes.certs import Authority
 from tests.real.harness_zookeeper_server import ZooKeeperServer
 
 ROOT = Path(__file__).parents[2]
@@ -306,6 +310,31 @@ async def test_a_cancelled_commit_is_whole_or_not_there(store: ZooKeeperStore) -
     await store.commit([Put("/end", 1, None)], controller_epoch=epoch)
 
 
+async def test_a_lost_commit_cannot_arrive_after_it_was_looked_for(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store()
+    epoch = await store.claim()
+    await store.tree("/")
+    late: list[Step] = []
+    transact = store._client.transact
+
+    async def held_up(what: str, steps: Sequence[Step]) -> list[object]:
+        del what
+        late.extend(steps)
+        raise Disconnected("the connection has ended")
+
+    monkeypatch.setattr(store._client, "transact", held_up)
+    with pytest.raises(StoreError):
+        await store.commit([Put("/lost", 1, None)], controller_epoch=epoch)
+    monkeypatch.undo()
+    assert await store.get("/lost") is None
+    with pytest.raises(Rejected):
+        await transact("the lost commit, at last", late)
+    assert await store.get("/lost") is None
+    await store.commit([Put("/lost", 2, None)], controller_epoch=epoch)
+
+
 async def test_a_server_that_hangs(server: ZooKeeperServer, open_store: Open) -> None:
     """Longer than the session: the seat is lost, what was under way fails, and it all goes on afterwards."""
     store, other = await open_store(), await open_store()
@@ -463,6 +492,27 @@ async def test_the_seat_is_given_back(open_store: Open) -> None:
     await second.close()  # as good as resigning
     assert await asyncio.wait_for(waiting, 5) == epoch + 2
     assert time.monotonic() - began < 1.0
+
+
+async def test_resigning_late_is_in_nobodys_way(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look at the seat and its removal the session ended, and another took the seat."""
+    first, second = await open_store(), await open_store()
+    await first.take_seat(candidate(1))
+    stale = await first._client.read("/controller")
+    assert stale is not None
+    await first._client.transact("as if the session had ended", [Remove("/controller", 0)])
+    epoch = await second.take_seat(candidate(2))
+    read = first._client.read
+
+    async def late(path: str) -> object:
+        return stale if path == "/controller" else await read(path)
+
+    monkeypatch.setattr(first._client, "read", late)
+    await first.resign()
+    monkeypatch.undo()
+    await asyncio.sleep(0.2)
+    assert await second.get("/controller") is not None
+    await second.commit([], controller_epoch=epoch)
 
 
 async def test_only_one_of_many_has_the_seat(open_store: Open) -> None:
@@ -655,3 +705,40 @@ async def test_a_store_with_a_password(open_store: Open) -> None:
             await open_store("/secret", auth=auth)
     again = await open_store("/secret", auth=("linker", "right"))
     assert await again.get("/a") == Versioned(1, 0)
+
+
+async def test_tls(tmp_path: Path) -> None:
+    authority, stranger = Authority(), Authority("a stranger")
+    issued = authority.issue("127.0.0.1")
+    keys, trust = tmp_path / "server.pem", tmp_path / "authority.pem"
+    keys.write_text(issued.key + issued.certificate)
+    trust.write_text(authority.pem)
+    server = await ZooKeeperServer.prepared(
+        tmp_path / "zookeeper",
+        {
+            "secure": True,
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": keys,
+            "ssl.trustStore.location": trust,
+            "ssl.clientAuth": "none",
+        },
+    )
+    try:
+        await server.start()
+        trusting = ssl.create_default_context(cadata=authority.pem)
+        store = await ZooKeeperStore.open(f"{server.address}/x", tls=trusting, session_timeout=SESSION)
+        epoch = await store.take_seat(candidate(1))
+        await store.commit([Put("/a", "x" * 300_000, None)], controller_epoch=epoch)
+        assert await store.get("/a") == Versioned("x" * 300_000, 0)
+        await store.close()
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            await ZooKeeperStore.open(
+                server.address,
+                tls=ssl.create_default_context(cadata=stranger.pem),
+                session_timeout=SESSION,
+                connect_timeout=1.5,
+            )
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await ZooKeeperStore.open(server.address, session_timeout=SESSION, connect_timeout=1.5)
+    finally:
+        await server.close()
