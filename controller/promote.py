@@ -95,14 +95,30 @@ class PromoteDriver:
                 context = self._context(job.id, held)
                 if held:
                     await self._resume_batch(context)
+                states = self._controller.image.partitions
                 rest = {
-                    tp: "not begun before the sidecar restarted"
+                    tp: states[self._link, tp].reason or "not begun before the sidecar restarted"
                     for tp in job.partitions
                     if tp not in held and self._phase(tp) is Phase.ACTIVE
                 }
                 context.abandoned = {**rest, **context.abandoned}
                 outcomes.append(await self._end(job, [context]))
             return outcomes
+
+    async def retreat(self) -> None:
+        """The part of resume() that can be done at once: what was certainly not sent goes back, so that its
+        producers need not wait until the rest can be settled.
+        """
+        async with self._turn:
+            await self._controller.refresh()
+            for job in self._controller.image.running_jobs(self._link):
+                early = {
+                    tp: f"the link controller restarted while it was {phase}"
+                    for tp in job.partitions
+                    if (phase := self._phase(tp)) in BEFORE_HAND_OVER
+                }
+                if early:
+                    await self._context(job.id, list(early)).go_back(early)
 
     def _phase(self, tp: TopicPartition) -> Phase | None:
         state = self._controller.image.partitions.get((self._link, tp))

@@ -1,6 +1,7 @@
-"""The sidecar process: store, membership, listeners, links and admin API put together, and taken apart in order.
+"""The sidecar process: fleet, membership, listeners, links and admin API put together, and taken apart in order.
 
-Start: store (locked) -> target found, metadata replayed -> registered -> links -> listeners -> unfenced -> admin API.
+Start: target found -> store open, fleet joined, state loaded -> metadata replayed -> registered -> links -> listeners
+-> unfenced -> admin API.
 A link whose source is away does not keep the others, nor the admin API, from working. Nothing is decided here.
 """
 
@@ -10,24 +11,26 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from controller.manager import LinkController
-from controller.state import Link, SidecarIdentity
-from controller.store import SqliteStore
+from controller.fleet.head import Head
+from controller.fleet.shared import SharedController
+from controller.state import Link, Record
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.config import Config
+from linker.fleet.fleet import Fleet
+from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
 from linker.links.runtime import LinkRuntime
 from linker.snapshot import take_snapshot
-from linker.target import AdvertisedListener, Identity, StillHosting, TargetCluster
+from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.registration import hosted_partitions
 from linker.tasks import first_error
 from router.dispatch import Router
@@ -44,6 +47,7 @@ from wire.types import Node, format_address
 
 log = logging.getLogger(__name__)
 
+_FLEET_TIMEOUT = 60.0
 _JOIN_TIMEOUT = 60.0
 _SERVE_TIMEOUT = 60.0
 _LISTENER_GRACE = 2.0
@@ -73,7 +77,9 @@ class Sidecar:
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
         self.listeners: list[OpenListener] = []
         self.advertised: list[AdvertisedListener] = []
-        self.controller: LinkController
+        self.controller: SharedController
+        self.fleet: Fleet
+        self._ports = SidecarPorts(config.sidecar.broker_id)
         self.target: TargetCluster
         self.router: Router
         self.mirrors: Mirrors
@@ -88,33 +94,37 @@ class Sidecar:
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Returns after it has left the cluster; raises the first error that cannot be waited out."""
-        store_path = self.config.store_path
-        _make_directory(store_path.parent)
-        store = await SqliteStore.open(store_path)
+        _make_directory(self.config.store_path.parent)
         async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(store.close)
-            self.controller = await LinkController.open(store)
-            await self._join(stack)
+            cluster = await self._find_target(stack)
+            self.fleet = await Fleet.open(self.config, self._ports, self._reign, cluster, stack)
+            self.controller = self.fleet.controller
+            self._ports.state = lambda: self.controller.image
             try:
                 async with asyncio.TaskGroup() as group:
                     self._group = group
-                    running = group.create_task(self.target.run(), name="target")
-                    trimming = group.create_task(self._trim_frames(), name="frames")
+                    tasks = [
+                        group.create_task(self.fleet.runner.run(), name="fleet"),
+                        group.create_task(self._trim_frames(), name="frames"),
+                    ]
+                    await self.fleet.wait_loaded(_FLEET_TIMEOUT)
+                    self._make_target(cluster, stack)
+                    tasks.append(group.create_task(self.target.run(), name="target"))
                     await self._start(stack)
                     if on_ready is not None:
                         on_ready()
                     await self._left.wait()
-                    for task in self._tasks.values():
+                    for task in [*self._tasks.values(), *tasks]:
                         task.cancel()
-                    running.cancel()
-                    trimming.cancel()
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
             finally:
                 self._group = None
+                # Whoever leads the fleet need not wait for our lease to end.
+                self.fleet.member.leave()
 
-    async def _join(self, stack: contextlib.AsyncExitStack) -> None:
-        """Everything that the target's membership consists of, not started yet."""
+    async def _find_target(self, stack: contextlib.AsyncExitStack) -> Cluster:
+        """The target as a client sees it: its id says which fleet this is."""
         settings = self.config.sidecar
         properties = self.config.target.client_properties()
         cluster = Cluster(
@@ -125,6 +135,13 @@ class Sidecar:
             rack=settings.rack,
         )
         stack.push_async_callback(cluster.close)
+        await cluster.connect()
+        return cluster
+
+    def _make_target(self, cluster: Cluster, stack: contextlib.AsyncExitStack) -> None:
+        """Everything that the target's membership consists of, not started yet."""
+        settings = self.config.sidecar
+        properties = self.config.target.client_properties()
         self._relay_security = relay_security(properties)
         self.advertised = [
             AdvertisedListener(
@@ -135,31 +152,14 @@ class Sidecar:
         self.target = TargetCluster(
             cluster,
             controller_security=ClientSecurity.from_properties(self.config.target.controller_properties()),
-            identity=self._identity(settings.broker_id),
-            save=self._save_identity,
+            identity=self.fleet.identity(),
+            save=self.fleet.save_identity,
             listeners=self.advertised,
             controller_bootstrap=self.config.target.controller_bootstrap_servers() or (),
             rack=settings.rack,
             client_id=cluster.client_id,
         )
         stack.push_async_callback(self.target.close)
-
-    def _identity(self, broker_id: int) -> Identity:
-        kept = self.controller.image.identities.get(broker_id)
-        if kept is None:
-            return Identity.create(broker_id)
-        return Identity(broker_id, kept.incarnation_id, kept.log_dir_id, kept.broker_epoch, kept.cluster_id)
-
-    async def _save_identity(self, identity: Identity) -> None:
-        await self.controller.save_identity(
-            SidecarIdentity(
-                broker_id=identity.broker_id,
-                incarnation_id=identity.incarnation_id,
-                log_dir_id=identity.log_dir_id,
-                broker_epoch=identity.broker_epoch,
-                cluster_id=identity.cluster_id,
-            )
-        )
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         await self._create_internal_topics()
@@ -185,13 +185,19 @@ class Sidecar:
                 open_upstream=self._open_upstream,
                 events=self,
                 link_brokers=self.link_brokers,
+                lease=self.fleet.lease,
             ),
             RouterLimits(),
         )
         stack.push_async_callback(self.router.close)
+        fences = PhaseFences(self.router, lambda: self.controller.image)
+        fences.rebuild()
+        self.controller.listeners.add(fences.on_records)
+        self._ports.target, self._ports.router = self.target, self.router
+        self._ports.links, self._ports.link_brokers = self.links, self.link_brokers
         stack.callback(self.target.metadata.subscribe(self._on_target_change))
-        for link in self.controller.image.links.values():
-            self.start_link(link)
+        self.controller.listeners.add(self._follow_links)
+        self._follow_links(())
         await self._listen(stack)
         await self.target.serve(_SERVE_TIMEOUT)
         await self._start_admin(stack)
@@ -201,7 +207,6 @@ class Sidecar:
     async def _create_internal_topics(self) -> None:
         """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
         creates its own topics when they are first asked for: better before there is a link broker."""
-        await self.target.cluster.connect()
         await self.target.channel.discover(_JOIN_TIMEOUT)
         _, connection = await self.target.channel.connection("heartbeat", timeout=_JOIN_TIMEOUT)
         heartbeat = connection.api_range("broker_heartbeat")
@@ -274,6 +279,43 @@ class Sidecar:
             return "the target's controller has not taken a heartbeat for a while"
         return None
 
+    # --- roles -------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _reign(self, head: Head) -> AsyncIterator[None]:
+        """This sidecar is the link controller: what only that one does runs from here to there."""
+        for runtime in self.links.values():
+            runtime.begin_reign()
+        try:
+            yield
+        finally:
+            await asyncio.gather(*(runtime.end_reign() for runtime in self.links.values()))
+
+    def _head(self) -> Head | None:
+        return self.fleet.head
+
+    def _follow_links(self, records: Sequence[Record]) -> None:
+        """A listener of the controller. Where another sidecar decides, links come and go with what it has committed."""
+        if self.controller.is_head and records:
+            return  # the service that asked for the change sees to it
+        wanted = self.controller.image.links
+        for name in self.links.keys() - wanted.keys():
+            self._spawn(self.stop_link(name))
+        for name, link in wanted.items():
+            runtime = self.links.get(name)
+            if runtime is None:
+                self.start_link(link)
+            elif runtime.link.properties != link.properties or runtime.link.options != link.options:
+                self._spawn(self.restart_link(name))
+            else:
+                runtime.follow(records)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()
+            return
+        self._group.create_task(work)
+
     # --- links -------------------------------------------------------------------------------------------------------
 
     def start_link(self, link: Link) -> None:
@@ -284,7 +326,7 @@ class Sidecar:
         self._tasks[link.name] = self._group.create_task(self._run_link(runtime), name=f"link {link.name}")
 
     def _link_runtime(self, link: Link) -> LinkRuntime:
-        runtime = LinkRuntime(
+        return LinkRuntime(
             link,
             self.controller,
             self.target,
@@ -294,9 +336,9 @@ class Sidecar:
             frames=self.frames,
             rack=self.config.sidecar.rack,
             link_brokers=self.link_brokers,
+            head=self._head,
+            link_replicas=self.config.fleet.link_brokers,
         )
-        runtime.fence_at_start()
-        return runtime
 
     async def _run_link(self, runtime: LinkRuntime) -> None:
         """Until cancelled. A link that ends by itself is shown with the reason and begins again from its durable state,
@@ -338,7 +380,9 @@ class Sidecar:
     async def restart_link(self, name: str) -> None:
         """With its present state, after an update."""
         await self.stop_link(name)
-        self.start_link(self.controller.image.links[name])
+        link = self.controller.image.links.get(name)
+        if link is not None and name not in self.links:
+            self.start_link(link)
 
     def link_brokers(self) -> frozenset[int]:
         """Broker ids of all sidecars that this store knows."""

@@ -109,6 +109,7 @@ class Head:
         #: When a sidecar's connection ended, by broker id; of those that are not connected.
         self.lost: dict[int, float] = {}
         self._left: set[int] = set()
+        self._entering: dict[int, asyncio.Lock] = {}
         self._pending: dict[int, _Pending] = {}
         self._ids = itertools.count(1)
         self._renewals: list[tuple[MemberInfo, int]] = []
@@ -213,20 +214,23 @@ class Head:
             raise ChannelClosed(f"{channel.peer} said nothing") from None
         if not isinstance(hello, m.Hello):
             raise m.BadMessage(f"{channel.peer} began with {hello.type}, not hello")
+        # One process of a sidecar at a time: what is found out below must still hold when it is taken.
+        async with self._entering.setdefault(hello.broker_id, asyncio.Lock()):
+            return await self._take_member(hello, channel, local)
+
+    async def _take_member(self, hello: m.Hello, channel: Channel, local: bool) -> MemberInfo:
         protocol = self._admit(hello, channel)
-        # Durable before the lease is: the next controller has to know whom to wait for.
-        await self._note_identity(hello)
         self.leases.gone(hello.broker_id, [s for s in hello.replaces if s != hello.session])
-        others = self.leases.others_of(hello.broker_id, hello.session, self._clock())
-        if others and not self._endless:
-            left = max(self.leases.until(other) for other in others) - self._clock()
-            self._refuse(
-                channel,
-                f"an earlier process of sidecar {hello.broker_id} may still be running; its lease ends in {left:.1f} s",
-            )
+        # Before it is written down: the store keeps one session of a sidecar, and the next controller has to hear
+        # of the one that may hold a lease.
+        self._check_alone(hello, channel)
         earlier = self.members.pop(hello.broker_id, None)
         if earlier is not None:
+            # Before the wait below, in which it could be given a lease again.
             earlier.channel.close("the sidecar has connected again")
+            self.lost[hello.broker_id] = self._clock()
+        # Durable before the lease is: the next controller has to know whom to wait for.
+        await self._note_identity(hello)
         now = self._clock()
         member = MemberInfo(hello=hello, channel=channel, connected_at=now, last_heard=now, local=local)
         # From here on without a wait: what is committed next follows the image as a delta.
@@ -292,6 +296,16 @@ class Head:
             )
         return high
 
+    def _check_alone(self, hello: m.Hello, channel: Channel) -> None:
+        """No other process of this sidecar may hold a lease."""
+        others = self.leases.others_of(hello.broker_id, hello.session, self._clock())
+        if others and not self._endless:
+            left = max(self.leases.until(other) for other in others) - self._clock()
+            self._refuse(
+                channel,
+                f"an earlier process of sidecar {hello.broker_id} may still be running; its lease ends in {left:.1f} s",
+            )
+
     def _refuse(self, channel: Channel, reason: str, *, fatal: bool = False) -> None:
         with contextlib.suppress(ChannelClosed):
             channel.send(m.encode(m.Refusal(reason=reason, fatal=fatal)))
@@ -305,8 +319,8 @@ class Head:
         await self.controller.save_identity(
             SidecarIdentity(
                 broker_id=hello.broker_id,
-                incarnation_id=_uuid(hello.incarnation_id),
-                log_dir_id=_uuid(hello.log_dir_id),
+                incarnation_id=_uuid(hello.incarnation_id, None if known is None else known.incarnation_id),
+                log_dir_id=_uuid(hello.log_dir_id, None if known is None else known.log_dir_id),
                 broker_epoch=max(hello.broker_epoch, -1 if known is None else known.broker_epoch),
                 cluster_id=hello.cluster_id or ("" if known is None else known.cluster_id),
                 session=hello.session,
@@ -572,5 +586,6 @@ class Head:
                 await self.controller.set_untruncated(ask.link, tp, ask.pairs)
 
 
-def _uuid(text: str) -> bytes:
-    return parse_topic_id(text) if text else bytes(16)
+def _uuid(text: str, known: bytes | None) -> bytes:
+    """What a sidecar that has not made an identity yet does not say is not forgotten either."""
+    return parse_topic_id(text) if text else known or bytes(16)

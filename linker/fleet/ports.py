@@ -17,7 +17,7 @@ from controller.fleet.progress import CopyReport, FollowerReport
 from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
 from controller.state import MirrorPartition as PartitionState
-from controller.state import Record
+from controller.state import Record, RemoveLink, RemoveMirror
 from linker.fleet.clock import lease_clock
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
@@ -66,10 +66,10 @@ class PhaseFences:
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Take over what was committed; everything, if it does not say what."""
-        if records:
-            self._follow(record for record in records if isinstance(record, PartitionState))
-        else:
+        if not records or any(isinstance(record, RemoveMirror | RemoveLink) for record in records):
             self.rebuild()
+        else:
+            self._follow(record for record in records if isinstance(record, PartitionState))
 
     def rebuild(self) -> None:
         """From the whole image; before any client is served, and after every change of role or connection."""

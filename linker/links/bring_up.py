@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
+from controller.fleet.head import Head
 from controller.handover import undo_revoke
 from controller.manager import LinkController
 from controller.phases import ENDED, PROMOTING, Phase
+from controller.replica_plan import copies_asked_for
 from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
@@ -50,7 +52,16 @@ class BringUp:
         target: TargetCluster,
         controller: LinkController,
         fetcher: FetcherManager,
+        link_brokers: Callable[[], frozenset[int]] | None = None,
+        *,
+        head: Callable[[], Head | None] | None = None,
+        link_replicas: int = 3,
     ) -> None:
+        """`link_brokers`: ids of all sidecars; `head`: of this process, while it is the link controller. Without them this
+        is the only sidecar. `link_replicas`: how many link brokers a new mirror partition is given."""
+        self._link_brokers = link_brokers or (lambda: frozenset({target.broker_id}))
+        self._head = head
+        self._link_replicas = link_replicas
         self._link = link
         self._source = source
         self._target = target
@@ -168,6 +179,9 @@ class BringUp:
             if mirror is None:
                 self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic == topic])
                 return
+            if not self._decides:
+                await self._serve(mirror)
+                return
             await self._tidy(mirror)
             found = await self._topic(mirror)
             if found is None:
@@ -181,6 +195,11 @@ class BringUp:
             if grown is not None:
                 raise ControllerError(grown)
 
+    @property
+    def _decides(self) -> bool:
+        """Whether this sidecar makes the target look as it should; the others only serve what they lead."""
+        return self._head is None or self._head() is not None
+
     async def _tidy(self, mirror: MirrorTopic) -> None:
         """After a promote: a request that was to make the hand-over stale may have come later than everybody thought."""
         found = self._target.image.topics_by_id.get(mirror.topic_id)
@@ -191,7 +210,7 @@ class BringUp:
             for state in self._controller.image.topic_partitions(self._link, mirror.topic)
             if state.phase in ENDED
             and (partition := found.partitions.get(state.partition)) is not None
-            and undo_revoke(partition, (self._target.broker_id,))
+            and undo_revoke(partition, self._link_brokers())
         ]
         if late:
             log.warning(
@@ -208,9 +227,8 @@ class BringUp:
         found = self._target.image.topics_by_name.get(mirror.topic)
         if mirror.topic_id == UNBOUND:
             if found is None:
-                own = self._target.broker_id
                 await self._target.operations.create_mirror_topic(
-                    mirror.topic, {index: [own] for index in range(mirror.partitions)}, mirror.copied_configs
+                    mirror.topic, self._first_leaders(mirror.partitions), mirror.copied_configs
                 )
                 found = self._target.image.topics_by_name[mirror.topic]
             elif not self._ours(found):
@@ -226,11 +244,29 @@ class BringUp:
         await self._fail_led_by_others(open_states, found)
         return found
 
+    def _first_leaders(self, partitions: int) -> dict[int, list[int]]:
+        """The link brokers of a new topic, each in its turn the leader. A sidecar that drains is not among them."""
+        image = self._target.image
+        head = None if self._head is None else self._head()
+        alive = {self._target.broker_id} if head is None else head.alive() - head.draining()
+        ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
+        brokers = ready or [self._target.broker_id]
+        led = dict.fromkeys(brokers, 0)
+        for state in self._controller.image.partitions.values():
+            if state.leader in led and state.phase not in ENDED:
+                led[state.leader] += 1
+        chosen: dict[int, list[int]] = {}
+        for index in range(partitions):
+            order = sorted(brokers, key=lambda b: (led[b], b))[: self._link_replicas]
+            led[order[0]] += 1
+            chosen[index] = order
+        return chosen
+
     async def _fail_led_by_others(self, states: Iterable[PartitionState], topic: TopicImage) -> None:
         """An unclean election that somebody forced made a real broker leader: what is written there is not at the
         source, and nothing that is copied from there on would be the same log.
         """
-        ours = {self._target.broker_id, *self._controller.image.identities}
+        ours = self._link_brokers()
         for state in states:
             partition = topic.partitions.get(state.partition)
             if (
@@ -245,9 +281,9 @@ class BringUp:
             )
 
     def _ours(self, topic: TopicImage) -> bool:
-        """Made by a run of ours that ended before it could note the id: on the link broker alone, never copied."""
-        own = (self._target.broker_id,)
-        return all(partition.replicas == own for partition in topic.partitions.values())
+        """Made by a run of ours that ended before it could note the id: on link brokers alone, never copied."""
+        ours = self._link_brokers()
+        return all(ours.issuperset(partition.replicas) for partition in topic.partitions.values())
 
     async def _fail(self, states: Iterable[PartitionState], reason: str) -> None:
         for state in states:
@@ -309,14 +345,24 @@ class BringUp:
         return {tp: result.offset for tp, result in results.items()}
 
     async def _serve(self, mirror: MirrorTopic) -> None:
-        """Give to the fetchers what they do not have yet."""
+        """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""
         waiting = []
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
-            if state.tp in self._fetcher.partitions or state.phase in ENDED or state.session_epoch < 0:
-                continue
-            if state.phase in (Phase.FAILED, Phase.HANDED_OVER):
-                continue
-            waiting.append(state)
+            mine = (
+                self._leads(mirror, state)
+                and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
+                and state.session_epoch >= 0
+            )
+            copy = self._fetcher.partitions.get(state.tp)
+            if copy is not None and not (mine and _same_session(copy.spec, state)):
+                if state.phase in ENDED | {Phase.HANDED_OVER} and self._decides:
+                    continue  # whoever ends the mirror counts what it has served, and removes it
+                self._fetcher.remove([state.tp])
+                copy = None
+            if mine and copy is None:
+                waiting.append(state)
+            elif copy is not None and copy.paused != mirror.paused:
+                (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
         if not waiting:
             return
         segment_bytes = await self._segment_bytes(mirror.topic)
@@ -329,6 +375,14 @@ class BringUp:
                 self._epochs[spec.topic_partition] = partition.leader_epoch
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
+
+    def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+        """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""
+        partition = self._target.image.partition(mirror.topic_id, state.partition)
+        own = self._target.broker_id
+        if partition is None:
+            return False
+        return partition.leader == own or (partition.leader < 0 and own in partition.isr)
 
     def _spec(self, mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
         return MirrorSpec(
@@ -370,8 +424,7 @@ class BringUp:
             ):
                 continue
             replicas = mirror.target_replicas[state.partition]
-            own = self._target.broker_id
-            if partition.leader == own and not _is_open(partition, replicas, own):
+            if partition.leader in self._link_brokers() and not copies_asked_for(partition, replicas):
                 wanted[state.tp] = list(replicas)
         if not wanted:
             return
@@ -384,28 +437,25 @@ class BringUp:
                 self._link,
             )
         await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(
-            lambda image: _all_open(image, wanted, self._target.broker_id), _CALL_TIMEOUT
-        )
+        await self._target.metadata.wait_for(lambda image: _all_asked_for(image, wanted), _CALL_TIMEOUT)
 
     def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
         copy = self._fetcher.partitions.get(tp)
         return not partition.adding and copy is not None and copy.bytes_served > 0
 
 
-def _is_open(partition: PartitionImage, replicas: Iterable[int], own: int) -> bool:
-    """To exactly these brokers in this order (the first will lead), with the link broker on its way out."""
-    after = [broker for broker in partition.replicas if broker not in partition.removing]
-    return after == list(replicas) and set(replicas) <= set(partition.adding) and own in partition.removing
-
-
-def _all_open(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]], own: int) -> bool | None:
+def _all_asked_for(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
     for tp, replicas in wanted.items():
         topic = image.topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is None or not _is_open(partition, replicas, own):
+        if partition is None or not copies_asked_for(partition, replicas):
             return None
     return True
+
+
+def _same_session(spec: MirrorSpec, state: PartitionState) -> bool:
+    """Whether a copy is of this mirror and not of one that was begun again since."""
+    return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)
 
 
 def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:

@@ -40,7 +40,8 @@ class ServedPartition:
 
     @property
     def leading(self) -> bool:
-        return self._mirrors.leads(self._state.tp)
+        # KRaft and the link state have to agree: of a change of leader either may be heard of first.
+        return self._state.leader in (-1, self._mirrors.broker_id) and self._mirrors.leads(self._state.tp)
 
     @property
     def serving(self) -> bool:
@@ -101,7 +102,7 @@ class Mirrors:
         self._image = image
         self._copies = copies
         self.link_forwards = link_forwards
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._by_name: dict[str, ServedMirror] = {}
         self._by_id: dict[bytes, ServedMirror] = {}
         self._partitions: dict[tuple[str, TopicPartition], ServedPartition] = {}
@@ -137,7 +138,7 @@ class Mirrors:
         """Whether the target's metadata log says that the link broker leads it."""
         topic = self._image().topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
-        return partition is not None and partition.leader == self._broker_id
+        return partition is not None and partition.leader == self.broker_id
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

@@ -38,6 +38,10 @@ _ALLOCATE_CONNECTIONS = 16
 _MOST_DRAINED = 4000
 
 
+class FloorNotSet(LinkerError):
+    """What the link controller proves first is not in the state yet."""
+
+
 class ProducerIdGuard:
     """The guard of one link; `allowed` is what the router asks at every forwarded produce."""
 
@@ -50,6 +54,7 @@ class ProducerIdGuard:
         link_brokers: Callable[[], frozenset[int]],
         *,
         margin: int = DEFAULT_MARGIN,
+        is_head: Callable[[], bool] = lambda: True,
     ) -> None:
         self._link = link
         self._source = source
@@ -57,6 +62,7 @@ class ProducerIdGuard:
         self._controller = controller
         self._link_brokers = link_brokers
         self._margin = margin
+        self._is_head = is_head
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         self.distance: int | None = None
@@ -112,10 +118,12 @@ class ProducerIdGuard:
             raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
         self.source_highest = max(source.values())
         kept = self._controller.image.floors.get(self._link)
+        if not self._is_head() and (kept is None or self.target_next < kept.floor):
+            raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
         wanted = plan(
             source, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
         )
-        if wanted.blocks:
+        if wanted.blocks and self._is_head():
             log.info(
                 "link %s: moving the target's producer ids from %d to %d (the source is at %d)",
                 self._link,
@@ -134,14 +142,15 @@ class ProducerIdGuard:
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
-        await self._controller.set_producer_id_floor(
-            ProducerIdFloor(
-                link=self._link,
-                floor=wanted.floor,
-                source_seen=self.source_highest,
-                sampled_at=wall_clock_ms(),
+        if self._is_head():
+            await self._controller.set_producer_id_floor(
+                ProducerIdFloor(
+                    link=self._link,
+                    floor=wanted.floor,
+                    source_seen=self.source_highest,
+                    sampled_at=wall_clock_ms(),
+                )
             )
-        )
         brokers = self._real_brokers()
         await together(
             self._drain(broker, wanted.floor)

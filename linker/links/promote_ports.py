@@ -5,21 +5,19 @@ Nothing here decides: a port asks or tells one thing, within its deadline.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from controller.alignment import ReplicaPosition, SourceEnd
+from controller.alignment import SourceEnd
 from controller.cluster_view import ImageView
+from controller.fleet.head import Head
+from controller.fleet.progress import FleetProgress
 from controller.handover import HandOverItem, find, listed_targets, revoke_assignments, undo_revoke
 from controller.ports import PromotePorts, Tps
 from controller.replica_plan import Brokers, Cancel, Reassign, Step, open_step
-from fetcher.manager import FetcherManager
-from fetcher.mirror_partition import MirrorPartition
 from linker.links.new_leaders import open_ways, wait_known
 from linker.target import AlterPartitionItem, TargetCluster
 from linker.tasks import together, together_by_key
-from router.dispatch import Router
 from validator.tail import compare_tails, read_tails
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -35,17 +33,19 @@ _DEBUGGING_CONSUMER = (
 _READ_COMMITTED = 1
 
 
-class RouterFence:
-    """controller.ports.Fencer: the one router of this sidecar."""
+class FleetFence:
+    """controller.ports.Fencer: the routers of all sidecars."""
 
     def __init__(
         self,
-        router: Router,
+        link: str,
+        head: Head,
         source: Cluster,
         target: TargetCluster,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
-        self._router = router
+        self._link = link
+        self._head = head
         self._source = source
         self._target = target
         self._link_brokers = link_brokers
@@ -57,10 +57,11 @@ class RouterFence:
         ways = [(self._target.cluster, node) for node in real] + [(self._source, node) for node in leaders]
         started = time.monotonic()
         await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout / 2))
-        await self._router.fence(tps, timeout=max(timeout - (time.monotonic() - started), 0.001))
+        left = max(timeout - (time.monotonic() - started), 0.001)
+        await self._head.fence(self._link, tps, timeout=left)
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
-        self._router.unfence(tps)
+        await self._head.tell("unfence", self._link, tps, timeout=timeout)
 
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
         await wait_known(
@@ -70,52 +71,7 @@ class RouterFence:
             self._link_brokers(),
             timeout=min(_KNOWN_TIMEOUT, timeout / 2),
         )
-        self._router.handed_over(tps)
-
-
-class FetcherProgress:
-    """controller.ports.Progress: positions are the fetch offsets that the followers sent."""
-
-    def __init__(self, fetcher: FetcherManager) -> None:
-        self._fetcher = fetcher
-
-    def lag(self, tps: Tps) -> Mapping[TopicPartition, int | None]:
-        return {tp: self._lag(self._fetcher.partitions.get(tp)) for tp in tps}
-
-    @staticmethod
-    def _lag(copy: MirrorPartition | None) -> int | None:
-        if copy is None or not copy.loaded:
-            return None
-        offsets = [
-            -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset
-            for replica in copy.spec.target_replicas
-        ]
-        if not offsets or min(offsets) < 0:
-            return None
-        # A follower that has not begun stands below the log's start: what is below is not missing.
-        return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
-
-    def positions(self, tps: Tps) -> Mapping[TopicPartition, Mapping[int, ReplicaPosition]]:
-        found: dict[TopicPartition, Mapping[int, ReplicaPosition]] = {}
-        for tp in tps:
-            copy = self._fetcher.partitions.get(tp)
-            if copy is not None:
-                found[tp] = {
-                    replica: ReplicaPosition(follower.fetch_offset, follower.broker_epoch)
-                    for replica, follower in copy.followers.items()
-                    if follower.fetch_offset >= 0
-                }
-        return found
-
-    async def wait_until(self, tps: Tps, predicate: Callable[[], bool], *, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while not predicate():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            # A follower's position gives no event: it is noted on the path of every fetch, which stays free of them.
-            await asyncio.sleep(min(_POLL, left))
-        return True
+        await self._head.tell("handed_over", self._link, tps, timeout=timeout / 2)
 
 
 class ListedSourceEnds:
@@ -153,10 +109,17 @@ class ListedSourceEnds:
 class TailBatches:
     """controller.ports.TailCheck: each replica is asked itself for its last batch."""
 
-    def __init__(self, source: Cluster, target: TargetCluster, fetcher: FetcherManager) -> None:
+    def __init__(
+        self,
+        source: Cluster,
+        target: TargetCluster,
+        log_start: Callable[[TopicPartition], int | None],
+        targets: Callable[[TopicPartition], Sequence[int]],
+    ) -> None:
         self._source = source
         self._target = target
-        self._fetcher = fetcher
+        self._log_start = log_start
+        self._targets = targets
 
     async def check(
         self, ends: Mapping[TopicPartition, int], *, timeout: float
@@ -166,14 +129,14 @@ class TailBatches:
         differing: dict[TopicPartition, str] = {}
         for tp, end in ends.items():
             leader = self._source.leader(tp)
-            copy = self._fetcher.partitions.get(tp)
-            if leader is None or copy is None:
+            start = self._log_start(tp)
+            if leader is None or start is None:
                 differing[tp] = "its source leader is not known"
                 continue
-            if end <= copy.log_start_offset:
+            if end <= start:
                 continue  # nothing in it
             at_source.setdefault(leader.id, {})[tp] = end
-            for broker in copy.spec.target_replicas:
+            for broker in self._targets(tp):
                 at_target.setdefault(broker, {})[tp] = end
         readings = await together_by_key(
             {
@@ -317,18 +280,24 @@ class TopicConfigs:
 
 
 def make_promote_ports(
+    link: str,
+    head: Head,
     source: Cluster,
     target: TargetCluster,
-    router: Router,
-    fetcher: FetcherManager,
     link_brokers: Callable[[], frozenset[int]],
 ) -> PromotePorts:
-    """The ports of one link."""
+    """The ports of one link, while this sidecar is the head."""
+
+    def targets(tp: TopicPartition) -> Sequence[int]:
+        mirror = head.controller.image.mirrors.get((link, tp.topic))
+        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
+
+    progress = FleetProgress(link, head.book, head.ask_progress, lambda: target.image, targets, poll=_POLL)
     return PromotePorts(
-        fencer=RouterFence(router, source, target, link_brokers),
-        progress=FetcherProgress(fetcher),
+        fencer=FleetFence(link, head, source, target, link_brokers),
+        progress=progress,
         source_ends=ListedSourceEnds(source),
-        tail_check=TailBatches(source, target, fetcher),
+        tail_check=TailBatches(source, target, progress.log_start, targets),
         hand_over=TargetHandOver(target, link_brokers),
         configs=TopicConfigs(target),
     )

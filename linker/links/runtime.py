@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
+from controller.fleet.head import Head
 from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
-from controller.state import Link, PromoteJob
+from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
+from controller.state import MirrorPartition as PartitionState
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
+from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_fetcher import FetchLimits
 from linker.links.bring_up import BringUp
+from linker.links.copies import Copies, CopyView, copy_lag
 from linker.links.producer_ids import ProducerIdGuard
-from linker.links.promote_ports import make_promote_ports
+from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
 from linker.properties import parse_bootstrap_servers
@@ -76,6 +81,8 @@ class LinkRuntime:
         frames: FramePool,
         rack: str | None,
         link_brokers: Callable[[], frozenset[int]],
+        head: Callable[[], Head | None],
+        link_replicas: int,
     ) -> None:
         self.name = link.name
         self._frames = frames
@@ -109,10 +116,24 @@ class LinkRuntime:
             ),
             fetchers_per_node=_int_option(options.get("fetchers_per_node"), 2),
         )
-        self.producer_ids = ProducerIdGuard(link.name, self.source, target, controller, link_brokers)
-        self.bring_up = BringUp(link.name, self.source, target, controller, self.fetcher)
+        self._head = head
+        self._link_brokers = link_brokers
+        self.producer_ids = ProducerIdGuard(
+            link.name, self.source, target, controller, link_brokers, is_head=lambda: head() is not None
+        )
+        self.bring_up = BringUp(
+            link.name,
+            self.source,
+            target,
+            controller,
+            self.fetcher,
+            link_brokers,
+            head=head,
+            link_replicas=link_replicas,
+        )
         self.watch = SourceWatch(link.name, self.source, controller)
-        self.ports: PromotePorts = make_promote_ports(self.source, target, router, self.fetcher, link_brokers)
+        self.copies = Copies(link.name, self.fetcher.partitions, target, head)
+        self.source_ends = ListedSourceEnds(self.source)
         #: The newest report of each running job, for status and API.
         self.progress: dict[int, PromoteProgress] = {}
         #: Why the link as a whole does not work; None when it does.
@@ -127,7 +148,9 @@ class LinkRuntime:
         self._resumed = asyncio.Event()
         # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
         self._promoting = asyncio.Lock()
-        self._group: asyncio.TaskGroup | None = None
+        # While this sidecar is the head, and the link runs: what only the head does.
+        self._reign: set[asyncio.Task[None]] = set()
+        self._running = False
 
     @property
     def forwards(self) -> bool:
@@ -152,32 +175,59 @@ class LinkRuntime:
         """Until cancelled. Errors of the source are waited out; only bugs end it, and properties that lead nowhere."""
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                self._running = True
+                self.begin_reign()
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
                 group.create_task(self.bring_up.run(), name=f"{self.name}: mirrors")
                 group.create_task(self.producer_ids.run(), name=f"{self.name}: producer ids")
                 group.create_task(self.watch.run(), name=f"{self.name}: source watch")
-                if self.settling:
-                    await self._resume_promotes()
         finally:
-            self._group = None
+            self._running = False
+            await self.end_reign()
             self._verified.clear()
             self._away_since = time.monotonic()
             await self.source.close()
 
-    def fence_at_start(self) -> None:
-        """Before any client is served: what may have been handed over is not forwarded until that is settled."""
-        image = self.controller.image
-        fenced = self.controller.fenced_at_start(self.name)
-        ended = {tp for tp in fenced if image.partitions[self.name, tp].phase in ENDED}
-        self.router.hub.fences.fence(fenced - ended)
-        self.router.handed_over(ended)
+    # --- the head's part ---------------------------------------------------------------------------------------------
+
+    def begin_reign(self) -> None:
+        """This sidecar is the head now, or the link begins to run while it is."""
+        if self._running and self._head() is not None and not self._reign:
+            self._resumed.clear()
+            self._rule(self._resume_promotes(), "settling promotes")
+            for mirror in self.controller.image.link_mirrors(self.name):
+                self.bring_up.ask(mirror.topic)
+
+    async def end_reign(self) -> None:
+        """It is not any more: what only the head may do ends here, wherever it stands."""
+        tasks = set(self._reign)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._reign -= tasks
+        self.progress.clear()
+
+    def _rule(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        task = asyncio.create_task(work, name=f"{self.name}: {what}")
+        self._reign.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._reign.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                log.error("link %s: %s ended", self.name, what, exc_info=task.exception())
+
+        task.add_done_callback(done)
+
+    def _ports(self) -> PromotePorts:
+        head = self._head()
+        if head is None:
+            raise LinkerError("this sidecar is not the link controller")
+        return make_promote_ports(self.name, head, self.source, self.target, self._link_brokers)
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
-        settle_at = time.monotonic() + (_SETTLE_TIMEOUT if self.unusable is None else 0.0)
         while True:
             try:
                 if self.unusable is not None:
@@ -193,10 +243,10 @@ class LinkRuntime:
                 if self.trouble != str(error):
                     log.warning("link %s: %s", self.name, error)
                 self.trouble = str(error)
-            if self.settling and time.monotonic() >= settle_at:
-                # What was handed over does not need the source any more, which may be gone for good.
-                await self._resume_promotes()
             if self.unusable is not None:
+                # What was handed over does not need the source any more, which may be gone for good.
+                while self.settling and self._reign:
+                    await asyncio.wait(self._reign)
                 raise self.unusable  # whoever runs the link makes a new one, with what can be read then
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -218,17 +268,20 @@ class LinkRuntime:
     # --- promote -----------------------------------------------------------------------------------------------------
 
     def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
-        return PromoteDriver(self.controller, self.name, self.ports, settings, self._report)
+        return PromoteDriver(self.controller, self.name, self._ports(), settings, self._report)
 
     def _report(self, progress: PromoteProgress) -> None:
         self.progress[progress.job_id] = progress
 
     async def _resume_promotes(self) -> None:
-        """Take up what a crash left. Partitions stay fenced until that is settled."""
+        """Take up what a crash, or another head, left. Partitions stay fenced until that is settled."""
         while self.controller.image.running_jobs(self.name):
-            if self._verified.is_set():
-                await self._wait_for_mirrors()
             try:
+                # What was certainly not handed over does not have to wait for anything.
+                await self._driver().retreat()
+                await self._wait_for_source()
+                if self._verified.is_set():
+                    await self._wait_for_mirrors()
                 outcomes = await self._driver().resume()
             except LinkerError as error:
                 log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
@@ -242,6 +295,16 @@ class LinkRuntime:
         self._resumed.set()
         for mirror in self.controller.image.link_mirrors(self.name):
             self.bring_up.ask(mirror.topic)  # what a promote holds was left alone until now
+
+    async def _wait_for_source(self) -> None:
+        """For a while: what was handed over does not need the source any more, which may be gone for good."""
+        if self.unusable is not None:
+            return
+        try:
+            async with asyncio.timeout(_SETTLE_TIMEOUT):
+                await self._verified.wait()
+        except TimeoutError:
+            log.warning("link %s: the source is away; settling promotes all the same", self.name)
 
     async def _wait_for_mirrors(self) -> None:
         """Positions of followers are needed; but one mirror in trouble must not keep the others fenced."""
@@ -267,17 +330,20 @@ class LinkRuntime:
 
     def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """Run a job of the controller in the background; it is durable already."""
-        if self._group is None:
+        if not self._running:
             raise LinkerError(f"link {self.name} is not running")
-        self._group.create_task(self._promote(job, settings), name=f"{self.name}: promote {job.id}")
+        self._rule(self._promote(job, settings), f"promote {job.id}")
 
     async def _promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
         async with self._promoting:
             driver = self._driver(settings)
             try:
                 outcome = await driver.run(job)
-            except LinkerError as error:
-                log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
+            except Exception as error:
+                if isinstance(error, LinkerError):
+                    log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
+                else:
+                    log.exception("link %s: promote %d hit a bug; settling it", self.name, job.id)
                 await self._settle_stuck(driver, job.id)
             else:
                 log.info(
@@ -318,8 +384,34 @@ class LinkRuntime:
         """From the metadata log's subscription; takes note and returns."""
         self.bring_up.on_target_change(image, topics)
 
+    def follow(self, records: Sequence[Record]) -> None:
+        """Another sidecar decides: serve as what it has committed says."""
+        for mirror in self.controller.image.link_mirrors(self.name):
+            if not records or any(
+                isinstance(record, MirrorTopic | PartitionState | RemoveMirror)
+                and (record.link, record.topic) == (self.name, mirror.topic)
+                for record in records
+            ):
+                self.bring_up.ask(mirror.topic)
+        for record in records:
+            if isinstance(record, RemoveMirror) and record.link == self.name:
+                self.bring_up.ask(record.topic)
+
+    def copy(self, tp: TopicPartition) -> CopyView | None:
+        """The copy of a partition, wherever it is led."""
+        return self.copies.get(tp)
+
+    def served(self) -> Mapping[TopicPartition, MirrorPartition]:
+        """The copies that this sidecar holds."""
+        return self.fetcher.partitions
+
+    def targets(self, tp: TopicPartition) -> tuple[int, ...]:
+        """The real brokers that are to hold a partition."""
+        mirror = self.controller.image.mirrors.get((self.name, tp.topic))
+        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
+
     def lag(self, tp: TopicPartition) -> int | None:
-        return self.ports.progress.lag([tp]).get(tp)
+        return copy_lag(self.copies.get(tp), self.targets(tp))
 
 
 def _int_option(value: object, default: int) -> int:

@@ -6,7 +6,7 @@ Read only. Numbers that are not known are None, never 0.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,6 @@ from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import JobStatus, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from controller.state import PromoteJob as Job
-from fetcher.mirror_partition import MirrorPartition
 from linker.admin.models import (
     Forwarding,
     MirrorState,
@@ -29,6 +28,7 @@ from linker.admin.models import (
     Traffic,
     worst_state,
 )
+from linker.links.copies import CopyView
 from linker.links.runtime import LinkRuntime
 
 #: A follower asks every half second; one that does not for so long is down, or the partition has failed there.
@@ -44,10 +44,10 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
     available = runtime.source_available and state.tp not in runtime.events.unavailable
     shown = MirrorState(shown_state(state.phase, source_available=available).value)
     if shown is MirrorState.ACTIVE:
-        copy = runtime.fetcher.partitions.get(state.tp)
+        copy = runtime.copy(state.tp)
         if copy is not None and copy.failed is not None:
             return MirrorState.FAILED  # and on its way to the store
-        if copy is None or any(replica not in copy.followers for replica in copy.spec.target_replicas):
+        if copy is None or any(replica not in copy.followers for replica in runtime.targets(state.tp)):
             return MirrorState.LINKING
     return shown
 
@@ -55,20 +55,20 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
 def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
     if state.failure or state.reason:
         return state.failure or state.reason
-    copy = runtime.fetcher.partitions.get(state.tp)
+    copy = runtime.copy(state.tp)
     if copy is not None and (copy.failed or copy.trouble) is not None:
         return copy.failed or copy.trouble
     return (
         runtime.trouble
         or runtime.bring_up.trouble.get(state.topic)
         or runtime.watch.grown.get(state.topic)
-        or (None if copy is None else _silent_replica(copy))
+        or (None if copy is None else _silent_replica(copy, runtime.targets(state.tp)))
     )
 
 
-def _silent_replica(copy: MirrorPartition) -> str | None:
+def _silent_replica(copy: CopyView, targets: Sequence[int]) -> str | None:
     now = time.monotonic()
-    for replica in copy.spec.target_replicas:
+    for replica in targets:
         follower = copy.followers.get(replica)
         silent = 0.0 if follower is None else now - follower.last_fetch_monotonic
         if silent > _SILENT:
@@ -84,7 +84,7 @@ def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
 
 
 def _lag_fields(runtime: LinkRuntime, state: PartitionState) -> dict[str, Any]:
-    copy = runtime.fetcher.partitions.get(state.tp)
+    copy = runtime.copy(state.tp)
     known = copy is not None and copy.loaded
     lag = runtime.lag(state.tp)
     return {
@@ -94,34 +94,34 @@ def _lag_fields(runtime: LinkRuntime, state: PartitionState) -> dict[str, Any]:
         "reason": partition_reason(runtime, state),
         "source_start_offset": copy.log_start_offset if copy is not None and known else None,
         "source_end_offset": copy.high_watermark if copy is not None and known else None,
-        "target_end_offset": _target_end(copy),
+        "target_end_offset": _target_end(copy, runtime.targets(state.tp)),
         "lag": lag,
-        "lag_ms": _lag_ms(copy, lag),
+        "lag_ms": _lag_ms(copy, lag, runtime.targets(state.tp)),
     }
 
 
-def _target_end(copy: MirrorPartition | None) -> int | None:
+def _target_end(copy: CopyView | None, targets: Sequence[int]) -> int | None:
     if copy is None:
         return None
     offsets = [
         follower.fetch_offset if (follower := copy.followers.get(replica)) is not None else -1
-        for replica in copy.spec.target_replicas
+        for replica in targets
     ]
     return min(offsets) if offsets and min(offsets) >= 0 else None
 
 
-def _lag_ms(copy: MirrorPartition | None, lag: int | None) -> int | None:
+def _lag_ms(copy: CopyView | None, lag: int | None, targets: Sequence[int]) -> int | None:
     if copy is None or lag is None:
         return None
     if lag == 0:
         return 0
     now = time.monotonic()
-    since = [copy.followers[r].caught_up_monotonic for r in copy.spec.target_replicas if r in copy.followers]
+    since = [copy.followers[r].caught_up_monotonic for r in targets if r in copy.followers]
     return int((now - min(since)) * 1000) if since and min(since) > 0 else None
 
 
 def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionStatus:
-    copy = runtime.fetcher.partitions.get(state.tp)
+    copy = runtime.copy(state.tp)
     end = copy.high_watermark if copy is not None and copy.loaded else None
     leader = runtime.source.leader(state.tp)
     replicas = []

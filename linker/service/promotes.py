@@ -77,7 +77,7 @@ class Promotes(ServiceBase):
         if not tps:
             return []
         try:
-            ends = await runtime.ports.source_ends.ends(tps, timeout=preflight.TIMEOUT)
+            ends = await runtime.source_ends.ends(tps, timeout=preflight.TIMEOUT)
         except LinkerError as error:
             return [f"the source's ends cannot be read: {error}"]
         return [

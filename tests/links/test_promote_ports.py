@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.alignment import ReplicaPosition, SourceEnd
+from controller.alignment import SourceEnd
 from controller.handover import plan_hand_over
+from linker.links.copies import copy_lag
 from linker.links.promote_ports import (
-    FetcherProgress,
     ListedSourceEnds,
     TailBatches,
     TargetHandOver,
@@ -33,14 +32,11 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 # --- progress
 
 
-def copy(
-    replicas: tuple[int, ...], offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = True
-) -> Any:
+def copy(offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = True) -> Any:
     followers = {
         broker: SimpleNamespace(fetch_offset=at, broker_epoch=10 + broker) for broker, at in offsets.items()
     }
     return SimpleNamespace(
-        spec=SimpleNamespace(target_replicas=replicas),
         followers=followers,
         high_watermark=end,
         log_start_offset=start,
@@ -48,45 +44,26 @@ def copy(
     )
 
 
-def progress(**copies: Any) -> FetcherProgress:
-    fetcher: Any = SimpleNamespace(
-        partitions={TopicPartition("orders", int(name[1:])): c for name, c in copies.items()}
-    )
-    return FetcherProgress(fetcher)
-
-
 def test_the_slowest_replica_is_the_lag() -> None:
-    assert progress(p0=copy((1, 2), {1: 10, 2: 7}, end=12)).lag([T0]) == {T0: 5}
+    assert copy_lag(copy({1: 10, 2: 7}, end=12), (1, 2)) == 5
 
 
 @pytest.mark.parametrize(
-    "unknown",
+    ("unknown", "targets"),
     [
-        copy((1, 2), {1: 10}, end=12),  # broker 2 was not heard of
-        copy((1, 2), {1: 10, 2: -1}, end=12),  # it came, but has not said where it is
-        copy((1, 2), {1: 12, 2: 12}, end=12, loaded=False),  # the source was not read yet
-        copy((), {}, end=12),
+        (copy({1: 10}, end=12), (1, 2)),  # broker 2 was not heard of
+        (copy({1: 10, 2: -1}, end=12), (1, 2)),  # it came, but has not said where it is
+        (copy({1: 12, 2: 12}, end=12, loaded=False), (1, 2)),  # the source was not read yet
+        (copy({}, end=12), ()),
+        (None, (1,)),
     ],
 )
-def test_a_lag_that_is_not_known_is_none_and_not_zero(unknown: Any) -> None:
-    assert progress(p0=unknown).lag([T0, T1]) == {T0: None, T1: None}
+def test_a_lag_that_is_not_known_is_none_and_not_zero(unknown: Any, targets: tuple[int, ...]) -> None:
+    assert copy_lag(unknown, targets) is None
 
 
 def test_what_retention_took_is_not_missing() -> None:
-    assert progress(p0=copy((1,), {1: 0}, end=100, start=100)).lag([T0]) == {T0: 0}
-
-
-def test_positions_leave_out_who_has_not_said_where_it_is() -> None:
-    found = progress(p0=copy((1, 2), {1: 10, 2: -1}, end=12)).positions([T0, T1])
-    assert found == {T0: {1: ReplicaPosition(10, 11)}}
-
-
-async def test_waiting_for_progress_ends_with_the_predicate_or_the_time() -> None:
-    one = copy((1,), {1: 3}, end=5)
-    port = progress(p0=one)
-    asyncio.get_running_loop().call_later(0.02, lambda: setattr(one.followers[1], "fetch_offset", 5))
-    assert await port.wait_until([T0], lambda: port.lag([T0])[T0] == 0, timeout=5)
-    assert not await port.wait_until([T0], lambda: False, timeout=0.02)
+    assert copy_lag(copy({1: 0}, end=100, start=100), (1,)) == 0
 
 
 # --- the source's ends
@@ -131,15 +108,14 @@ async def compare(
 ) -> Any:
     """The check of a mirror whose replicas are on nodes 1 and 2 of the target."""
     ours, theirs = client(source, "source"), client(target, "target")
-    fetcher: Any = SimpleNamespace(
-        partitions={tp: copy(tuple(target.brokers), {}, end=end, start=start) for tp, end in ends.items()}
-    )
     cluster: Any = SimpleNamespace(cluster=theirs)
     try:
         await ours.connect()
         await theirs.connect()
         await ours.refresh(["orders"])
-        return await TailBatches(ours, cluster, fetcher).check(ends, timeout=2)
+        return await TailBatches(ours, cluster, lambda _: start, lambda _: tuple(target.brokers)).check(
+            ends, timeout=2
+        )
     finally:
         await ours.close()
         await theirs.close()

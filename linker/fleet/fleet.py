@@ -1,0 +1,227 @@
+"""This sidecar's place in its fleet, put together: store, process, member, runner, and where other sidecars connect.
+
+With the embedded store the same parts run: the sidecar is the head of a fleet of one, its lease never ends, and nothing
+listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+
+from controller.fleet.channel import Channel
+from controller.fleet.head import Head
+from controller.fleet.member import Member
+from controller.fleet.messages import Hello
+from controller.fleet.runner import FleetRunner, Reign
+from controller.fleet.settings import FleetSettings
+from controller.fleet.shared import SharedController
+from controller.state import SidecarIdentity
+from controller.store.base import Candidate, FleetStore, Seat
+from linker import __version__
+from linker.config import Config
+from linker.fleet.clock import lease_clock
+from linker.fleet.ports import RouterLease, SidecarPorts
+from linker.fleet.process import SidecarProcess
+from linker.fleet.transport import ControlServer, connect
+from linker.stores import open_store
+from linker.target import Identity
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.types import format_address, topic_id_str
+
+log = logging.getLogger(__name__)
+
+_ANNOUNCE_TIMEOUT = 30.0
+
+
+class FleetNotReady(LinkerError):
+    """No link controller took this sidecar in time."""
+
+
+class Fleet:
+    """Make one with `open`; `run` it beside the rest; `controller` is what the rest works with."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: FleetStore,
+        process: SidecarProcess | None,
+        server: ControlServer | None,
+        ports: SidecarPorts,
+        reign: Reign,
+        cluster_id: str,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.ports = ports
+        self._process = process
+        self._server = server
+        self._cluster_id = cluster_id
+        self.alone = process is None
+        sidecar = config.sidecar
+        self.session = uuid.uuid4().hex if process is None else process.session
+        self.candidate = Candidate(
+            broker_id=sidecar.broker_id,
+            control="" if server is None else _control_address(config, server),
+            admin=format_address(*sidecar.admin_address()),
+            session=self.session,
+            cluster_id=cluster_id,
+        )
+        self.settings = FleetSettings(
+            lease=config.fleet.lease_ms / 1000,
+            renew_interval=config.fleet.renew_interval_ms / 1000,
+            failure_timeout=config.fleet.failure_timeout_ms / 1000,
+        )
+        self.controller = SharedController()
+        self.member = Member(self._hello, self.controller, ports, self.settings, lease_clock)
+        self.lease = RouterLease(self.member.lease)
+        self.runner = FleetRunner(
+            store,
+            self.candidate,
+            self.controller,
+            self.member,
+            self.settings,
+            lease_clock,
+            connect=self._connect,
+            reign=reign,
+            endless_leases=self.alone,
+            cluster_id=lambda: cluster_id,
+        )
+        self._identity: Identity | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        config: Config,
+        ports: SidecarPorts,
+        reign: Reign,
+        cluster: Cluster,
+        stack: contextlib.AsyncExitStack,
+    ) -> Fleet:
+        """What is opened is closed by the stack. `cluster` is the target, connected."""
+        process: SidecarProcess | None = None
+        if config.store.type != "sqlite":
+            process = await asyncio.to_thread(SidecarProcess.begin, config.sidecar.state_dir)
+            stack.callback(process.close)
+        store = await open_store(config, cluster)
+        stack.push_async_callback(store.close)
+        fleet: Fleet | None = None
+
+        async def accept(channel: Channel) -> None:
+            if fleet is None:
+                channel.close("this sidecar is starting")
+            else:
+                await fleet.runner.accept(channel)
+
+        server: ControlServer | None = None
+        at = config.sidecar.control_address()
+        if at is not None:
+            server = await ControlServer.start(at[0], at[1], _secret(config), accept)
+            stack.push_async_callback(server.close)
+        fleet = cls(config, store, process, server, ports, reign, cluster.cluster_id or "")
+        if process is not None:
+            async with asyncio.timeout(_ANNOUNCE_TIMEOUT):
+                await store.announce(fleet.candidate)
+        return fleet
+
+    @property
+    def head(self) -> Head | None:
+        """While this sidecar is the link controller."""
+        return self.runner.head
+
+    async def wait_loaded(self, timeout: float) -> None:
+        """Until there is a state to work with: FleetNotReady if nobody gave it in time."""
+        loaded = asyncio.Event()
+
+        def look(_records: object = ()) -> None:
+            if self.controller.loaded:
+                loaded.set()
+
+        self.controller.listeners.add(look)
+        look()
+        try:
+            async with asyncio.timeout(timeout):
+                await loaded.wait()
+        except TimeoutError:
+            why = self.runner.trouble or "it has not sent its state"
+            raise FleetNotReady(f"no link controller within {timeout:g} s: {why}") from None
+        finally:
+            self.controller.listeners.discard(look)
+
+    # Who this sidecar is at the target.
+
+    def identity(self) -> Identity:
+        """The one to register with, a new one if there is none. Call when the state is loaded, or in a fleet at any time."""
+        broker_id = self.config.sidecar.broker_id
+        if self._identity is None:
+            self._identity = self._kept_identity(broker_id) or Identity.create(broker_id)
+            if self._process is not None:
+                self._process.save_identity(self._identity)
+        return self._identity
+
+    def _kept_identity(self, broker_id: int) -> Identity | None:
+        if self._process is not None:
+            kept = self._process.identity()
+            if kept is not None and kept.broker_id == broker_id:
+                return kept
+        stored = self.controller.image.identities.get(broker_id)
+        if stored is None or stored.incarnation_id == bytes(16):
+            return None
+        return Identity(
+            broker_id, stored.incarnation_id, stored.log_dir_id, stored.broker_epoch, stored.cluster_id
+        )
+
+    async def save_identity(self, identity: Identity) -> None:
+        """Durable when it returns."""
+        self._identity = identity
+        if self._process is not None:
+            await asyncio.to_thread(self._process.save_identity, identity)
+            return
+        await self.controller.save_identity(
+            SidecarIdentity(
+                broker_id=identity.broker_id,
+                incarnation_id=identity.incarnation_id,
+                log_dir_id=identity.log_dir_id,
+                broker_epoch=identity.broker_epoch,
+                cluster_id=identity.cluster_id,
+                session=self.session,
+            )
+        )
+
+    def _hello(self) -> Hello:
+        # A fleet's identity is kept in the state directory; after a move from another store it comes from the state.
+        kept = self._identity or (None if self._process is None else self._process.identity())
+        return Hello(
+            broker_id=self.config.sidecar.broker_id,
+            session=self.session,
+            replaces=[] if self._process is None else list(self._process.replaces),
+            version=__version__,
+            rack=self.config.sidecar.rack,
+            control=self.candidate.control,
+            admin=self.candidate.admin,
+            cluster_id=self._cluster_id,
+            incarnation_id="" if kept is None else topic_id_str(kept.incarnation_id),
+            log_dir_id="" if kept is None else topic_id_str(kept.log_dir_id),
+            broker_epoch=-1 if kept is None else kept.broker_epoch,
+        )
+
+    # The way to another head.
+
+    async def _connect(self, seat: Seat) -> Channel:
+        return await connect(seat.holder.control, _secret(self.config), self.settings.connect_timeout)
+
+
+def _control_address(config: Config, server: ControlServer) -> str:
+    advertised = config.sidecar.control_advertised_address()
+    if advertised is not None:
+        return format_address(*advertised)
+    bound = config.sidecar.control_address()
+    return format_address("127.0.0.1" if bound is None else bound[0], server.port)
+
+
+def _secret(config: Config) -> str:
+    secret = config.sidecar.control_secret
+    return "" if secret is None else secret.get_secret_value()

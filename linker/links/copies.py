@@ -1,0 +1,139 @@
+"""A link's copies, wherever they are led: our own fetcher's, or what another sidecar has reported of its.
+
+For the status of the whole and for people; what a promote decides on is asked anew (controller.fleet.progress).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.fleet.head import Head
+from controller.fleet.progress import Noted
+from controller.handover import find
+from fetcher.mirror_partition import MirrorPartition
+from linker.fleet.clock import lease_clock
+from linker.target import TargetCluster
+from wire.types import TopicPartition
+
+
+class FollowerView(Protocol):
+    @property
+    def fetch_offset(self) -> int: ...
+    @property
+    def broker_epoch(self) -> int: ...
+    @property
+    def last_fetch_monotonic(self) -> float: ...
+    @property
+    def caught_up_monotonic(self) -> float: ...
+
+
+class CopyView(Protocol):
+    """What MirrorPartition and RemoteCopy have in common."""
+
+    @property
+    def loaded(self) -> bool: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def followers(self) -> Mapping[int, FollowerView]: ...
+    @property
+    def failed(self) -> str | None: ...
+    @property
+    def trouble(self) -> str | None: ...
+    @property
+    def bytes_fetched(self) -> int: ...
+    @property
+    def bytes_served(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteFollower:
+    fetch_offset: int
+    broker_epoch: int
+    last_fetch_monotonic: float
+    caught_up_monotonic: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCopy:
+    loaded: bool
+    high_watermark: int
+    log_start_offset: int
+    followers: Mapping[int, RemoteFollower]
+    failed: str | None
+    trouble: str | None
+    bytes_fetched: int
+    bytes_served: int
+
+
+class Copies:
+    """The copies of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        local: Mapping[TopicPartition, MirrorPartition],
+        target: TargetCluster,
+        head: Callable[[], Head | None],
+    ) -> None:
+        self._link = link
+        self._local = local
+        self._target = target
+        self._head = head
+
+    def get(self, tp: TopicPartition) -> CopyView | None:
+        """None where nobody serves it, or nobody has told us."""
+        partition = find(self._target.image, tp)
+        leader = None if partition is None else partition.leader
+        local = self._local.get(tp)
+        head = self._head()
+        if head is None or leader == self._target.broker_id or leader is None or leader < 0:
+            return local
+        noted = head.book.get(self._link, tp)
+        return local if noted is None or noted.by != leader else _remote(noted)
+
+
+def _remote(noted: Noted) -> RemoteCopy:
+    copy = noted.copy
+    made = time.monotonic() - (lease_clock() - noted.at)
+
+    def moment(ago: float | None) -> float:
+        return 0.0 if ago is None else made - ago
+
+    return RemoteCopy(
+        loaded=copy.loaded,
+        high_watermark=copy.high_watermark,
+        log_start_offset=copy.log_start_offset,
+        followers={
+            broker: RemoteFollower(
+                fetch_offset=follower.fetch_offset,
+                broker_epoch=follower.broker_epoch,
+                last_fetch_monotonic=moment(follower.silent),
+                caught_up_monotonic=moment(follower.behind),
+            )
+            for broker, follower in copy.followers.items()
+        },
+        failed=copy.failed,
+        trouble=copy.trouble,
+        bytes_fetched=copy.bytes_fetched,
+        bytes_served=copy.bytes_served,
+    )
+
+
+def copy_lag(copy: CopyView | None, targets: Sequence[int]) -> int | None:
+    """Offsets that the slowest target replica has yet to fetch; None: not known."""
+    if copy is None or not copy.loaded:
+        return None
+    offsets = [
+        -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset
+        for replica in targets
+    ]
+    if not offsets or min(offsets) < 0:
+        return None
+    # A follower that has not begun stands below the log's start: what is below is not missing.
+    return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
