@@ -17,6 +17,8 @@ from typing import Any
 
 import uvloop
 
+from controller.fleet.balancer import Balancer
+from controller.fleet.balancer_ports import BalancerSettings
 from controller.fleet.head import Head
 from controller.fleet.shared import SharedController
 from controller.state import Link, Record
@@ -26,6 +28,7 @@ from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.config import Config
 from linker.fleet.fleet import Fleet
+from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
 from linker.links.runtime import LinkRuntime
@@ -58,6 +61,7 @@ _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
 _CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
 _LINK_RESTART = 5.0
+_BALANCER_RESTART = 1.0
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -87,6 +91,9 @@ class Sidecar:
         self._relay_security: ClientSecurity
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
+        self._registered = asyncio.Event()
+        #: While this sidecar is the link controller of a fleet.
+        self.balancer: Balancer | None = None
         self._group: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -200,6 +207,7 @@ class Sidecar:
         self._follow_links(())
         await self._listen(stack)
         await self.target.serve(_SERVE_TIMEOUT)
+        self._registered.set()
         await self._start_admin(stack)
         self._starting = None
         log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
@@ -286,10 +294,35 @@ class Sidecar:
         """This sidecar is the link controller: what only that one does runs from here to there."""
         for runtime in self.links.values():
             runtime.begin_reign()
+        balancing = None if self.fleet.alone else asyncio.create_task(self._balance(head), name="balancer")
         try:
             yield
         finally:
+            if balancing is not None:
+                balancing.cancel()
+                await asyncio.gather(balancing, return_exceptions=True)
             await asyncio.gather(*(runtime.end_reign() for runtime in self.links.values()))
+
+    async def _balance(self, head: Head) -> None:
+        """Leadership over the fleet's link brokers, from the moment this sidecar is one of them."""
+        await self._registered.wait()
+        ports = FleetLeadership(head, self.target, self.links, self.link_brokers)
+        try:
+            while True:
+                self.balancer = Balancer(ports, BalancerSettings(link_brokers=self.config.fleet.link_brokers))
+                try:
+                    await self.balancer.run()
+                except Exception:
+                    log.exception("balancing leadership hit a bug and begins again")
+                await asyncio.sleep(_BALANCER_RESTART)
+        finally:
+            self.balancer = None
+            ports.close()
+
+    async def settle_moves(self) -> None:
+        """Before a promote: a change of leader that is under way comes to its end."""
+        if self.balancer is not None:
+            await self.balancer.settled()
 
     def _head(self) -> Head | None:
         return self.fleet.head
@@ -338,6 +371,7 @@ class Sidecar:
             link_brokers=self.link_brokers,
             head=self._head,
             link_replicas=self.config.fleet.link_brokers,
+            before_promote=self.settle_moves,
         )
 
     async def _run_link(self, runtime: LinkRuntime) -> None:

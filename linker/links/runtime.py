@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from controller.fleet.head import Head
@@ -83,6 +83,7 @@ class LinkRuntime:
         link_brokers: Callable[[], frozenset[int]],
         head: Callable[[], Head | None],
         link_replicas: int,
+        before_promote: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = link.name
         self._frames = frames
@@ -118,6 +119,7 @@ class LinkRuntime:
         )
         self._head = head
         self._link_brokers = link_brokers
+        self._before_promote = before_promote
         self.producer_ids = ProducerIdGuard(
             link.name, self.source, target, controller, link_brokers, is_head=lambda: head() is not None
         )
@@ -338,6 +340,7 @@ class LinkRuntime:
         async with self._promoting:
             driver = self._driver(settings)
             try:
+                await self._before_promote()
                 outcome = await driver.run(job)
             except Exception as error:
                 if isinstance(error, LinkerError):

@@ -1,0 +1,148 @@
+"""controller.fleet.balancer_ports.BalancerPorts over the head, the links and the target. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from controller.cluster_view import ImageView
+from controller.decisions import Leadership
+from controller.elections import Sidecar
+from controller.fleet.balancer_ports import Mirrored, Tps
+from controller.fleet.head import Head
+from controller.handover import find
+from controller.phases import ENDED, Phase
+from linker.links.runtime import LinkRuntime
+from linker.target import TargetCluster
+from linker.tasks import together
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+_MOVABLE = frozenset({Phase.ACTIVE, Phase.PAUSED})
+
+
+class FleetLeadership:
+    """While this sidecar is the head; `close` when it is not any more."""
+
+    def __init__(
+        self,
+        head: Head,
+        target: TargetCluster,
+        links: Mapping[str, LinkRuntime],
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self._head = head
+        self._target = target
+        self._links = links
+        self._link_brokers = link_brokers
+        self._changed = asyncio.Event()
+        self._unsubscribe = target.metadata.subscribe(lambda image, topics: self._changed.set())
+        head.on_membership.add(self._changed.set)
+        head.controller.listeners.add(self._on_records)
+
+    def close(self) -> None:
+        self._unsubscribe()
+        self._head.on_membership.discard(self._changed.set)
+        self._head.controller.listeners.discard(self._on_records)
+
+    def _on_records(self, _records: object) -> None:
+        self._changed.set()
+
+    def image(self) -> ImageView:
+        return self._target.image
+
+    def partitions(self) -> Mapping[TopicPartition, Mirrored]:
+        state = self._head.controller.image
+        promoting = {tp for link in state.links for job in state.running_jobs(link) for tp in job.partitions}
+        found: dict[TopicPartition, Mirrored] = {}
+        for (link, tp), partition in state.partitions.items():
+            mirror = state.mirrors.get((link, tp.topic))
+            if mirror is None or not mirror.target_replicas or partition.phase in ENDED | {Phase.HANDED_OVER}:
+                continue
+            topic = self._target.image.topics_by_name.get(tp.topic)
+            if topic is None or topic.id != mirror.topic_id:
+                continue  # somebody deleted it, and made another one: no business of ours
+            runtime = self._links.get(link)
+            leader = None if runtime is None else runtime.source.leader(tp)
+            found[tp] = Mirrored(
+                targets=mirror.target_replicas[tp.partition],
+                rack=None if leader is None else leader.rack,
+                movable=partition.phase in _MOVABLE and partition.session_epoch >= 0 and tp not in promoting,
+            )
+        return found
+
+    def sidecars(self) -> Sequence[Sidecar]:
+        alive = self._head.alive()
+        members = self._head.members
+        found = []
+        for broker_id, identity in sorted(self._head.controller.image.identities.items()):
+            member = members.get(broker_id)
+            broker = self._target.image.brokers.get(broker_id)
+            rack = member.hello.rack if member is not None else None if broker is None else broker.rack
+            found.append(
+                Sidecar(id=broker_id, rack=rack, alive=broker_id in alive, draining=identity.draining)
+            )
+        return found
+
+    def link_brokers(self) -> Collection[int]:
+        return self._link_brokers()
+
+    async def wait_changed(self, *, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    async def wait_until(self, predicate: Callable[[ImageView], bool], *, timeout: float) -> bool:
+        try:
+            await self._target.metadata.wait_for(lambda image: True if predicate(image) else None, timeout)
+        except LinkerError:
+            return False
+        return True
+
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, timeout: float
+    ) -> None:
+        await self._target.operations.reassign(wanted, timeout=timeout)
+
+    async def alter_isr(
+        self, wanted: Mapping[TopicPartition, Sequence[int]], *, timeout: float
+    ) -> Mapping[TopicPartition, int]:
+        return await self._target.operations.alter_isr(wanted, timeout=timeout)
+
+    async def elect_preferred(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, int]:
+        return await self._target.operations.elect_preferred(tps, timeout=timeout)
+
+    async def fence_broker(self, broker_id: int, broker_epoch: int, *, timeout: float) -> bool:
+        return await self._target.operations.fence_broker(broker_id, broker_epoch, timeout=timeout)
+
+    async def move_fence(self, tps: Tps, origin: int, *, timeout: float) -> None:
+        await together(
+            self._head.hold(link, chosen, origin, timeout=timeout)
+            for link, chosen in self._by_link(tps).items()
+        )
+
+    async def move_done(self, tps: Tps, origin: int, *, timeout: float) -> None:
+        await together(
+            self._head.release(link, chosen, origin, timeout=timeout)
+            for link, chosen in self._by_link(tps).items()
+        )
+
+    def _by_link(self, tps: Tps) -> dict[str, list[TopicPartition]]:
+        links: dict[str, list[TopicPartition]] = {}
+        for link, tp in self._head.controller.image.partitions:
+            if tp in tps:
+                links.setdefault(link, []).append(tp)
+        return links
+
+    async def adopt(self, tps: Tps) -> None:
+        for link, chosen in self._by_link(tps).items():
+            changes = {
+                tp: Leadership(view.leader, view.leader_epoch, tuple(view.isr))
+                for tp in chosen
+                if (view := find(self._target.image, tp)) is not None
+                and self._head.controller.image.partitions[link, tp].session_epoch >= 0
+            }
+            await self._head.controller.adopt_leadership(link, changes)
