@@ -451,20 +451,21 @@ class TopicStore:
     async def close(self) -> None:
         if self._closed:
             return
-        with contextlib.suppress(ControllerError, TimeoutError):
-            async with asyncio.timeout(RESIGN_TIMEOUT):
-                await self.resign()
         try:
-            async with self._turn():  # what is being written ends by its deadline
-                self._closed = True
-        except ControllerError:
+            with contextlib.suppress(ControllerError, TimeoutError):
+                async with asyncio.timeout(RESIGN_TIMEOUT):
+                    await self.resign()
+            with contextlib.suppress(ControllerError):
+                async with self._turn():  # what is being written ends by its deadline
+                    self._closed = True
+        finally:
             self._closed = True
-        self._lose("the store was closed")
-        tasks = [task for task in (self._reading, self._next_proof) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._brokers.close()
+            self._lose("the store was closed")
+            tasks = [task for task in (self._reading, self._next_proof) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._brokers.close()
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -48,6 +48,9 @@ class TopicTail:
         self._brokers = brokers
         self._topic_id = topic_id
         self._changed = asyncio.Event()
+        self._anew: Replay | None = (
+            None  # being read from the start, to take the place of `replay` at the end
+        )
         self._at_end_since_start = False
         self._answered = self._last_end = _now()
         self._sign_of_life = _now()
@@ -137,11 +140,10 @@ class TopicTail:
 
     async def _fetch(self) -> None:
         sent = _now()
-        if self._at_end_since_start and sent - self._last_end > START_AGAIN_AFTER:
+        if self._at_end_since_start and self._anew is None and sent - self._last_end > START_AGAIN_AFTER:
             log.warning("the state topic %s is read from its start again", self._brokers.topic)
-            self.replay = Replay(self._brokers.topic)
-            self._at_end_since_start = False
-        replay = self.replay
+            self._anew = Replay(self._brokers.topic)
+        replay = self._anew or self.replay
         deadline = time.monotonic() + 10.0
         address = await self._leader(deadline)
         answer = await self._brokers.ask(
@@ -152,8 +154,8 @@ class TopicTail:
             max_version=_FETCH_VERSION,
             purpose="tail",
         )
-        partition = self._partition(answer)
-        before = replay.position, replay.commits
+        partition = self._partition(answer, replay)
+        before = replay.commits
         if partition.log_start_offset > replay.position:
             raise CorruptState(
                 f"topic {replay.name}: the records before {partition.log_start_offset} are lost"
@@ -164,13 +166,14 @@ class TopicTail:
             partition.last_stable_offset,
         )
         now = _now()
-        if replay.commits != before[1] or now - self._answered > OUTAGE:
+        if replay.commits != before or now - self._answered > OUTAGE:
             self._sign_of_life = now
         self._answered = now
         if replay.position >= partition.last_stable_offset:
             self._last_end, self._end_started = now, sent
             self.undecided = partition.high_watermark > partition.last_stable_offset
             self._at_end_since_start = True
+            self.replay, self._anew = replay, None
         self._notify()
 
     async def _leader(self, deadline: float) -> tuple[str, int]:
@@ -186,7 +189,7 @@ class TopicTail:
 
     def _request(self, replay: Replay) -> dict[str, object]:
         return {
-            "max_wait_ms": FETCH_WAIT_MS if self._at_end_since_start else 0,
+            "max_wait_ms": FETCH_WAIT_MS if self._at_end_since_start and self._anew is None else 0,
             "min_bytes": 1,
             "max_bytes": FETCH_BYTES,
             "isolation_level": _READ_COMMITTED,
@@ -206,7 +209,7 @@ class TopicTail:
             "forgotten_topics_data": (),
         }
 
-    def _partition(self, answer: Any) -> Any:
+    def _partition(self, answer: Any, replay: Replay) -> Any:
         code = int(getattr(answer, "error_code", 0))
         if code == 0:
             (topic,) = answer.responses
@@ -214,7 +217,7 @@ class TopicTail:
             code = int(partition.error_code)
         if code == _OUT_OF_RANGE:
             raise CorruptState(
-                f"topic {self._brokers.topic}: offset {self.replay.position} is not there any more; records were lost"
+                f"topic {self._brokers.topic}: offset {replay.position} is not there any more; records were lost"
             )
         if code in RIGHTS or (code and not error_is_retriable(code)):
             raise self._brokers.refused(code, "fetch")

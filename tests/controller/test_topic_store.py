@@ -336,6 +336,42 @@ async def test_a_cancelled_take_seat(open_store: OpenStore) -> None:
     assert await three.take_seat(me(3)) == 2
 
 
+async def test_the_topic_is_read_anew_after_a_long_absence(
+    cluster: FakeCluster, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones that came and went meanwhile are missed otherwise."""
+    monkeypatch.setattr("controller.store.topic_tail.START_AGAIN_AFTER", 0.4)
+    store = await open_store()
+    epoch = await store.claim()
+    await store.commit([Put("/a", 1, None), Put("/b", "x" * 10_000, None)], controller_epoch=epoch)
+    other = await open_store()
+    for broker in cluster.brokers.values():
+        await broker.stop()
+    log = cluster.partition(TOPIC).log
+    await asyncio.sleep(0.6)
+    # /a was deleted, and the cleaner has taken its records and the tombstone.
+    for stored in log.batches:
+        if b"/a" in stored.data and not stored.info.is_control:
+            log.batches.remove(stored)
+            break
+    committed(cluster, (b"/b", envelope("again")))
+    for broker in cluster.brokers.values():
+        await broker.start()
+    seen: set[object] = set()
+
+    async def moved_on() -> bool:
+        tree = await other.tree("/")
+        seen.add("/b" in tree)
+        return "/a" not in tree
+
+    deadline = time.monotonic() + 5
+    while not await moved_on():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0)
+    assert seen == {True}, "half of the topic was shown"
+    assert await other.get("/b") == Versioned("again", 0)
+
+
 # --- what is in the topic ---------------------------------------------------------------------------------------------
 
 
@@ -483,3 +519,25 @@ async def test_versions_and_deletes_survive(open_store: OpenStore) -> None:
     await again.claim()
     assert set(await again.tree("/")) == {"/a", "/controller_epoch"}
     assert await again.get("/a") == Versioned(2, 1)
+
+
+async def test_sasl() -> None:
+    async with FakeCluster(nodes=2, sasl_users={"linker": "secret"}) as cluster:
+        cluster.add_topic(TOPIC, configs={"cleanup.policy": "compact"})
+        FakeCoordinator(cluster)
+        properties = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "linker",
+            "sasl.password": "secret",
+        }
+        security = ClientSecurity.from_properties(properties)
+        store = await TopicStore.open(cluster.bootstrap, security, topic=TOPIC)
+        epoch = await store.claim()
+        await store.commit([Put("/a", 1, None)], controller_epoch=epoch)
+        await store.close()
+        wrong = ClientSecurity.from_properties({**properties, "sasl.password": "wrong"})
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=r"state topic state: .*SASL"):
+            await TopicStore.open(cluster.bootstrap, wrong, topic=TOPIC)
+        assert time.monotonic() - began < 5

@@ -415,3 +415,22 @@ async def test_copy_to_the_topic_and_back(cluster: KafkaCluster, tmp_path: Path,
     assert (await copy_store(sqlite, topic)).nodes == len(state)
     result = await copy_store(topic, Location.parse(f"sqlite:{tmp_path}/b.db"))
     assert (result.nodes, result.controller_epoch > epoch) == (len(state), True)
+
+
+async def test_an_older_target(start_cluster: Callable[..., Awaitable[KafkaCluster]]) -> None:
+    """Kafka 3.9 knows transactions V1 only."""
+    cluster = await start_cluster(name="old", version="3.9.1")
+    bootstrap = parse_bootstrap(cluster.bootstrap)
+    one, two = [await TopicStore.open(bootstrap, ClientSecurity.plaintext()) for _ in range(2)]
+    try:
+        first = await one.claim()
+        for number in range(5):
+            await one.commit([Put(f"/{number}", number, None)], controller_epoch=first)
+        second = await two.claim()
+        with pytest.raises(ControllerFenced):
+            await one.commit([], controller_epoch=first)
+        await two.commit([Put("/5", 5, None)], controller_epoch=second)
+        assert len(await two.tree("/")) == 7
+    finally:
+        await one.close()
+        await two.close()
