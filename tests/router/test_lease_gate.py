@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from router.fence import FenceTable
+from router.lanes import Batch
+from router.lease_gate import LeaseGate
 from router.ports import EndlessLease, RouterLimits
 from tests.router.rig import Producer, Rig, ScriptedLease, eventually
 from wire.errors import ConnectionLost
@@ -208,6 +211,41 @@ async def test_deferred_until_the_deadline_is_unknown_and_lets_the_fence_stand()
         assert time.monotonic() - began < 0.6
         assert one.waiting == 0
         await one.fence()  # at once: the source's answer is known
+
+
+async def test_an_answer_that_nobody_waits_for_does_not_wait() -> None:
+    """The client was told REQUEST_TIMED_OUT before the source answered."""
+    async with forwarded(delay=0.6, timeout_ms=300, limits=RouterLimits(min_timeout=0.3)) as one:
+        one.lease.lapse()
+        assert (await one.pending)[0].error == UNKNOWN
+        assert one.rig.router.hub.fences.pending([TP0])
+        await eventually(lambda: not one.rig.router.hub.fences.pending([TP0]))
+        assert one.waiting == 0
+
+
+def test_a_fence_that_nobody_told_of_counts_at_the_renewal() -> None:
+    lease = ScriptedLease()
+    fences: FenceTable[None] = FenceTable(lambda: 0.0, 3.0)
+    gate = LeaseGate(lease, fences)
+    lane = fences.open_lane(TP0)
+    batch: Batch[None] = Batch(None, 0, memoryview(b"x"))
+    lane.offer(batch)
+    assert lane.take("route") is batch
+    lease.lapse()
+    assert gate.answered(lane, batch, ProduceResult(0, 0), covered=False) == ()
+    fences.fence([TP0])
+    lease.renew()
+    assert gate.renewed() == [(batch, [(batch, UNKNOWN)])]
+    assert fences.pending([TP0]) == {}
+    assert gate.renewed() == []
+
+
+async def test_nothing_is_held_at_a_fence_without_a_lease() -> None:
+    async with forwarded() as one:
+        await one.pending
+        await one.fence()
+        one.lease.lapse()
+        assert (await asyncio.wait_for(one.producer.send(0), 1))[0].error == NOT_NOW
 
 
 async def test_nothing_is_admitted_without_a_lease() -> None:
