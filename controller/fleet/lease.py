@@ -28,11 +28,12 @@ DRIFT = 1.02
 class Lease:
     """The member's side."""
 
-    __slots__ = ("_proven", "_until", "term")
+    __slots__ = ("_over", "_proven", "_until", "term")
 
     def __init__(self) -> None:
         self._until = -math.inf
         self._proven = -math.inf
+        self._over = False
         #: Grows by one whenever the lease is held again after a lapse. Valid in the same term = never lapsed.
         self.term = 0
 
@@ -54,13 +55,16 @@ class Lease:
 
     def renewed(self, sent_at: float, now: float, duration: float) -> None:
         """The head has answered a renewal. `duration` in seconds; inf: the store has one user, for ever."""
+        if self._over:
+            return  # it was on its way when the lease was given back
         if now >= self._until:
             self.term += 1
         self._until = max(self._until, sent_at + duration)
         self._proven = max(self._proven, sent_at)
 
     def given_up(self) -> None:
-        """The sidecar stops: nothing is acknowledged from here on."""
+        """The sidecar stops: nothing is acknowledged from here on, whatever answer is still on its way."""
+        self._over = True
         self._until = -math.inf
 
 

@@ -48,7 +48,7 @@ class StaleHead(ControllerError):
 
 
 class MemberPorts(Protocol):
-    """What a member does to its sidecar."""
+    """What a member does to its sidecar. `fence`, `unfence` and `release` take effect before their first await."""
 
     async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Hold new produces; return when no forwarded one is in flight."""
@@ -206,6 +206,9 @@ class Member:
                 case m.Command():
                     self._check_epoch(message.controller_epoch, channel)
                     group.create_task(self._carry_out(message, channel))
+                    # It has begun before the next message is looked at: a command must not open what a later
+                    # delta closes, nor a renewal begin a lease before an earlier fence is there.
+                    await asyncio.sleep(0)
                 case m.Answer():
                     self._answered(message)
                 case _:

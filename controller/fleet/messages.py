@@ -30,7 +30,11 @@ class _Message(BaseModel):
 
 Name = Annotated[str, Field(max_length=512)]
 Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Partitions = list[tuple[Name, Index]]  # topic, partition
+# JSON has no tuples: lists are taken for them, and only for them; numbers and strings stay strict.
+_AsList = Field(strict=False)
+Partitions = list[Annotated[tuple[Name, Index], _AsList]]  # topic, partition
+Pair = Annotated[tuple[int, int], _AsList]
+Nodes = list[Annotated[tuple[str, Any, int], _AsList]]  # path, value, version
 
 
 # Member to head.
@@ -41,7 +45,7 @@ class Hello(_Message):
     state directory)."""
 
     type: Literal["hello"] = "hello"
-    protocol: tuple[int, int] = PROTOCOL
+    protocol: Pair = PROTOCOL
     broker_id: Index
     session: Name
     replaces: list[Name] = []
@@ -83,7 +87,7 @@ class Ask(_Message):
     topic: Name
     partition: Index
     reason: str | None = None
-    pairs: list[tuple[int, int]] = []
+    pairs: list[Pair] = []
 
 
 class Report(_Message):
@@ -111,7 +115,7 @@ class Welcome(_Message):
     controller_epoch: int
     broker_id: int
     lease: float | None  # seconds; null: never ends
-    image: list[tuple[str, Any, int]] | None
+    image: Nodes | None
 
 
 class Refusal(_Message):
@@ -136,7 +140,7 @@ class Delta(_Message):
     controller_epoch: int
     seq: int
     reset: bool = False
-    put: list[tuple[str, Any, int]] = []
+    put: Nodes = []
     gone: list[list[str | int]] = []
 
 
@@ -165,7 +169,7 @@ class Answer(_Message):
 
     type: Literal["answer"] = "answer"
     n: int
-    error: tuple[str, str] | None = None
+    error: Annotated[tuple[str, str], _AsList] | None = None
 
 
 FromMember = Hello | Renew | Done | Ask | Report | Bye
@@ -192,8 +196,7 @@ def from_head(message: Message) -> FromHead:
 
 def _checked(adapter: TypeAdapter[T], message: Message) -> T:
     try:
-        # JSON has no tuples: lists are taken for them, numbers and strings stay strict.
-        return adapter.validate_python(message, strict=False)
+        return adapter.validate_python(message)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -158,9 +158,10 @@ class FleetRunner:
         session = asyncio.create_task(self.member.session(channel))
         role = asyncio.create_task(self._head_changed.wait())
         self.trouble, self._pause = None, self._settings.retry_first
+        known = seat
         try:
             while not session.done():
-                change = asyncio.create_task(self._store.seat_changed(seat, timeout=_SEAT_LOOK))
+                change = asyncio.create_task(self._store.seat_changed(known, timeout=_SEAT_LOOK))
                 try:
                     await asyncio.wait({session, role, change}, return_when=asyncio.FIRST_COMPLETED)
                     if role.done() or self._superseded(change, seat):
@@ -168,6 +169,8 @@ class FleetRunner:
                     if change.done() and change.exception() is not None:
                         # The store is away; the session goes on without it.
                         await asyncio.wait({session, role}, timeout=_SEAT_LOOK)
+                    elif change.done():
+                        known = change.result()  # free, while its holder is still there: no reason to go
                 finally:
                     change.cancel()
                     await asyncio.gather(change, return_exceptions=True)
