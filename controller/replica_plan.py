@@ -145,6 +145,7 @@ def members_step(
         or _pending_step(partition, wanted, targets, brokers)
         or _add_step(partition, wanted, targets, brokers)
         or _remove_step(partition, wanted, targets, brokers)
+        or _target_order_step(partition, wanted, targets, brokers)
     )
 
 
@@ -250,6 +251,18 @@ def _remove_step(
     if set(leaving) <= set(partition.removing):
         return None
     return _ordered(partition, _head(partition, wanted, brokers), targets, brokers, drop=leaving)
+
+
+def _target_order_step(
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+) -> Step | None:
+    """The first target will lead after the hand-over. Half a revoke leaves another one there."""
+    if [b for b in partition.replicas if b in targets] == list(targets) or not _all_there(targets, brokers):
+        return None
+    listed = {b for b in partition.replicas if b in brokers.link}
+    if listed <= set(partition.removing) and set(partition.adding) <= set(targets):
+        return _safe(partition, Reassign(tuple(targets)), targets)
+    return _ordered(partition, _head(partition, wanted, brokers), targets, brokers)
 
 
 def _clear_adding(

@@ -80,6 +80,8 @@ class Balancer:
                 continue
             pause = self._settings.retry_first
             if not stepped:
+                # A busy target changes many times a second, and a round looks at every partition.
+                await asyncio.sleep(self._settings.rest)
                 await self._wait(self._settings.look_again)
 
     async def settled(self) -> None:

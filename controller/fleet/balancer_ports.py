@@ -84,5 +84,6 @@ class BalancerSettings:
     call_timeout: float = 5.0
     hold_timeout: float = 2.0  # draining before a planned move; then it is moved undrained
     look_again: float = 5.0  # with nothing changed
+    rest: float = 0.05  # after a round that had nothing to do
     retry_first: float = 0.2
     retry_max: float = 5.0

@@ -13,57 +13,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.alignment import ReplicaPosition, SourceEnd
-from controller.handover import HandOverItem
+from controller.handover import HandOverItem, listed_targets, revoke_assignments
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
+from controller.replica_plan import Brokers, Cancel, Reassign, open_step
 from controller.state import MirrorPartition, MirrorTopic
 from controller.store import Operation, StoreError
+from tests.controller.kraft_model import Alter, Broker, Image, Kraft, Partition, Topic
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.types import TopicPartition
 
 LINK = "l"
 SIDECAR = 900
+OTHER = 901  # the second link broker, in worlds that have one
 TOPIC_ID = b"\x07" * 16
 
 
 class InvariantBroken(Exception):
     pass
-
-
-@dataclass(frozen=True)
-class Partition:
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-
-
-@dataclass(frozen=True)
-class Broker:
-    id: int
-    epoch: int
-    rack: str | None = None
-    fenced: bool = False
-    in_controlled_shutdown: bool = False
-
-
-@dataclass(frozen=True)
-class Topic:
-    id: bytes
-    name: str
-    partitions: Mapping[int, Partition]
-
-
-@dataclass(frozen=True)
-class Image:
-    topics_by_name: Mapping[str, Topic]
-    brokers: Mapping[int, Broker]
 
 
 @dataclass
@@ -81,6 +51,7 @@ class Chances:
     alter_not_controller: float = 0.0  # answered NOT_CONTROLLER, carried out later or never
     call_fails: float = 0.0  # any other call raises
     bump: float = 0.0  # somebody raises a partition's epochs, every few ms
+    fail_over: float = 0.0  # the second link broker is fenced or comes back, every few ms
 
 
 @dataclass
@@ -91,6 +62,8 @@ class World:
     outside_writer: bool = False
     crash_at: int | None = None
     crash_mode: str = "cancel"  # cancel | raise
+    plain: bool = False  # two link brokers, and the copies are plain replicas: to be opened first
+    two: bool = False  # two link brokers; every other partition is led by the second one
 
     def __post_init__(self) -> None:
         self.tps = [TopicPartition("t", index) for index in range(self.partitions)]
@@ -99,10 +72,12 @@ class World:
         self.source = dict.fromkeys(self.tps, 1000)
         self.high_watermark = dict(self.source)
         self.last_stable: dict[TopicPartition, int] = {}  # only where a transaction is open
-        self.brokers = {b: Broker(b, 10 + b) for b in (1, 2, 3, SIDECAR)}
-        self.real: dict[TopicPartition, Partition] = {
-            tp: Partition((1, 2, SIDECAR), (SIDECAR,), (1, 2), (SIDECAR,), SIDECAR, 5, 8) for tp in self.tps
-        }
+        self.links = (SIDECAR, OTHER) if self.two or self.plain else (SIDECAR,)
+        self.kraft = Kraft(topic_ids={"t": TOPIC_ID})
+        self.brokers = self.kraft.brokers
+        self.brokers.update({b: Broker(b, 10 + b) for b in (1, 2, 3, *self.links)})
+        self.real = self.kraft.partitions
+        self.real.update({tp: self._first(tp) for tp in self.tps})
         self.positions: dict[TopicPartition, dict[int, ReplicaPosition]] = {
             tp: {1: ReplicaPosition(1000, 11), 2: ReplicaPosition(1000, 12)} for tp in self.tps
         }
@@ -131,6 +106,17 @@ class World:
         self.crash_label = ""  # die at the first gate of this name
         self.late: float | None = None  # seconds, instead of a random delay of a late request
 
+    def _first(self, tp: TopicPartition) -> Partition:
+        leader = self.links[tp.partition % len(self.links)]
+        isr = (leader, *(b for b in self.links if b != leader))
+        if self.plain:
+            return Partition((*isr, 1, 2), isr, (), (), leader, 5, 8)
+        return Partition((1, 2, *self.links), isr, (1, 2), self.links, leader, 5, 8)
+
+    def led_by_link(self, tp: TopicPartition) -> bool:
+        """Nobody leads counts too: it was not handed over."""
+        return self.real[tp].leader in (*self.links, -1)
+
     # Events of the world.
 
     def start(self) -> None:
@@ -142,10 +128,16 @@ class World:
         for tp in self.tps:
             if self.forwarding(tp) or (self.outside_writer and self.rng.random() < 0.02):
                 self.append(tp, self.rng.randint(1, 3))
-            if self.unlucky(self.chances.bump) and self.real[tp].leader == SIDECAR:
+            if self.unlucky(self.chances.bump) and self.led_by_link(tp):
                 state = self.real[tp]
                 self.real[tp] = replace(state, partition_epoch=state.partition_epoch + 1)
                 self.publish()
+        if self.unlucky(self.chances.fail_over):
+            if self.brokers[OTHER].fenced:
+                self.kraft.unfence(OTHER)
+            else:
+                self.kraft.fence(OTHER)
+            self.publish()
         self.check()
         # Densely while a promote is young, seldom while it waits out a long outage.
         self.loop.call_later(0.004 if self.loop.time() < self.busy_until else 0.1, self._produce)
@@ -172,10 +164,11 @@ class World:
         self.notify()
 
     def broker_down(self, broker: int, seconds: float) -> None:
-        self.brokers[broker] = replace(self.brokers[broker], fenced=True)
+        self.kraft.fence(broker)
         self.publish()
 
         def back() -> None:
+            self.kraft.unfence(broker)
             self.brokers[broker] = Broker(broker, self.brokers[broker].epoch + 100)
             self.publish()
             for tp in self.tps:
@@ -207,36 +200,32 @@ class World:
         self.check()
 
     def carry_out(self, items: Sequence[HandOverItem]) -> dict[TopicPartition, int]:
-        """Kafka's validation of AlterPartition, for what matters here."""
+        """One AlterPartition per leader, validated as Kafka does."""
         codes: dict[TopicPartition, int] = {}
         for item in items:
-            state = self.real[item.tp]
-            if item.leader_epoch < state.leader_epoch:
-                codes[item.tp] = 74
-            elif state.leader != SIDECAR:
-                codes[item.tp] = 42
-            elif item.partition_epoch < state.partition_epoch:
-                codes[item.tp] = 95
-            elif any(self.brokers[b].fenced or self.brokers[b].epoch != epoch for b, epoch in item.new_isr):
-                codes[item.tp] = 107
-            else:
+            before = self.real[item.tp]
+            found = self.kraft.alter_partition(
+                item.leader.broker_id,
+                item.leader.broker_epoch,
+                [Alter(item.tp, TOPIC_ID, item.leader_epoch, item.partition_epoch, tuple(item.new_isr))],
+            )
+            codes |= found if isinstance(found, dict) else {item.tp: found}
+            if self.real[item.tp] != before:
                 self._aligned_or_broken(item.tp)
-                self.real[item.tp] = Partition(
-                    (1, 2), (1, 2), (), (), 1, state.leader_epoch + 1, state.partition_epoch + 1
-                )
-                codes[item.tp] = 108
+                if set(self.real[item.tp].replicas) & set(self.links):
+                    self.fail(f"{item.tp} is handed over by half: {before} -> {self.real[item.tp]}")
         self.publish()
         return codes
 
     def open(self, tp: TopicPartition, targets: Sequence[int]) -> None:
-        state = self.real[tp]
-        if state.leader == SIDECAR:
-            self.real[tp] = replace(
-                state,
-                replicas=(*targets, SIDECAR),
-                removing=(SIDECAR,),
-                partition_epoch=state.partition_epoch + 1,
-            )
+        """One step, on what is seen now."""
+        step = open_step(
+            self.visible.topics_by_name["t"].partitions[tp.partition],
+            targets,
+            Brokers(link=self.links, alive=self.links, registered=set(self.brokers)),
+        )
+        if isinstance(step, Reassign | Cancel):
+            self.kraft.reassign(tp, step.replicas if isinstance(step, Reassign) else None)
             self.publish()
 
     def _aligned_or_broken(self, tp: TopicPartition) -> None:
@@ -259,7 +248,7 @@ class World:
             if not self.forwarding(tp):
                 continue
             state = self.real[tp]
-            if state.leader != SIDECAR:
+            if not self.led_by_link(tp):
                 self.fail(f"{tp} is forwarded to the source after it was handed over")
             for flight in self.flying:
                 for item in flight.items:
@@ -349,7 +338,7 @@ class Ports:
     async def handed_over_(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         await self._call("handed_over before")
         for tp in tps:
-            if self.world.real[tp].leader == SIDECAR:
+            if self.world.led_by_link(tp):
                 self.world.fail(f"{tp}: the router is told of a hand-over that did not happen")
         self.world.handed_over.update(tps)
         await self.world.gate(self.generation, "handed_over after")
@@ -414,7 +403,7 @@ class Ports:
     async def restore(self, topic: str, configs: Mapping[str, str | None], *, timeout: float) -> None:
         await self._call("restore before")
         for tp in self.world.tps:
-            if self.world.real[tp].leader == SIDECAR:
+            if self.world.led_by_link(tp):
                 self.world.fail(f"configs of {topic} restored before {tp} was handed over")
         self.world.restored.append(topic)
         await self.world.gate(self.generation, "restore after")
@@ -426,7 +415,7 @@ class HandOverPort:
         self.world = ports.world
 
     def link_brokers(self) -> Collection[int]:
-        return {SIDECAR}
+        return set(self.world.links)
 
     def image(self) -> Image:
         return self.world.visible
@@ -485,7 +474,7 @@ class HandOverPort:
             codes = world.carry_out(items)
         else:
             codes = {item.tp: 108 for item in items}  # landed while we slept: the answer comes now
-            codes |= {tp: 107 for tp in codes if world.real[tp].leader == SIDECAR}
+            codes |= {tp: 107 for tp in codes if world.led_by_link(tp)}
         await world.gate(self.ports.generation, "alter_partition carried out")
         if world.unlucky(world.chances.alter_unanswered):
             raise ConnectionLost("simulated", sent=True)
@@ -500,10 +489,16 @@ class HandOverPort:
     async def revoke(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         world = self.world
         await self.ports._call("revoke before")
+        steps = {}
         for tp in tps:
-            state = world.real[tp]
-            if state.leader == SIDECAR:
-                world.real[tp] = replace(state, partition_epoch=state.partition_epoch + 2)
+            seen = world.visible.topics_by_name["t"].partitions[tp.partition]
+            listed = [b for b in seen.replicas if b in world.links]
+            steps[tp] = revoke_assignments(listed, listed_targets(seen, world.links))
+        for tp, (first, _) in steps.items():
+            world.kraft.reassign(tp, first)
+        await world.gate(self.ports.generation, "revoke half way")
+        for tp, (_, second) in steps.items():
+            world.kraft.reassign(tp, second)
         world.publish()
         await world.gate(self.ports.generation, "revoke after")
 
@@ -546,9 +541,9 @@ async def mirrored(world: World) -> LinkController:
             topic="t",
             partition=tp.partition,
             phase=Phase.ACTIVE,
-            leader=SIDECAR,
+            leader=world.real[tp].leader,
             leader_epoch=5,
-            isr=(SIDECAR,),
+            isr=world.real[tp].isr,
             session_epoch=5,
             start_offset=0,
         )
@@ -621,7 +616,7 @@ async def promote_through_trouble(
         raise world.broken
     for tp in world.tps:
         phase = controller.image.partitions[LINK, tp].phase
-        handed_over = world.real[tp].leader != SIDECAR
+        handed_over = not world.led_by_link(tp)
         if phase is Phase.PROMOTED and handed_over:
             continue
         if phase is Phase.ACTIVE and not handed_over and world.forwarding(tp):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from controller.handover import revoke_assignments
 from controller.replica_plan import (
     AlterIsr,
     Brokers,
@@ -179,6 +180,20 @@ def test_one_that_returns_is_in_the_isr_again_and_does_not_take_leadership_by_it
     assert one.partition.leader == 900
 
 
+@pytest.mark.parametrize("wanted", [[900], [900, 901, 902]])
+def test_half_a_revoke_is_put_right(wanted: list[int]) -> None:
+    one = scene((900,))
+    one.run(wanted)
+    one.kraft.reassign(
+        T0, [b for b in one.partition.replicas if b in wanted[1:]] + [2, 1, 900][: 2 + len(wanted[1:])]
+    )
+    one.run(wanted)
+    assert [b for b in one.partition.replicas if b in REAL] == [1, 2]
+    assert set(one.partition.isr) == set(wanted)
+    one.open()
+    one.hand_over()
+
+
 def test_a_rebalance_by_the_controller_never_elects_a_real_broker() -> None:
     one = scene((900, 901))
     assert one.partition.replicas[0] == 1
@@ -269,6 +284,7 @@ events = st.one_of(
     st.tuples(st.just("restart"), st.sampled_from(REAL)),
     st.tuples(st.just("cancel"), st.none()),
     st.tuples(st.just("rebalance"), st.none()),
+    st.tuples(st.just("half a revoke"), st.none()),
     st.tuples(st.just("steps"), st.tuples(wishes, st.integers(1, 4))),
     st.tuples(st.just("open"), st.integers(1, 3)),
 )
@@ -297,6 +313,9 @@ def happen(one: Scene, event: str, value: object) -> None:
             kraft.reassign(T0, None)
         case "rebalance":
             kraft.rebalance()
+        case "half a revoke" if is_open(one.partition, one.targets, LINK):
+            listed = [b for b in one.partition.replicas if b in kraft.brokers and b in LINK]
+            kraft.reassign(T0, revoke_assignments(listed, one.targets)[0])
         case "outside":
             kraft.reassign(T0, value)  # type: ignore[arg-type]
         case "steps":
@@ -353,6 +372,7 @@ def test_from_any_history_to_what_is_wanted_and_on_to_the_hand_over(
     assert set(alive) <= set(state.replicas), state
     assert set(state.isr) == {*alive, state.leader}, state
     assert state.leader == wanted[0] or wanted[0] not in alive
+    assert [b for b in state.replicas if b in targets] == targets
     one.kraft.rebalance()
     assert one.partition.leader == state.leader, "the controller's own balancing has no other wish"
     assert (
