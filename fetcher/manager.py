@@ -57,6 +57,9 @@ class FetcherManager:
         self.budget = budget
         self.directory = directory
         self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        #: Counters of partitions that were removed.
+        self.gone_bytes_fetched = 0
+        self.gone_bytes_served = 0
         self.fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._events = events
         self._limits = limits or FetchLimits()
@@ -122,6 +125,8 @@ class FetcherManager:
             self._watched.discard(mirror)
             self._resolver.forget(tp)
             mirror.close()
+            self.gone_bytes_fetched += mirror.bytes_fetched
+            self.gone_bytes_served += mirror.bytes_served
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         for tp in tps:

@@ -355,8 +355,8 @@ class BringUp:
             )
             copy = self._fetcher.partitions.get(state.tp)
             if copy is not None and not (mine and _same_session(copy.spec, state)):
-                if state.phase in ENDED | {Phase.HANDED_OVER} and self._decides:
-                    continue  # whoever ends the mirror counts what it has served, and removes it
+                if state.phase in PROMOTING - {Phase.HANDED_OVER} and not self._led_by_link(mirror, state):
+                    continue  # the promote decides what a new leader means
                 self._fetcher.remove([state.tp])
                 copy = None
             if mine and copy is None:
@@ -383,6 +383,10 @@ class BringUp:
         if partition is None:
             return False
         return partition.leader == own or (partition.leader < 0 and own in partition.isr)
+
+    def _led_by_link(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+        partition = self._target.image.partition(mirror.topic_id, state.partition)
+        return partition is None or partition.leader in self._link_brokers()
 
     def _spec(self, mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
         return MirrorSpec(

@@ -143,9 +143,6 @@ class LinkRuntime:
             "the source was not reached yet" if self.unusable is None else str(self.unusable)
         )
         self._away_since = time.monotonic()
-        #: Counters of partitions that are not served any more.
-        self.fetched_bytes = 0
-        self.served_bytes = 0
         self._verified = asyncio.Event()
         self._resumed = asyncio.Event()
         # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
@@ -375,10 +372,7 @@ class LinkRuntime:
     def _release_promoted(self) -> None:
         """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""
         for state in self.controller.image.link_partitions(self.name):
-            copy = self.fetcher.partitions.get(state.tp)
-            if state.phase in ENDED and copy is not None:
-                self.fetched_bytes += copy.bytes_fetched
-                self.served_bytes += copy.bytes_served
+            if state.phase in ENDED:
                 self.fetcher.remove([state.tp])
 
     # --- the target changed --------------------------------------------------------------------------------------------

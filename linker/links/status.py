@@ -197,8 +197,8 @@ def traffic(runtime: LinkRuntime) -> Traffic:
     copies = runtime.fetcher.partitions.values()
     stats = runtime.router.stats
     return Traffic(
-        fetched_bytes=runtime.fetched_bytes + sum(copy.bytes_fetched for copy in copies),
-        served_bytes=runtime.served_bytes + sum(copy.bytes_served for copy in copies),
+        fetched_bytes=runtime.fetcher.gone_bytes_fetched + sum(copy.bytes_fetched for copy in copies),
+        served_bytes=runtime.fetcher.gone_bytes_served + sum(copy.bytes_served for copy in copies),
         forwarded_produces=stats.produce_requests,
         forwarded_bytes=stats.produce_bytes,
         forward_errors=sum(stats.produce_errors.values()),

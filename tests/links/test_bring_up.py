@@ -49,13 +49,20 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
     if phase is not Phase.ACTIVE:
         await controller.advance("east", [T0], phase)
     image = ClusterImage()
-    partition = PartitionImage(0, (1, 2, 900), (max(leader, 1),), (1, 2), (900,), leader, 4, 9)
+    isr = (leader,) if leader == 1 else (900,)
+    partition = PartitionImage(0, (1, 2, 900), isr, (1, 2), (900,), leader, 4, 9)
     image.topics_by_name["orders"] = image.topics_by_id[TOPIC_ID] = TopicImage(
         TOPIC_ID, "orders", {0: partition}
     )
     removed: list[TopicPartition] = []
     target: Any = SimpleNamespace(broker_id=900, image=image)
-    fetcher: Any = SimpleNamespace(partitions={T0: None}, remove=removed.extend)
+    copy = SimpleNamespace(spec=SimpleNamespace(session_epoch=3, start_offset=0), paused=False)
+    partitions = {T0: copy}
+
+    def remove(tps: list[TopicPartition]) -> None:
+        removed.extend(tp for tp in tps if partitions.pop(tp, None) is not None)
+
+    fetcher: Any = SimpleNamespace(partitions=partitions, remove=remove)
     source: Any = None
     await BringUp("east", source, target, controller, fetcher).complete("orders")
     state = controller.image.partitions["east", T0]

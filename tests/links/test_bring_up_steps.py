@@ -14,6 +14,7 @@ from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, MirrorTopic
 from linker.links.bring_up import BringUp, grown_at_target
+from linker.links.promote_ports import TargetHandOver
 from linker.target import TargetCluster
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
@@ -37,7 +38,7 @@ class Fetchers:
 
     def add(self, specs: Iterable[Any]) -> None:
         for spec in specs:
-            copy = SimpleNamespace(spec=spec, bytes_served=0, forgotten=0)
+            copy = SimpleNamespace(spec=spec, bytes_served=0, forgotten=0, paused=False)
             copy.forget_followers = lambda copy=copy: setattr(copy, "forgotten", copy.forgotten + 1)
             self.partitions[spec.topic_partition] = copy
 
@@ -228,14 +229,16 @@ async def test_a_cancelled_reassignment_is_asked_for_again_and_told(rig: Rig) ->
     assert rig.bring_up.cancelled == {"orders": 1}
 
 
-async def test_another_order_is_put_right_without_a_word(rig: Rig) -> None:
-    """Half a revoke, say. The first of the replicas is who will lead."""
+async def test_another_order_is_put_right_before_a_promote(rig: Rig) -> None:
+    """Half a revoke, say. The first of the replicas is who will lead; until then the order is of no importance."""
     await rig.complete()
     rig.fetcher.partitions[T0].bytes_served = 1
     await rig.target.operations.reassign({T0: [3, 1, 2]})
     await rig.complete()
-    assert rig.open()
+    assert not rig.open()
     assert rig.bring_up.cancelled == {}
+    await TargetHandOver(rig.target, lambda: frozenset({OWN})).open({T0: REPLICAS[0]}, timeout=5)
+    assert rig.open()
 
 
 async def test_a_promote_owns_its_partitions(rig: Rig) -> None:

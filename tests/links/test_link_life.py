@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from controller.decisions import Leadership
+from controller.fleet.head import Head
+from controller.fleet.settings import FleetSettings
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, JobStatus, MirrorTopic
@@ -45,13 +48,19 @@ class NoController:
 async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
     """As far as links see it; cluster ids are the links' names."""
     sidecar = Sidecar(parse_config(CONFIG, base=Path("/none"), environ={}))
-    sidecar.controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    store = MemoryStore()
+    controller: Any = await LinkController.open(store, now=lambda: 7)
+    sidecar.controller = controller
+    head = Head(
+        controller, store, FleetSettings(), time.monotonic, endless_leases=True, cluster_id=lambda: "target"
+    )
+    fleet: Any = SimpleNamespace(head=head)
+    sidecar.fleet = fleet
     metadata = SimpleNamespace(subscribe=lambda callback: lambda: None)
-    fences = SimpleNamespace(fence=lambda tps: None)
     target: Any = SimpleNamespace(
         broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController(), cluster=None
     )
-    router: Any = SimpleNamespace(hub=SimpleNamespace(fences=fences), handed_over=lambda tps: None)
+    router: Any = SimpleNamespace()
     sidecar.target, sidecar.router = target, router
     async with asyncio.TaskGroup() as group:
         sidecar._group = group

@@ -39,6 +39,9 @@ class Driver:
             raise result
         return await self.stage.end(job, result)
 
+    async def retreat(self) -> None:
+        self.stage.log.append("retreat")
+
     async def resume(self, only: Collection[int] | None = None) -> list[PromoteOutcome]:
         self.stage.log.append(f"resume {sorted(only) if only is not None else 'all'}")
         jobs = [

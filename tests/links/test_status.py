@@ -44,7 +44,8 @@ def runtime_of(copy: MirrorPartition) -> Any:
         source_available=True,
         trouble=None,
         events=SimpleNamespace(unavailable={}),
-        fetcher=SimpleNamespace(partitions={T0: copy}),
+        copy=lambda tp: copy,
+        targets=lambda tp: (1, 2),
         bring_up=SimpleNamespace(trouble={}),
         watch=SimpleNamespace(grown={}),
     )
