@@ -30,14 +30,24 @@ PROFILES = {
 }
 
 
+SHAPES: dict[str, dict[str, bool]] = {"one": {}, "two": {"two": True}, "plain": {"plain": True}}
+
+
 def live(
-    seed: int, profile: str, crash_at: int | None, mode: str, broker_fails: bool
+    seed: int,
+    profile: str,
+    crash_at: int | None,
+    mode: str,
+    broker_fails: bool,
+    shape: str = "one",
+    fail_over: float = 0.0,
 ) -> tuple[int, list[Phase]]:
     """One life. A failure names everything that is needed to see it again."""
 
     async def main() -> tuple[int, list[Phase]]:
         rng = random.Random(seed)
-        world = World(rng, chances=PROFILES[profile], crash_at=crash_at, crash_mode=mode)
+        chances = replace(PROFILES[profile], fail_over=fail_over)
+        world = World(rng, chances=chances, crash_at=crash_at, crash_mode=mode, **SHAPES[shape])
         if broker_fails:
             world.loop.call_later(
                 rng.uniform(0, 0.06), world.broker_down, rng.choice([1, 2]), rng.choice([0.2, 3.0, 20.0])
@@ -50,7 +60,7 @@ def live(
         return run_virtual(main())
     except Exception as error:
         raise AssertionError(
-            f"live({seed}, {profile!r}, {crash_at}, {mode!r}, {broker_fails}): {error}"
+            f"live({seed}, {profile!r}, {crash_at}, {mode!r}, {broker_fails}, {shape!r}, {fail_over}): {error}"
         ) from error
 
 
@@ -81,6 +91,22 @@ def test_random_lives(profile: str) -> None:
             chooser.choice(["cancel", "raise"]),
             chooser.random() < 0.5,
         )
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("shape", ["two", "plain"])
+def test_several_link_brokers_one_of_which_comes_and_goes(profile: str, shape: str) -> None:
+    """Each partition is handed over by whoever leads it; those that are not open are opened first."""
+    chooser = random.Random(f"{profile} {shape}")
+    ended: set[Phase] = set()
+    for _ in range(40):
+        crash_at = chooser.choice([None, chooser.randrange(1, 70)])
+        fail_over = chooser.choice([0.0, 0.01, 0.1])
+        mode, broker_fails = chooser.choice(["cancel", "raise"]), chooser.random() < 0.3
+        ended.update(
+            live(chooser.randrange(10**6), profile, crash_at, mode, broker_fails, shape, fail_over)[1]
+        )
+    assert Phase.PROMOTED in ended
 
 
 def test_the_world_notices_a_driver_that_lets_go_too_early() -> None:
