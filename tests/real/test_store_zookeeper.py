@@ -291,6 +291,19 @@ async def test_an_empty_commit_proves_the_epoch(open_store: Open) -> None:
     await second.commit([], controller_epoch=following)
 
 
+async def test_who_is_fenced_stays_so_after_reading_anew(open_store: Open) -> None:
+    """What it plans on is new then, only its epoch is old."""
+    first, second = await open_store(), await open_store()
+    epoch = await first.claim()
+    await first.commit([Put("/a", 1, None)], controller_epoch=epoch)
+    following = await second.claim()
+    await first.tree("/")
+    with pytest.raises(ControllerFenced):
+        await first.commit([Put("/a", 2, 0)], controller_epoch=epoch)
+    assert await second.get("/a") == Versioned(1, 0)
+    await second.commit([Put("/a", 3, 0)], controller_epoch=following)
+
+
 # Trouble.
 
 
