@@ -31,7 +31,7 @@ class ReplicaComparison:
     broker: int
     comparison: Comparison
     start: int  # first offset compared
-    end: int  # first offset not compared: the source's log end offset
+    end: int  # first offset not compared: the source's log end offset unless another was given
     batches: int
     compared_bytes: int
     offsets_identical: bool
@@ -49,10 +49,19 @@ class _Content(NamedTuple):
 
 
 def compare_replica(
-    source: ReplicaLog, target: ReplicaLog, partition: TopicPartition, broker: int, *, compacted: bool = False
+    source: ReplicaLog,
+    target: ReplicaLog,
+    partition: TopicPartition,
+    broker: int,
+    *,
+    compacted: bool = False,
+    end: int | None = None,
 ) -> ReplicaComparison:
-    """Compare up to the source's end; the target may have gone on by itself after a promote."""
-    end = source.end()
+    """Compare up to the source's end; the target may have gone on by itself after a promote.
+
+    `end`: up to there and no further, where the source may have gone on by itself too.
+    """
+    end = source.end() if end is None else end
     start = max(source.start, target.start)
     compare = _compare_records if compacted else _compare_bytes
     batches, size, offsets_differ, differ = compare(source, target, start, end)

@@ -53,6 +53,9 @@ class SidecarSpec:
     sidecar: Mapping[str, Any] = field(default_factory=dict)  # further keys of each section
     target: Mapping[str, Any] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)
+    fleet: Mapping[str, Any] = field(default_factory=dict)
+    # Listener name -> host:port that others are told, where it is not the one that is bound (a proxy in front).
+    advertised: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "info"
 
 
@@ -101,6 +104,7 @@ class SidecarProcess(ChildProcess):
             "sidecar": {
                 "broker.id": spec.broker_id,
                 "listeners": [f"{name}://{self.address(name)}" for name in spec.listeners],
+                **self._advertised(),
                 **({"listener.security.protocol.map": ",".join(protocols)} if protocols else {}),
                 "state.dir": "state",
                 "admin.listen": self.admin_url.removeprefix("http://"),
@@ -108,10 +112,21 @@ class SidecarProcess(ChildProcess):
             },
             "target": {"bootstrap.servers": spec.target_bootstrap, **spec.target},
             **({"store": dict(spec.store)} if spec.store else {}),
+            **({"fleet": dict(spec.fleet)} if spec.fleet else {}),
             "log": {"level": spec.log_level},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def _advertised(self) -> dict[str, list[str]]:
+        told = self.spec.advertised
+        if not told:
+            return {}
+        return {
+            "advertised.listeners": [
+                f"{name}://{told.get(name) or self.address(name)}" for name in self.spec.listeners
+            ]
+        }
 
     async def start(self, timeout: float = READY_TIMEOUT) -> None:
         """Start it and wait until it is a broker of the target cluster."""

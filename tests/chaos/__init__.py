@@ -1,4 +1,10 @@
-"""Chaos on real brokers: random faults while a topic is mirrored, written to and promoted, judged by the checker.
+"""Chaos on real brokers: random faults while topics are mirrored, written to, read and promoted by one sidecar or a
+fleet of three; judged by a checker.
 
-`python -m tests.chaos --runs 3`; a run's seed is printed and plays the same faults again (their effect depends on timing).
+`python -m tests.chaos --runs 3`. A run's seed is its whole plan (`--plan` prints it); what the faults meet depends on
+timing.
+
+File map: `plan` decides what a run does, `stage` the clusters that runs share, `fleet` a run's sidecars, `proxy` and
+`tap` the network between all of them, `faults` strikes, `promotes` promotes and watches, `run` puts them together,
+`evidence` collects final logs, `checker` judges, `report` sums up, `__main__` goes through many runs.
 """

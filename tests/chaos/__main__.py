@@ -1,4 +1,4 @@
-"""Runs of chaos: set up, strike, promote until it succeeds, judge, report."""
+"""Many runs on clusters that live long: who uses which fleet, what is begun anew and when, and the report."""
 
 from __future__ import annotations
 
@@ -7,255 +7,169 @@ import asyncio
 import json
 import logging
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
-from linker.demo.checker import Verdict, check
-from linker.demo.history import History
-from linker.demo.inspection import compare_followers, final_logs, placements
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.kafka_dist import ensure_distribution
-from linker.demo.live_producers import AiokafkaProducer, LibrdkafkaProducer, LiveProducer
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
-from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.chaos.faults import choose
+from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
+from tests.chaos.plan import RunPlan, Store, plan_run
+from tests.chaos.report import line, report, summary
+from tests.chaos.run import Run, RunResult
+from tests.chaos.stage import Stage
 
-LINK = "chaos"
-RATE = 200.0
-PATIENCE = 180.0
-SAFETY = ("lost", "misplaced", "duplicated", "reordered", "phantom")
-PROPERTIES = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000"}
-
-
-@dataclass
-class Run:
-    """One run's figures, as they go into the report."""
-
-    seed: int
-    faults: list[str] = field(default_factory=list)
-    promotes: int = 0
-    acked: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    reordered: int = 0
-    misplaced: int = 0
-    phantom: int = 0
-    unknown: int = 0
-    client_errors: list[str] = field(default_factory=list)
-    replicas_differ: int = 0
-    forks: int = 0
-    stuck: str | None = None
-    seconds: float = 0.0
-    evidence: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        broken = self.lost + self.duplicated + self.reordered + self.misplaced + self.phantom
-        return not (broken or self.replicas_differ or self.forks or self.stuck)
+FIRST_ID = 900
+FRESH_CLUSTERS_EVERY = 25
+RUN_TIMEOUT = 400.0
 
 
-class Chaos:
-    """Clusters and a sidecar that all runs share; topics and clients of each run are its own."""
+class Series:
+    """The runs of one call, one after the other."""
 
-    def __init__(self, source: KafkaCluster, target: KafkaCluster, sidecar: SidecarProcess) -> None:
-        self.source = source
-        self.target = target
-        self.sidecar = sidecar
+    def __init__(self, directory: Path, out: Path, plans: list[RunPlan]) -> None:
+        self._directory = directory
+        self._out = out
+        self._plans = plans
+        self._stage_stack = AsyncExitStack()
+        self._fleet_stack = AsyncExitStack()
+        self._stage: Stage | None = None
+        self._fleet: Fleet | None = None
+        self._runs_on_stage = 0
+        self._stages = 0
+        self._fleets = 0
+        self._deleting: asyncio.Task[None] | None = None
+        self.results: list[RunResult] = []
 
-    async def run(self, number: int, seed: int) -> Run:
-        result = Run(seed)
-        started = time.monotonic()
-        rng = random.Random(seed)
-        topics = [
-            SourceTopic(f"chaos-{number}-{seed}-a", 4, SourceFiller.history, live=True),
-            SourceTopic(f"chaos-{number}-{seed}-b", 3, SourceFiller.history, live=True),
-        ]
-        history = History()
-        producers: list[LiveProducer] = [
-            LibrdkafkaProducer(f"librdkafka-{seed}", topics[0].name, 4, RATE, history),
-            AiokafkaProducer(f"aiokafka-{seed}", topics[1].name, 3, RATE, history),
-        ]
+    async def go(self) -> None:
         try:
-            async with asyncio.timeout(10 * PATIENCE):
-                await self._mirror(topics)
-                for producer in producers:
-                    await producer.start(self.target.bootstrap)
-                promote = asyncio.create_task(self._promote(topics, result, rng.uniform(0.0, 6.0)))
-                for _ in range(rng.randint(2, 4)):
-                    await asyncio.sleep(rng.uniform(0.0, 2.0))
-                    fault = choose(rng, self.source, self.target, self.sidecar)
-                    result.faults.append(fault.name)
-                    await fault.strike()
-                await promote
-                await asyncio.sleep(2.0)
-        except TimeoutError:
-            result.stuck = "not promoted in time"
+            for number, plan in enumerate(self._plans, 1):
+                result = await self._one(number, plan)
+                self.results.append(result)
+                print(line(result, number, len(self._plans)), flush=True)
         finally:
-            for producer in producers:
-                await producer.stop()
-        if result.stuck is None:
-            await self._judge(topics, history, result)
-        result.seconds = round(time.monotonic() - started, 1)
+            await asyncio.shield(self._close())
+
+    async def _one(self, number: int, plan: RunPlan) -> RunResult:
+        stage = await self._stage_for(plan)
+        fleet, kept = await self._fleet_for(stage, plan)
+        self._runs_on_stage += 1
+        run = Run(stage, fleet, plan, number, kept=kept)
+        try:
+            async with asyncio.timeout(RUN_TIMEOUT):
+                result = await run.go()
+        except TimeoutError:
+            result = run.result
+            result.stuck = f"the run was not over after {RUN_TIMEOUT:.0f} s"
+        if not result.ok:
+            self._keep_logs(fleet, stage, result)
+        if result.stuck is not None:
+            await self._close()  # nobody knows what is still on its way in there
+            return result
+        try:
+            await run.clean_up()
+        except (ApiRefused, ApiSilent) as error:
+            result.evidence.append(f"clean-up: {error}")
+            await self._end_fleet()
+        if self._deleting is not None:
+            await self._deleting
+        self._deleting = asyncio.create_task(asyncio.to_thread(run.delete_topics))
         return result
 
-    async def _mirror(self, topics: list[SourceTopic]) -> None:
-        filler = SourceFiller(self.source.bootstrap, scale=0.1)
-        await asyncio.to_thread(filler.create, topics, 2)
-        await asyncio.to_thread(filler.fill, topics)
-        names = [topic.name for topic in topics]
-        await self._command("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")
-        await self._states(names, "ACTIVE")
+    async def _stage_for(self, plan: RunPlan) -> Stage:
+        young = self._runs_on_stage < FRESH_CLUSTERS_EVERY
+        if self._stage is not None and young and await self._stage.healthy():
+            return self._stage
+        await self._close()
+        self._stages += 1
+        self._runs_on_stage = 0
+        later = self._plans[len(self.results) :][:FRESH_CLUSTERS_EVERY]
+        zookeeper = any(one.store is Store.ZOOKEEPER for one in later)
+        directory = self._directory / f"stage-{self._stages}"
+        directory.mkdir()
+        self._stage = await self._stage_stack.enter_async_context(Stage(directory, zookeeper=zookeeper))
+        return self._stage
 
-    async def _promote(self, topics: list[SourceTopic], result: Run, delay: float) -> None:
-        """As an operator would: again, until it is done. An abandoned promote is a lawful answer to a fault."""
-        await asyncio.sleep(delay)
-        names = [topic.name for topic in topics]
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            states = await self._states(names, None)
-            if set(states.values()) == {"PROMOTED"}:
-                return
-            if any(state == "FAILED" for state in states.values()):
-                raise AssertionError(f"a mirror failed: {states}")
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            open_topics = [name for name, state in states.items() if state == "ACTIVE"]
-            if open_topics:
-                result.promotes += 1
-                await self.sidecar.run("mirror", "promote", *open_topics, "--link", LINK, timeout=PATIENCE)
-            await asyncio.sleep(0.5)
+    async def _fleet_for(self, stage: Stage, plan: RunPlan) -> tuple[Fleet, bool]:
+        if self._fleet is not None and self._fleet.store is plan.store and plan.keep:
+            return self._fleet, True
+        await self._end_fleet()
+        self._fleets += 1
+        directory = stage.directory / f"fleet-{self._fleets}"
+        first_id = FIRST_ID + 3 * self._fleets  # ids are not used twice: the last ones are still registered
+        self._fleet = await self._fleet_stack.enter_async_context(
+            Fleet(stage, plan.store, plan.lease, first_id, directory)
+        )
+        return self._fleet, False
 
-    async def _states(self, names: list[str], wanted: str | None) -> dict[str, str]:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            answer = await self.sidecar.run("mirror", "list", "--link", LINK, "-o", "json")
-            if answer.exit_code == 0:
-                states = {one["topic"]: one["state"] for one in answer.json() if one["topic"] in names}
-                if len(states) == len(names) and (wanted is None or set(states.values()) == {wanted}):
-                    return states
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            await asyncio.sleep(0.3)
+    async def _end_fleet(self) -> None:
+        self._fleet = None
+        await self._fleet_stack.aclose()
 
-    async def _command(self, *arguments: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while (answer := await self.sidecar.run(*arguments)).exit_code != 0:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"linker {' '.join(arguments)}: {answer.errors}")
-            await asyncio.sleep(1.0)
+    async def _close(self) -> None:
+        if self._deleting is not None:
+            self._deleting.cancel()
+            await asyncio.gather(self._deleting, return_exceptions=True)
+            self._deleting = None
+        await self._end_fleet()
+        stage, self._stage = self._stage, None
+        await self._stage_stack.aclose()
+        if stage is not None:
+            shutil.rmtree(stage.directory, ignore_errors=True)
 
-    async def _judge(self, topics: list[SourceTopic], history: History, result: Run) -> None:
-        placed = await asyncio.to_thread(placements, self.target.bootstrap, topics)
-        logs = await asyncio.to_thread(final_logs, self.target, topics, placed)
-        verdict: Verdict = check(history, logs, drained=False)
-        result.acked = verdict.acked
-        result.unknown = verdict.unknown
-        result.client_errors = list(verdict.client_errors)[:10]
-        for rule in SAFETY:
-            findings = getattr(verdict, rule)
-            setattr(result, rule, len(findings))
-            result.evidence += [f"{rule}: {finding}" for finding in findings[:5]]
-        result.forks = await asyncio.to_thread(self._written_at_source_only, topics, placed)
-        compared = await asyncio.to_thread(compare_followers, self.target, topics, placed)
-        differing = [one for one in compared if not one.identical]
-        result.replicas_differ = len(differing)
-        result.evidence += [str(one) for one in differing[:5]]
-
-    def _written_at_source_only(self, topics: list[SourceTopic], placed: object) -> int:
-        """A record that was acknowledged at the source after the hand-over would be in its log alone: a fork."""
-        at_source = placements(self.source.bootstrap, topics)
-        source_logs = final_logs(self.source, topics, at_source)
-        target_logs = final_logs(self.target, topics, placements(self.target.bootstrap, topics))
-        forks = 0
-        for tp, log in source_logs.items():
-            at_target = {
-                (record.producer, record.sequence): record.offset for record in target_logs[tp].records
-            }
-            forks += sum(
-                at_target.get((record.producer, record.sequence)) != record.offset for record in log.records
-            )
-        return forks
+    def _keep_logs(self, fleet: Fleet, stage: Stage, result: RunResult) -> None:
+        """What one needs to find out why, before it is deleted with the clusters."""
+        kept = self._out / f"seed-{result.seed}"
+        kept.mkdir(parents=True, exist_ok=True)
+        logs = [(f"sidecar-{one.broker_id}.log", one.process.log) for one in fleet.members]
+        logs += [(f"{node.name.replace(' ', '-')}.log", node.log) for node in stage.nodes]
+        for name, log in logs:
+            if log.exists():
+                shutil.copyfile(log, kept / name)
+        (kept / "result.json").write_text(json.dumps(result.as_json(), indent=2) + "\n")
 
 
 async def chaos(arguments: argparse.Namespace) -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 30)
+    stores = [Store(one) for one in arguments.stores.split(",")]
+    plans = [plan_run(seed + number, stores) for number in range(arguments.runs)]
+    if arguments.plan:
+        print(json.dumps([asdict(plan) for plan in plans], indent=2))
+        return 0
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("aiokafka").setLevel(
         logging.CRITICAL
     )  # every retry is a line, and retries are the point
-    runs: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="linker-chaos-") as scratch:
-        directory = Path(scratch)
-        await ensure_distribution(progress=print)
-        async with AsyncExitStack() as stack:
-            source, target = await asyncio.gather(
-                stack.enter_async_context(
-                    KafkaCluster(
-                        KafkaClusterSpec(name="source", brokers=2, controllers=1, properties=PROPERTIES),
-                        directory,
-                    )
-                ),
-                stack.enter_async_context(
-                    KafkaCluster(
-                        KafkaClusterSpec(name="target", brokers=3, controllers=1, properties=PROPERTIES),
-                        directory,
-                    )
-                ),
-            )
-            sidecar = await stack.enter_async_context(
-                SidecarProcess(SidecarSpec(target_bootstrap=target.bootstrap), directory / "sidecar")
-            )
-            shared = Chaos(source, target, sidecar)
-            await shared._command("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
-            for number in range(arguments.runs):
-                run = await shared.run(number, seed + number)
-                runs.append(run)
-                verdict = "ok" if run.ok else f"BROKEN {run.stuck or run.evidence}"
-                print(
-                    f"run {number + 1}/{arguments.runs} seed {run.seed}: {verdict}; {run.acked} acked, "
-                    f"{run.promotes} promotes, {run.seconds:.0f} s; {', '.join(run.faults)}",
-                    flush=True,
-                )
-                if not run.ok:
-                    (out / f"sidecar-{run.seed}.log").write_bytes(sidecar.log.read_bytes())
-                if run.stuck:
-                    break
-    report = {
-        "runs": len(runs),
-        "ok": all(run.ok for run in runs),
-        **{
-            name: sum(getattr(run, name) for run in runs)
-            for name in (
-                "acked",
-                "lost",
-                "duplicated",
-                "reordered",
-                "misplaced",
-                "phantom",
-                "unknown",
-                "forks",
-            )
-        },
-        "replicas_differ": sum(run.replicas_differ for run in runs),
-        "stuck": sum(run.stuck is not None for run in runs),
-        "client_errors": sum(len(run.client_errors) for run in runs),
-        "raw": [asdict(run) for run in runs],
-    }
-    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps({key: value for key, value in report.items() if key != "raw"}))
-    return 0 if report["ok"] else 1
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("linker.demo.clients").setLevel(logging.CRITICAL)
+    await ensure_distribution(progress=print)
+    started = time.monotonic()
+    work = asyncio.current_task()
+    assert work is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    with tempfile.TemporaryDirectory(prefix="linker-chaos-", ignore_cleanup_errors=True) as scratch:
+        series = Series(Path(scratch), out, plans)
+        try:
+            await series.go()
+        finally:
+            found = report(series.results, seed, time.monotonic() - started)
+            (out / "report.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(summary(series.results)))
+    return 0 if found["ok"] else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
     parser.add_argument("--out", default="build/chaos")
+    parser.add_argument("--stores", default=",".join(Store), help="kinds of stores to choose from")
+    parser.add_argument("--plan", action="store_true", help="only print what the runs would do")
     return asyncio.run(chaos(parser.parse_args()))
 
 

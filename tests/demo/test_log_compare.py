@@ -60,6 +60,18 @@ def test_what_the_target_wrote_after_the_source_ended_is_free(source: Path, tmp_
     assert compare(source, target).identical
 
 
+def test_what_both_went_on_with_lies_behind_a_given_end(source: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "target", (0, [batch(0), batch(2), batch(4, value_size=11, epoch=9)]))
+    logs = open_replica(source, TP), open_replica(target, TP)
+    assert compare_replica(*logs, TP, 1, end=4).identical
+    assert not compare_replica(*logs, TP, 1, end=5).identical
+
+
+def test_a_source_that_does_not_reach_a_given_end_differs(source: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "target", (0, [batch(0), batch(2), batch(4), batch(6)]))
+    assert not compare_replica(open_replica(source, TP), open_replica(target, TP), TP, 1, end=8).identical
+
+
 @pytest.mark.parametrize(
     ("batches", "offsets"),
     [

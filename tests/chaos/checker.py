@@ -1,0 +1,165 @@
+"""What a run has to be judged by beyond a single log: who owned a partition when, and whether two ever did.
+
+A pure function over the history, the final logs of both clusters and what link brokers were seen to answer. The
+rules about one log (lost, misplaced, duplicated, reordered, phantom, and all about consumers) are the demo's
+checker's, applied to the owner's log.
+
+The source's log may lawfully go on past the hand-over: a sidecar that slept, or whose network held a request back,
+may still have it written there as long as nobody acknowledges it. The client then tries again at the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from linker.demo.checker import Finding, Verdict, check
+from linker.demo.history import History, PartitionLog
+from linker.demo.log_compare import ReplicaComparison
+from wire.types import TopicPartition
+
+#: Report key -> rule of the demo's checker. What a consumer saw is one figure.
+LOG_RULES = ("lost", "duplicated", "reordered", "misplaced", "phantom")
+CONSUMER_RULES = ("misread", "skipped", "read_back", "unread")
+RULES = (*LOG_RULES, "forks", "stale_owner", "consumer")
+
+
+class Answer(NamedTuple):
+    """A produce that a link broker has answered without an error, as seen on the wire between it and the client."""
+
+    broker: str
+    partition: TopicPartition
+    base_offset: int  # -1: the broker only said that it has these records already
+    asked: float  # when the request was seen, before it reached the link broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """Everything but the history. Times are the history's clock."""
+
+    owner: Mapping[TopicPartition, PartitionLog]  # of the target's leaders
+    source: Mapping[TopicPartition, PartitionLog] = field(default_factory=dict)
+    #: The first offset that is the target's own; None while nothing was written after the hand-over.
+    owned_from: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: When the hand-over was seen to be done, so not before it was.
+    handed_over: Mapping[TopicPartition, float] = field(default_factory=dict)
+    #: Target replicas against the source (up to owned_from) and against their leader.
+    replicas: Sequence[ReplicaComparison] = ()
+    answers: Sequence[Answer] = ()
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Findings by rule; empty lists are left out."""
+
+    acked: int
+    unknown: int
+    read: int
+    client_errors: Sequence[str]
+    findings: Mapping[str, Sequence[str]]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def count(self, rule: str) -> int:
+        return len(self.findings.get(rule, ()))
+
+
+def judge(history: History, after: Aftermath) -> Judgement:
+    """Errors that clients saw are told, not judged: a fault may last longer than a client's patience."""
+    verdict = check(history, after.owner, drained=after.drained)
+    found: dict[str, list[str]] = {rule: [str(one) for one in getattr(verdict, rule)] for rule in LOG_RULES}
+    found["consumer"] = [f"{rule}: {one}" for rule in CONSUMER_RULES for one in getattr(verdict, rule)]
+    found["forks"] = [str(one) for one in _forks(history, after)]
+    found["stale_owner"] = [str(one) for one in _stale(history, verdict, after)]
+    return Judgement(
+        acked=verdict.acked,
+        unknown=verdict.unknown,
+        read=verdict.read,
+        client_errors=verdict.client_errors,
+        findings={rule: lines for rule, lines in found.items() if lines},
+    )
+
+
+# --- forks
+
+
+def _forks(history: History, after: Aftermath) -> Iterable[Finding]:
+    for partition, owned in after.owned_from.items():
+        if partition in after.source and partition in after.owner:
+            yield from _unequal(partition, after.source[partition], after.owner[partition], owned)
+    for compared in after.replicas:
+        if not (compared.identical and compared.offsets_identical):
+            what = f"broker {compared.broker}: {compared.difference}"
+            yield Finding(compared.partition, None, what)
+    yield from _two_at_one_place(history)
+
+
+def _unequal(
+    partition: TopicPartition, source: PartitionLog, owner: PartitionLog, owned: int
+) -> Iterable[Finding]:
+    """Below the hand-over there was one log, so both hold it; what lies below either's log start is gone."""
+    first = max(source.start, owner.start)
+    at_source = {r.offset: (r.producer, r.sequence) for r in source.records if first <= r.offset < owned}
+    at_owner = {r.offset: (r.producer, r.sequence) for r in owner.records if first <= r.offset < owned}
+    for offset in sorted(at_source.keys() | at_owner.keys()):
+        ours, theirs = at_source.get(offset), at_owner.get(offset)
+        if ours != theirs:
+            yield Finding(partition, offset, f"the source holds {_named(ours)}, the owner {_named(theirs)}")
+    if source.end < owned:
+        yield Finding(partition, source.end, f"the source ends here, the owner has its log up to {owned}")
+
+
+def _two_at_one_place(history: History) -> Iterable[Finding]:
+    """One offset that was promised to two records: two owners, whoever has which of them now."""
+    promised: dict[tuple[TopicPartition, int], tuple[str, int]] = {}
+    for ack in history.acks:
+        if ack.offset is None:
+            continue
+        record = (ack.producer, ack.sequence)
+        before = promised.setdefault((ack.partition, ack.offset), record)
+        if before != record:
+            what = f"acknowledged to {_named(before)} and to {_named(record)}"
+            yield Finding(ack.partition, ack.offset, what)
+
+
+def _named(record: tuple[str, int] | None) -> str:
+    return "nothing" if record is None else f"{record[0]} record {record[1]}"
+
+
+# --- stale owners
+
+
+def _stale(history: History, verdict: Verdict, after: Aftermath) -> Iterable[Finding]:
+    yield from _acked_by_the_source_only(history, verdict, after)
+    for answer in after.answers:
+        moment = after.handed_over.get(answer.partition)
+        owned = after.owned_from.get(answer.partition)
+        if moment is not None and answer.asked > moment:
+            late = answer.asked - moment
+            what = f"{answer.broker} acknowledged a produce that came {late:.3f} s after the hand-over"
+            yield Finding(answer.partition, answer.base_offset, what)
+        elif owned is not None and answer.base_offset >= owned:
+            what = f"{answer.broker} acknowledged this offset, which is the target's own (from {owned} on)"
+            yield Finding(answer.partition, answer.base_offset, what)
+
+
+def _acked_by_the_source_only(history: History, verdict: Verdict, after: Aftermath) -> Iterable[Finding]:
+    """Acknowledged, not where it was said in the owner's log, but there in the source's."""
+    wrong = {(one.partition, one.offset) for one in (*verdict.lost, *verdict.misplaced)}
+    if not wrong:
+        return
+    at_source = {
+        (partition, record.offset): (record.producer, record.sequence)
+        for partition, log in after.source.items()
+        for record in log.records
+    }
+    for ack in history.acks:
+        if ack.offset is None or (ack.partition, ack.offset) not in wrong:
+            continue
+        if at_source.get((ack.partition, ack.offset)) == (ack.producer, ack.sequence):
+            what = f"{ack.producer} record {ack.sequence} was acknowledged for the source's log alone"
+            yield Finding(ack.partition, ack.offset, what)

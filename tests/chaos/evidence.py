@@ -1,0 +1,82 @@
+"""Everything that the checker wants to know, collected from both clusters' disks when a run is over. Blocking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from linker.demo.history import PartitionLog
+from linker.demo.inspection import InspectionError, Placement, final_logs, placements
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.log_compare import ReplicaComparison, compare_replica
+from linker.demo.replica_log import ReplicaLog, open_replica
+from linker.demo.source_data import SourceTopic
+from tests.chaos.stage import Stage
+from wire.types import TopicPartition
+
+PLACED_TIMEOUT = 30.0
+COPIED_TIMEOUT = 30.0
+
+
+class Collected:
+    """Final logs and comparisons; see checker.Aftermath for what each is."""
+
+    def __init__(self, stage: Stage, topics: Sequence[SourceTopic]) -> None:
+        at_source = _placed(stage.source, topics)
+        at_target = _placed(stage.target, topics)
+        self.source: Mapping[TopicPartition, PartitionLog] = final_logs(stage.source, topics, at_source)
+        self.owner: Mapping[TopicPartition, PartitionLog] = final_logs(stage.target, topics, at_target)
+        self.owned_from: dict[TopicPartition, int] = {}
+        self.replicas: list[ReplicaComparison] = []
+        deadline = time.monotonic() + COPIED_TIMEOUT
+        for tp, placement in at_target.items():
+            leader = open_replica(stage.target.log_dir(placement.leader), tp)
+            end = leader.end()
+            owned = self.owned_from[tp] = first_owned(leader, end)
+            source = open_replica(stage.source.log_dir(at_source[tp].leader), tp)
+            for broker in placement.replicas:
+                replica = _copied(stage.target, broker, tp, end, deadline)
+                self.replicas.append(compare_replica(source, replica, tp, broker, end=owned))
+                if broker != placement.leader:
+                    self.replicas.append(compare_replica(leader, replica, tp, broker))
+
+
+def first_owned(log: ReplicaLog, end: int) -> int:
+    """The first offset that the target gave itself. All that was mirrored carries one leader epoch, that of the
+    mirror's session; what came after the hand-over carries later ones. Mirrors begin with records in these runs."""
+    session: int | None = None
+    for batch in log.batches():
+        epoch = batch.header.leader_epoch
+        if session is None:
+            session = epoch
+        elif epoch != session:
+            return batch.header.base_offset
+    return end
+
+
+def _placed(cluster: KafkaCluster, topics: Sequence[SourceTopic]) -> dict[TopicPartition, Placement]:
+    """Where everything lies; at the target, on real brokers only."""
+    deadline = time.monotonic() + PLACED_TIMEOUT
+    real = {node.node_id for node in cluster.brokers}
+    while True:
+        try:
+            placed = placements(cluster.bootstrap, topics)
+        except InspectionError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            strange = {tp: one for tp, one in placed.items() if not {one.leader, *one.replicas} <= real}
+            if not strange:
+                return placed
+            if time.monotonic() > deadline:
+                raise InspectionError(f"not on real brokers alone: {strange}")
+        time.sleep(0.2)
+
+
+def _copied(cluster: KafkaCluster, broker: int, tp: TopicPartition, end: int, deadline: float) -> ReplicaLog:
+    """The replica once it has everything; a comparison tells if it has not in time."""
+    replica = open_replica(cluster.log_dir(broker), tp)
+    while replica.end() < end and time.monotonic() < deadline:
+        time.sleep(0.1)
+        replica = open_replica(cluster.log_dir(broker), tp)
+    return replica

@@ -1,0 +1,274 @@
+"""What a run does, out of nothing but its seed: topics, clients, promotes, and which fault strikes when.
+
+Only decisions live here. When a fault is aimed at a phase, what it then meets is the machine's business: the report
+says in which phase it struck.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+SESSION = 6.0  # of brokers in the target, seconds
+SAME_STORE = 4  # so many seeds in a row use one kind of store, so that a fleet can be kept over runs
+LONG_EVERY = 10  # one seed in so many sleeps longer than its lease and its broker session together
+PHASES = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER")
+LIBRARIES = ("librdkafka", "aiokafka", "kafka-python")
+
+
+class Store(StrEnum):
+    """Where the link state is. SQLITE means one sidecar, the others three."""
+
+    SQLITE = "sqlite"
+    ZOOKEEPER = "zookeeper"
+    TOPIC = "topic"
+
+    @property
+    def sidecars(self) -> int:
+        return 1 if self is Store.SQLITE else 3
+
+
+class Kind(StrEnum):
+    """Every fault there is."""
+
+    KILL_SIDECAR = "kill -9 a sidecar"
+    PAUSE_SIDECAR = "stop and continue a sidecar"
+    RESTART_SIDECAR = "restart a sidecar"
+    DRAIN_SIDECAR = "drain a sidecar"
+    NET_CUT = "cut the network"
+    NET_BLACKHOLE = "hold the network"
+    NET_DEAF = "hold the network's answers"
+    NET_SLOW = "slow the network"
+    KILL_TARGET_BROKER = "kill -9 a target broker"
+    PAUSE_TARGET_BROKER = "stop and continue a target broker"
+    KILL_TARGET_CONTROLLER = "kill -9 the target's controller"
+    PAUSE_TARGET_CONTROLLER = "stop and continue the target's controller"
+    KILL_SOURCE_BROKER = "kill -9 a source broker"
+    RESTART_SOURCE_BROKER = "restart a source broker"
+    KILL_ZOOKEEPER = "kill -9 ZooKeeper"
+    PAUSE_ZOOKEEPER = "stop and continue ZooKeeper"
+
+
+SIDECAR_KINDS = frozenset({Kind.KILL_SIDECAR, Kind.PAUSE_SIDECAR, Kind.RESTART_SIDECAR, Kind.DRAIN_SIDECAR})
+NET_KINDS = frozenset({Kind.NET_CUT, Kind.NET_BLACKHOLE, Kind.NET_DEAF, Kind.NET_SLOW})
+FLEET_KINDS = frozenset({Kind.DRAIN_SIDECAR})  # need somebody who takes over
+
+
+class Role(StrEnum):
+    """Which sidecar, decided when the fault strikes."""
+
+    HEAD = "head"  # the link controller
+    LEADER = "leader"  # of most partitions of the run's topics
+    OTHER = "other"  # neither, if there is one
+    ALL = "all"
+
+
+class Path(StrEnum):
+    """Between a sidecar and whom."""
+
+    SOURCE = "source"
+    TARGET = "target"
+    CONTROLLER = "controller"  # the target's
+    STORE = "store"
+    HEAD = "head"
+    CLIENTS = "clients"
+    FOLLOWERS = "followers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """One fault. `phase`: strike when a promote is first seen there (or has gone past it); None: at a time."""
+
+    kind: Kind
+    role: Role | None = None
+    path: Path | None = None
+    phase: str | None = None
+    promote: int = 0  # of which promote the phase is meant
+    after: float = 0.0  # seconds after the phase, or after the workload has begun
+    seconds: float = 0.0  # until it heals
+    pick: float = 0.0  # which of several brokers: a fraction of their number
+
+    def __str__(self) -> str:
+        where = " ".join(
+            part for part in (self.role and f"({self.role})", self.path and f"to {self.path}") if part
+        )
+        when = f"at {self.phase}" if self.phase else "while mirroring"
+        return f"{self.kind}{' ' if where else ''}{where} {when} for {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    partitions: int
+    producers: Sequence[str]  # libraries, each writing at the target
+    source_producers: Sequence[str]  # these begin at the source and are moved before the topic's promote
+    rate: float  # records per second and producer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotePlan:
+    """One promote; it is repeated until it is done."""
+
+    topics: Sequence[int]  # indices
+    delay: float  # after the workload has begun, or the promote before is over
+    fence_timeout: float
+    #: A first try with limits that can hardly be kept: it is abandoned, most likely under way.
+    hopeless_fence_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    seed: int
+    store: Store
+    keep: bool  # go on with the fleet of the run before, if it has the same store
+    lease: float
+    copies: int  # of each partition at the target
+    topics: Sequence[TopicPlan]
+    consumer: str
+    promotes: Sequence[PromotePlan]
+    faults: Sequence[FaultPlan]
+    linger: float  # seconds of writing to the owner after the last promote
+
+
+def plan_run(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
+    """The run of a seed. `stores`: those to choose from."""
+    block = random.Random(f"store {seed // SAME_STORE}")
+    weights = {Store.SQLITE: 15, Store.ZOOKEEPER: 50, Store.TOPIC: 35}
+    store = block.choices(stores, [weights[one] for one in stores])[0]
+    rng = random.Random(f"run {seed}")
+    lease = rng.choices([3.0, 5.0, 10.0], [5, 3, 2])[0]
+    # One or two topics; two are promoted together or one after the other.
+    topics = [_topic(rng) for _ in range(rng.choice([1, 2, 2]))]
+    order = [[index] for index in range(len(topics))]
+    if len(topics) > 1 and rng.random() < 0.5:
+        order = [list(range(len(topics)))]
+    promotes = [_promote(rng, indices) for indices in order]
+    faults = [_fault(rng, store, len(promotes)) for _ in range(rng.choices([1, 2, 3], [30, 45, 25])[0])]
+    if seed % LONG_EVERY == 3:
+        faults[0] = _long_sleep(rng, store, lease, len(promotes))
+    return RunPlan(
+        seed=seed,
+        store=store,
+        keep=rng.random() < 0.5,
+        lease=lease,
+        copies=rng.choice([2, 3, 3]),
+        topics=topics,
+        consumer=rng.choice(["librdkafka", "aiokafka"]),
+        promotes=promotes,
+        faults=faults,
+        linger=rng.uniform(0.5, 1.5),
+    )
+
+
+def _topic(rng: random.Random) -> TopicPlan:
+    producers = [rng.choices(LIBRARIES, [5, 3, 2])[0] for _ in range(rng.choice([1, 2]))]
+    moved = [rng.choice(LIBRARIES)] if rng.random() < 0.4 else []
+    return TopicPlan(
+        partitions=rng.randint(2, 4),
+        producers=producers,
+        source_producers=moved,
+        rate=rng.choice([40.0, 80.0, 150.0]),
+    )
+
+
+def _promote(rng: random.Random, topics: Sequence[int]) -> PromotePlan:
+    return PromotePlan(
+        topics=topics,
+        delay=rng.uniform(0.3, 2.0),
+        fence_timeout=rng.choice([4.0, 10.0, 10.0, 20.0]),
+        hopeless_fence_ms=rng.choice([1, 20, 100]) if rng.random() < 0.25 else None,
+    )
+
+
+_WEIGHTS = {
+    Kind.KILL_SIDECAR: 20,
+    Kind.PAUSE_SIDECAR: 20,
+    Kind.RESTART_SIDECAR: 7,
+    Kind.DRAIN_SIDECAR: 6,
+    Kind.NET_CUT: 8,
+    Kind.NET_BLACKHOLE: 10,
+    Kind.NET_DEAF: 8,
+    Kind.NET_SLOW: 6,
+    Kind.KILL_TARGET_BROKER: 4,
+    Kind.PAUSE_TARGET_BROKER: 4,
+    Kind.KILL_TARGET_CONTROLLER: 4,
+    Kind.PAUSE_TARGET_CONTROLLER: 4,
+    Kind.KILL_SOURCE_BROKER: 2,
+    Kind.RESTART_SOURCE_BROKER: 2,
+    Kind.KILL_ZOOKEEPER: 5,
+    Kind.PAUSE_ZOOKEEPER: 5,
+}
+
+
+def _possible(store: Store) -> list[Kind]:
+    without: set[Kind] = set()
+    if store is not Store.ZOOKEEPER:
+        without |= {Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER}
+    if store is Store.SQLITE:
+        without |= FLEET_KINDS
+    return [kind for kind in Kind if kind not in without]
+
+
+def _fault(rng: random.Random, store: Store, promotes: int) -> FaultPlan:
+    kinds = _possible(store)
+    kind = rng.choices(kinds, [_WEIGHTS[one] for one in kinds])[0]
+    aimed = rng.random() < 0.7
+    return FaultPlan(
+        kind=kind,
+        role=_role(rng) if kind in SIDECAR_KINDS | NET_KINDS else None,
+        path=rng.choice(_paths(store)) if kind in NET_KINDS else None,
+        phase=rng.choice(PHASES) if aimed else None,
+        promote=rng.randrange(promotes),
+        after=rng.choice([0.0, 0.0, rng.uniform(0.0, 0.1)]) if aimed else rng.uniform(0.0, 3.0),
+        seconds=round(_seconds(rng, kind), 2),
+        pick=rng.random(),
+    )
+
+
+def _role(rng: random.Random) -> Role:
+    return rng.choices([Role.HEAD, Role.LEADER, Role.OTHER], [40, 35, 25])[0]
+
+
+def _paths(store: Store) -> list[Path]:
+    without = {Path.HEAD, Path.STORE} if store is Store.SQLITE else set()
+    if store is Store.TOPIC:
+        without = {Path.STORE}  # it is the path to the target
+    return [path for path in Path if path not in without]
+
+
+def _seconds(rng: random.Random, kind: Kind) -> float:
+    match kind:
+        case Kind.PAUSE_SIDECAR:
+            return rng.choice([rng.uniform(1.0, 2.0), rng.uniform(2.0, 6.0), rng.uniform(2.0, 15.0)])
+        case Kind.KILL_SIDECAR:
+            return rng.choice([0.0, 0.0, rng.uniform(0.5, 6.0)])
+        case Kind.RESTART_SIDECAR:
+            return rng.choice([0.0, rng.uniform(0.5, 3.0)])
+        case Kind.DRAIN_SIDECAR:
+            return rng.uniform(1.0, 4.0)
+        case Kind.NET_CUT | Kind.NET_BLACKHOLE | Kind.NET_DEAF:
+            return rng.choice([rng.uniform(0.1, 1.0), rng.uniform(1.0, 5.0), rng.uniform(2.0, 12.0)])
+        case Kind.NET_SLOW:
+            return rng.uniform(1.0, 5.0)
+        case Kind.PAUSE_TARGET_BROKER | Kind.PAUSE_TARGET_CONTROLLER | Kind.PAUSE_ZOOKEEPER:
+            return rng.choice([rng.uniform(0.5, 2.0), rng.uniform(2.0, 8.0)])
+        case _:
+            return rng.choice([0.0, rng.uniform(0.0, 3.0)])
+
+
+def _long_sleep(rng: random.Random, store: Store, lease: float, promotes: int) -> FaultPlan:
+    """Long enough for the lease and for the broker session to end: the others have gone on without it."""
+    longest = max(lease + SESSION, 0.0)
+    seconds = longest + rng.uniform(1.0, 5.0)
+    if rng.random() < 0.2:
+        seconds = rng.uniform(max(seconds, 30.0), 60.0)
+    network = store is not Store.SQLITE and rng.random() < 0.3
+    return FaultPlan(
+        kind=Kind.NET_BLACKHOLE if network else Kind.PAUSE_SIDECAR,
+        role=rng.choices([Role.HEAD, Role.LEADER], [1, 1])[0],
+        path=rng.choice([Path.HEAD, Path.SOURCE]) if network else None,
+        phase=rng.choice(PHASES),
+        promote=rng.randrange(promotes),
+        seconds=round(seconds, 2),
+    )

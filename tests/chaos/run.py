@@ -1,0 +1,338 @@
+"""One run: fresh topics and a fresh link on a fleet that is there, clients, faults, promotes, and what came of it.
+
+The deadlines are generous beside what a run takes, so that a busy machine is not taken for a stuck fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+
+from linker.demo.history import History
+from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from linker.demo.live_producers import (
+    CLIENT_LOG,
+    AiokafkaProducer,
+    KafkaPythonProducer,
+    LibrdkafkaProducer,
+    LiveProducer,
+)
+from linker.demo.source_data import SourceFiller, SourceTopic
+from tests.chaos.checker import RULES, Aftermath, Judgement, judge
+from tests.chaos.evidence import Collected
+from tests.chaos.faults import Strike, Striker
+from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
+from tests.chaos.plan import FaultPlan, RunPlan
+from tests.chaos.promotes import NotPromoted, PhaseBoard, PromoteLog, Promoter
+from tests.chaos.stage import Stage
+from wire.errors import LinkerError
+from wire.types import TopicPartition, parse_topic_id
+
+READY_TIMEOUT = 60.0
+ACTIVE_TIMEOUT = 60.0
+SETTLE_TIMEOUT = 75.0  # for promotes, from the moment when the last fault is healed
+DRAIN_TIMEOUT = 15.0
+HISTORY_SCALE = 0.05
+ROLES_EVERY = 0.4
+MOST_ERRORS = 10
+MOST_EVIDENCE = 5
+
+PRODUCERS: dict[str, type[LiveProducer]] = {
+    one.library: one for one in (LibrdkafkaProducer, AiokafkaProducer, KafkaPythonProducer)
+}
+CONSUMERS: dict[str, type[LiveConsumer]] = {
+    one.library: one for one in (LibrdkafkaConsumer, AiokafkaConsumer)
+}
+
+
+class Stuck(Exception):
+    """Something that had to happen did not within its deadline."""
+
+
+@dataclass(slots=True)
+class RunResult:
+    """One run as it goes into the report."""
+
+    seed: int
+    plan: dict[str, Any]
+    kept_fleet: bool
+    acked: int = 0
+    unknown: int = 0
+    read: int = 0
+    link_broker_answers: int = 0
+    broken: dict[str, int] = field(default_factory=dict)  # rule -> findings
+    evidence: list[str] = field(default_factory=list)
+    client_errors: int = 0
+    first_client_errors: list[str] = field(default_factory=list)
+    stuck: str | None = None
+    sidecar_exits: list[str] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
+    promotes: list[PromoteLog] = field(default_factory=list)
+    seconds: float = 0.0
+    timeline: dict[str, float] = field(default_factory=dict)  # step -> seconds it took
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken and self.stuck is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+class Run:
+    """`await Run(...).go()`. Leaves its topics and its link to `clean_up`."""
+
+    def __init__(self, stage: Stage, fleet: Fleet, plan: RunPlan, number: int, *, kept: bool) -> None:
+        self.stage, self.fleet, self.plan = stage, fleet, plan
+        self.link = f"chaos-{number}"
+        self.topics = [
+            SourceTopic(f"run{number}-{'ab'[index]}", topic.partitions, SourceFiller.history, live=True)
+            for index, topic in enumerate(plan.topics)
+        ]
+        self.history = History()
+        self.result = RunResult(plan.seed, asdict(plan), kept)
+        self._handed_over: dict[str, float] = {}
+        self._board = PhaseBoard(len(plan.promotes))
+        self._began = time.monotonic()
+        self._producers: list[LiveProducer] = []
+        self._movers: dict[int, list[LiveProducer]] = {}  # topic -> producers that begin at the source
+        self._consumer: LiveConsumer | None = None
+        self._ids: dict[bytes, str] = {}  # of the target's topics
+        self._exits_before = len(fleet.exits)
+
+    async def go(self) -> RunResult:
+        """Never raises for what the run brings to light: that is in the result."""
+        started = time.monotonic()
+        result = self.result
+        try:
+            await self._go()
+        except (Stuck, NotPromoted, ApiSilent, ApiRefused, LinkerError, TimeoutError) as error:
+            result.stuck = f"{type(error).__name__}: {error}"[:1500]
+        finally:
+            await self._abandon_clients()
+        result.sidecar_exits = self.fleet.exits[self._exits_before :]
+        result.seconds = round(time.monotonic() - started, 1)
+        return result
+
+    async def _go(self) -> None:
+        with self._timed("ready"):
+            await self.fleet.ready(READY_TIMEOUT)
+        with self._timed("mirror"):
+            await self._mirror()
+        with self._timed("clients"):
+            await self._start_clients()
+        with self._timed("promote"):
+            await self._promote_under_faults()
+        with self._timed("stop"):
+            await asyncio.sleep(self.plan.linger)
+            await asyncio.gather(*(producer.stop() for producer in self._producers))
+            if not await self.stage.healthy():
+                raise Stuck("a broker did not come back")
+        with self._timed("judge"):
+            await self._judge()
+
+    @contextlib.contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.result.timeline[step] = round(time.monotonic() - began, 2)
+
+    # --- before
+
+    async def _mirror(self) -> None:
+        filler = SourceFiller(self.stage.source.bootstrap, scale=HISTORY_SCALE)
+        await asyncio.to_thread(filler.create, self.topics, 2)
+        await asyncio.to_thread(filler.fill, self.topics)
+        properties = {"bootstrap.servers": self.stage.source_link}
+        await self.fleet.call("POST", "/v1/links", {"name": self.link, "properties": properties})
+        await self.fleet.call(
+            "POST",
+            f"/v1/links/{self.link}/mirrors",
+            {"topics": [topic.name for topic in self.topics], "replication_factor": self.plan.copies},
+        )
+        await self._active()
+        for topic in self.topics:
+            found = await self.fleet.call("GET", f"/v1/links/{self.link}/mirrors/{topic.name}")
+            self._ids[parse_topic_id(found["topic_id"])] = topic.name
+
+    async def _active(self) -> None:
+        deadline = time.monotonic() + ACTIVE_TIMEOUT
+        while True:
+            link = await self.fleet.call("GET", f"/v1/links/{self.link}")
+            mirrors = await self.fleet.call("GET", f"/v1/links/{self.link}/mirrors")
+            states = {one["topic"]: one["state"] for one in mirrors}
+            if link["forwarding"]["enabled"] and set(states.values()) == {"ACTIVE"}:
+                return
+            if "FAILED" in states.values() or time.monotonic() > deadline:
+                reasons = [one.get("reason") for one in (*mirrors, link["forwarding"])]
+                raise Stuck(f"not mirrored: {states}, {reasons}")
+            await asyncio.sleep(0.1)
+
+    async def _start_clients(self) -> None:
+        starts: list[Awaitable[None]] = []
+        for index, (topic, plan) in enumerate(zip(self.topics, self.plan.topics, strict=True)):
+            for place, libraries in (("target", plan.producers), ("source", plan.source_producers)):
+                for number, library in enumerate(libraries):
+                    name = f"{library}-{place}-{topic.name}-{number}"
+                    producer = PRODUCERS[library](name, topic.name, topic.partitions, plan.rate, self.history)
+                    self._producers.append(producer)
+                    cluster = self.stage.source if place == "source" else self.stage.target
+                    starts.append(producer.start(cluster.bootstrap))
+                    if place == "source":
+                        self._movers.setdefault(index, []).append(producer)
+        names = [topic.name for topic in self.topics]
+        self._consumer = CONSUMERS[self.plan.consumer](f"reader-{self.link}", names, self.history)
+        starts.append(self._consumer.start(self.stage.target.bootstrap))
+        await asyncio.gather(*starts)
+
+    # --- in between
+
+    def _clock(self) -> float:
+        return round(time.monotonic() - self._began, 3)
+
+    async def _promote_under_faults(self) -> None:
+        self._began = time.monotonic()
+        striker = Striker(self.stage, self.fleet, await self.fleet.roles(), self._clock)
+        self.result.strikes = striker.strikes
+        async with _background(self._keep_roles(striker)):
+            faults = [asyncio.create_task(self._fault(striker, fault)) for fault in self.plan.faults]
+            promotes = asyncio.create_task(self._promotes(faults))
+            try:
+                await promotes
+                # Phases that never came: the promote is over, and so is the wait for them.
+                await asyncio.gather(*faults)
+            finally:
+                for task in (promotes, *faults):
+                    task.cancel()
+                await asyncio.gather(promotes, *faults, return_exceptions=True)
+        await self.fleet.ready(READY_TIMEOUT)
+
+    async def _keep_roles(self, striker: Striker) -> None:
+        """Asked beforehand: at the moment of a strike there is no time for it."""
+        while True:
+            await asyncio.sleep(ROLES_EVERY)
+            striker.roles = await self.fleet.roles()
+
+    async def _fault(self, striker: Striker, fault: FaultPlan) -> None:
+        met = None
+        if fault.phase is not None:
+            met = await self._board.reached(fault.promote, fault.phase)
+        if fault.after:
+            await asyncio.sleep(fault.after)
+        await striker.strike(fault, self._board.now() or met)
+
+    async def _promotes(self, faults: list[asyncio.Task[None]]) -> None:
+        names = [topic.name for topic in self.topics]
+        promoter = Promoter(self.fleet, self.link, self._board, self._promoted)
+        for index, plan in enumerate(self.plan.promotes):
+            await asyncio.sleep(plan.delay)
+            movers = [producer for topic in plan.topics for producer in self._movers.get(topic, ())]
+            await asyncio.gather(*(producer.move(self.stage.target.bootstrap) for producer in movers))
+            note = PromoteLog([names[topic] for topic in plan.topics])
+            self.result.promotes.append(note)
+            options = {"fence_timeout_ms": round(plan.fence_timeout * 1000)}
+            # The clock of being stuck begins when nothing is in the way any more.
+            work = asyncio.create_task(promoter.run(index, note, options, plan.hopeless_fence_ms))
+            await self._settled(work, faults, note)
+
+    async def _settled(
+        self, work: asyncio.Task[None], faults: list[asyncio.Task[None]], note: PromoteLog
+    ) -> None:
+        longest = max((fault.seconds for fault in self.plan.faults), default=0.0)
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT + longest):
+                await work
+        except TimeoutError:
+            under_way = sum(not fault.done() for fault in faults)
+            raise Stuck(f"promote of {note.topics}: {note.last}; {under_way} faults under way") from None
+
+    def _promoted(self, topic: str) -> None:
+        self._handed_over.setdefault(topic, self.history.clock())
+
+    # --- after
+
+    async def _judge(self) -> None:
+        collected = await asyncio.to_thread(Collected, self.stage, self.topics)
+        assert self._consumer is not None
+        ends = {tp: log.end for tp, log in collected.owner.items()}
+        drained = await self._consumer.read_up_to(ends, DRAIN_TIMEOUT)
+        await self._consumer.stop()
+        answers = [one for member in self.fleet.members for one in member.tap.answers(self._ids)]
+        after = Aftermath(
+            owner=collected.owner,
+            source=collected.source,
+            owned_from=collected.owned_from,
+            handed_over={
+                TopicPartition(topic.name, index): self._handed_over[topic.name]
+                for topic in self.topics
+                for index in range(topic.partitions)
+            },
+            replicas=collected.replicas,
+            answers=answers,
+            drained=True,
+        )
+        judgement = await asyncio.to_thread(judge, self.history, after)
+        self._note(judgement, len(answers), drained)
+
+    def _note(self, judgement: Judgement, answers: int, drained: bool) -> None:
+        result = self.result
+        result.acked, result.unknown, result.read = judgement.acked, judgement.unknown, judgement.read
+        result.link_broker_answers = answers
+        result.client_errors = len(judgement.client_errors)
+        result.first_client_errors = list(judgement.client_errors)[:MOST_ERRORS]
+        result.broken = {rule: judgement.count(rule) for rule in RULES if judgement.count(rule)}
+        for rule, lines in judgement.findings.items():
+            result.evidence += [f"{rule}: {line}" for line in lines[:MOST_EVIDENCE]]
+        if not drained:
+            result.evidence.append(f"the consumer has not read everything within {DRAIN_TIMEOUT:.0f} s")
+        for member in self.fleet.members:
+            result.evidence += member.tap.unread[:1]
+            member.tap.told.clear()  # a fleet that is kept begins anew
+
+    async def _abandon_clients(self) -> None:
+        """Stop what still runs. After a failure, that one matters and not what a client says to it."""
+        for client in (*self._producers, self._consumer):
+            if client is None:
+                continue
+            try:
+                await client.stop()
+            except Exception as error:
+                self.result.evidence.append(f"{client.name} did not stop: {error!r}"[:300])
+
+    async def clean_up(self) -> None:
+        """Take the run's link out of the fleet; topics are deleted in the background of the next run. Raises if the
+        fleet cannot be used any more."""
+        for topic in self.topics:
+            await self.fleet.call(
+                "DELETE", f"/v1/links/{self.link}/mirrors/{topic.name}", query={"keep_data": "true"}
+            )
+        await self.fleet.call("DELETE", f"/v1/links/{self.link}")
+
+    def delete_topics(self) -> None:
+        """Blocking. What cannot be deleted is in nobody's way."""
+        for cluster in (self.stage.source, self.stage.target):
+            admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap}, logger=CLIENT_LOG)
+            for future in admin.delete_topics([topic.name for topic in self.topics]).values():
+                try:
+                    future.result(20)
+                except Exception as error:
+                    CLIENT_LOG.info("a topic of %s stays: %s", self.link, error)
+
+
+@contextlib.asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Something that goes on beside the block, and ends with it."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

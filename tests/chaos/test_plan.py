@@ -1,0 +1,90 @@
+"""Plans: the same seed, the same plan; and over many seeds everything that was asked for does come up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from tests.chaos.plan import (
+    LONG_EVERY,
+    NET_KINDS,
+    PHASES,
+    SAME_STORE,
+    SESSION,
+    Kind,
+    Path,
+    Role,
+    Store,
+    plan_run,
+)
+
+MANY = [plan_run(seed) for seed in range(1000)]
+
+
+def test_a_seed_is_a_plan() -> None:
+    assert [plan_run(seed) for seed in range(1000)] == MANY
+    assert len({str(plan) for plan in MANY}) == 1000
+
+
+def test_every_fault_at_every_phase_comes_up() -> None:
+    seen = Counter((fault.kind, fault.phase) for plan in MANY for fault in plan.faults)
+    missing = [(kind, phase) for kind in Kind for phase in (*PHASES, None) if not seen[kind, phase]]
+    assert not missing
+
+
+def test_every_network_path_of_every_sidecar_comes_up() -> None:
+    seen = {(fault.path, fault.role) for plan in MANY for fault in plan.faults if fault.kind in NET_KINDS}
+    assert seen >= {(path, role) for path in Path for role in (Role.HEAD, Role.LEADER, Role.OTHER)}
+
+
+def test_hundred_runs_have_every_store_and_kept_fleets() -> None:
+    plans = MANY[:100]
+    stores = Counter(plan.store for plan in plans)
+    assert all(stores[store] >= 4 for store in Store)
+    kept = [a.store is b.store and b.keep for a, b in pairwise(plans)]
+    assert 20 <= sum(kept) <= 80
+
+
+def test_one_run_in_ten_sleeps_longer_than_lease_and_session() -> None:
+    for plan in MANY:
+        longest = max(
+            (one.seconds for one in plan.faults if one.kind in (Kind.PAUSE_SIDECAR, Kind.NET_BLACKHOLE)),
+            default=0.0,
+        )
+        if plan.seed % LONG_EVERY == 3:
+            assert plan.lease + SESSION < longest <= 60.0
+    ordinary = [f.seconds for p in MANY if p.seed % LONG_EVERY != 3 for f in p.faults]
+    assert max(ordinary) <= 15.0
+    assert sum(ordinary) / len(ordinary) < 5.0
+
+
+def test_what_a_store_does_not_have_cannot_break() -> None:
+    for plan in MANY:
+        kinds = {fault.kind for fault in plan.faults}
+        paths = {fault.path for fault in plan.faults}
+        if plan.store is not Store.ZOOKEEPER:
+            assert not kinds & {Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER}
+            assert Path.STORE not in paths
+        if plan.store is Store.SQLITE:
+            assert Kind.DRAIN_SIDECAR not in kinds
+            assert Path.HEAD not in paths
+
+
+def test_plans_are_whole() -> None:
+    for plan in MANY:
+        assert sorted(index for one in plan.promotes for index in one.topics) == list(range(len(plan.topics)))
+        assert 1 <= len(plan.promotes) <= 2
+        assert all(0 <= fault.promote < len(plan.promotes) for fault in plan.faults)
+        assert all(topic.producers for topic in plan.topics)
+        for fault in plan.faults:
+            assert (fault.path is not None) == (fault.kind in NET_KINDS)
+            assert fault.seconds >= 0
+
+
+def test_the_stores_to_choose_from_can_be_limited() -> None:
+    assert {plan_run(seed, [Store.SQLITE]).store for seed in range(50)} == {Store.SQLITE}
+
+
+def test_neighbours_share_a_store() -> None:
+    for plan in MANY:
+        assert plan.store is MANY[plan.seed // SAME_STORE * SAME_STORE].store
