@@ -115,13 +115,13 @@ class FetchSession:
         """
         if self.hub.ports.lease.valid():
             return False
-        if without_lease(fetch.parts) and self.hub.loop.time() < fetch.deadline:
-            self._stop_waiting(fetch)
-            self._held[fetch] = None
-            self.hub.without_lease.add(self)
-            fetch.timer = self.hub.loop.call_at(fetch.deadline, self._held_too_long, fetch)
-            return True
-        return False
+        if not without_lease(fetch.parts) or self.hub.loop.time() >= fetch.deadline:
+            return False
+        self._stop_waiting(fetch)
+        self._held[fetch] = None
+        self.hub.without_lease.add(self)
+        fetch.timer = self.hub.loop.call_at(fetch.deadline, self._held_too_long, fetch)
+        return True
 
     def _held_too_long(self, fetch: PendingFetch) -> None:
         fetch.timer = None

@@ -138,12 +138,13 @@ class ProduceSession:
         """Send whatever may be sent now: batches of one request to one source node leave together."""
         todo = list(lanes)
         routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
+        leased = self.hub.ports.lease.valid()
         while todo:
             groups: dict[tuple[SourceRoute, ProduceJob], list[Pair]] = {}
             more = []
             for lane in todo:
                 if lane not in routes:
-                    routes[lane] = self._route(lane)
+                    routes[lane] = self._route(lane, leased)
                 route = routes[lane]
                 if route is not None and (batch := lane.take(route)) is not None:
                     groups.setdefault((route, batch.job), []).append((lane, batch))
@@ -152,7 +153,7 @@ class ProduceSession:
                 self._send(route, job, pairs)
             todo = more
 
-    def _route(self, lane: Lane[ProduceJob]) -> SourceRoute | None:
+    def _route(self, lane: Lane[ProduceJob], leased: bool) -> SourceRoute | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
         if not lane.needs_route:
             return None
@@ -161,7 +162,9 @@ class ProduceSession:
         if mirror is None or partition is None or not partition.leading:
             self.deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
             return None
-        if not partition.forwarding or not self.hub.gate.may_send(lane.tp):
+        if lane.state is LaneState.HELD:
+            leased = self.hub.gate.may_send(lane.tp)
+        if not partition.forwarding or not leased:
             self.deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
             return None
         if lane.stale or lane.state is LaneState.WAITING:

@@ -366,6 +366,8 @@ async def test_produce_needs_leadership_reads_need_the_state() -> None:
         assert (await producer.send(0))[0].error == 0
         partition.leading = False
         assert (await producer.send(0))[0].error == 6
+        await rig.router.fence([TP0], timeout=1)
+        assert (await asyncio.wait_for(producer.send(0), 1))[0].error == 6  # not held for nothing
 
 
 async def test_what_was_queued_goes_back_when_leadership_is_gone() -> None:
