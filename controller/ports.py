@@ -23,6 +23,11 @@ Tps = Collection[TopicPartition]
 class Fencer(Protocol):
     """The routers (one now, several later: then `fence` returns when every one of them has acknowledged)."""
 
+    def absent(self) -> str | None:
+        """Who could not acknowledge a fence now, although it may still acknowledge writes; None if nobody.
+        Known beforehand, so that no producer is held for it."""
+        ...
+
     async def fence(self, tps: Tps, *, timeout: float) -> None:
         """Hold new produces; return when none is in flight to the source. Raises if that takes longer: what
         is fenced then stays fenced until unfence.

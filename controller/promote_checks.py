@@ -84,6 +84,12 @@ class Checks:
             left = max(deadline - context.now(), 0.001)
             await self._wait_image(lambda: not context.plan(tps).obstacles, min(left, 1.0))
             return False
+        absent = self._ports.fencer.absent()
+        if absent is not None:
+            context.waiting = dict.fromkeys(tps, absent)
+            context.tell()
+            await asyncio.sleep(min(left, self._settings.idle_poll))
+            return False
         ends = await self._read_ends(tps, min(left, self._settings.call_timeout))
         transactions = {
             tp: "a transaction is open at the source" for tp, e in ends.items() if e.in_transaction

@@ -125,10 +125,10 @@ class FleetConfig(Section):
         "a new link controller waits as long for those it cannot reach.",
     )
     renew_interval_ms: int = Field(
-        default=1000, alias="renew.interval.ms", ge=50, description="How often a sidecar renews its lease."
+        default=500, alias="renew.interval.ms", ge=50, description="How often a sidecar renews its lease."
     )
     failure_timeout_ms: int = Field(
-        default=1500,
+        default=2000,
         alias="failure.timeout.ms",
         ge=100,
         description="Silence after which the link controller gives a sidecar's partitions to another.",

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 Tell = Literal["unfence", "handed_over"]
 
 _TICK = 0.1
+_STALL = 0.5  # the clock has gone on by so much more than we have slept
 _STORE_PAUSE = 0.2
 _MOST_ASKED = 10_000
 _ASK_PROGRESS = 0.25
@@ -155,8 +156,12 @@ class Head:
 
     async def _watch(self) -> None:
         before: tuple[object, ...] = ()
+        last = self._clock()
         while True:
             now = self._clock()
+            if now - last > _STALL:
+                self._forgive(now - last)
+            last = now
             known = set(self.controller.image.identities) | set(self.members)
             dead = frozenset(broker for broker in known if self._is_dead(broker, now))
             for broker in sorted(dead - self._dead):
@@ -172,6 +177,25 @@ class Head:
             for pending in self._pending.values():
                 pending.changed.set()  # a lease may be over now
             await asyncio.sleep(_TICK)
+
+    def _forgive(self, stall: float) -> None:
+        """We were not running ourselves: what the others said meanwhile waits to be read."""
+        for member in self.members.values():
+            member.last_heard += stall
+        for broker_id in self.lost:
+            self.lost[broker_id] += stall
+
+    def absent(self) -> str | None:
+        """controller.ports.Fencer.absent"""
+        now = self._clock()
+        texts = []
+        for holder in self.leases.may_hold(now):
+            member = self.members.get(holder.broker_id)
+            if member is not None and member.holder == holder and not self._is_dead(holder.broker_id, now):
+                continue
+            left = self.leases.until(holder) - now
+            texts.append(f"sidecar {holder.broker_id} is away, and its lease ends in {left:.1f} s")
+        return "; ".join(texts) or None
 
     def draining(self) -> frozenset[int]:
         return frozenset(i.broker_id for i in self.controller.image.identities.values() if i.draining)

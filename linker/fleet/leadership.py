@@ -18,6 +18,7 @@ from linker.tasks import together
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
+_MOST_ADOPTED = 500
 _MOVABLE = frozenset({Phase.ACTIVE, Phase.PAUSED})
 
 
@@ -145,4 +146,11 @@ class FleetLeadership:
                 if (view := find(self._target.image, tp)) is not None
                 and self._head.controller.image.partitions[link, tp].session_epoch >= 0
             }
-            await self._head.controller.adopt_leadership(link, changes)
+            # A store has a bound on one commit; each of these is right by itself.
+            for part in _parts(changes):
+                await self._head.controller.adopt_leadership(link, part)
+
+
+def _parts(changes: dict[TopicPartition, Leadership]) -> list[dict[TopicPartition, Leadership]]:
+    items = list(changes.items())
+    return [dict(items[at : at + _MOST_ADOPTED]) for at in range(0, len(items), _MOST_ADOPTED)]

@@ -50,6 +50,9 @@ class FleetFence:
         self._target = target
         self._link_brokers = link_brokers
 
+    def absent(self) -> str | None:
+        return self._head.absent()
+
     async def fence(self, tps: Tps, *, timeout: float) -> None:
         # What the steps behind the fence talk to is connected before the first produce is held.
         real = self._target.image.brokers.keys() - self._link_brokers()

@@ -509,6 +509,9 @@ class FencerPort:
         self.unfence = ports.unfence
         self.handed_over = ports.handed_over_
 
+    def absent(self) -> str | None:
+        return None
+
 
 def ports_of(world: World) -> PromotePorts:
     ports = Ports(world)
