@@ -9,5 +9,6 @@ their JSON, `image` replay, `decisions` pure decisions, `manager` decide -> comm
 state stores, `cluster_view` the shape of the target's metadata image, `handover` and `alignment` the pure
 judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume, `promote_checks` the
 steps that can be undone, `promote_handover` those that cannot, `promote_context` what they share,
-`placement`, `producer_ids` and `topic_configs` pure plans.
+`placement`, `producer_ids` and `topic_configs` pure plans, `replica_plan` and `elections` those over several
+link brokers, `fleet/` several sidecars as one.
 """

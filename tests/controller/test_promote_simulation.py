@@ -166,3 +166,18 @@ def test_a_calm_promote_is_recorded_and_quick() -> None:
         assert job.phases_ms == outcome.phases_ms
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("shape", ["two", "plain"])
+def test_two_leaders_hand_over_in_one_calm_promote(shape: str) -> None:
+    async def main() -> None:
+        world = World(random.Random(3), partitions=6, **SHAPES[shape])
+        assert {state.leader for state in world.real.values()} == set(world.links)
+        controller, outcomes = await promote_through_trouble(world)
+        (outcome,) = outcomes
+        assert outcome.promoted == tuple(world.tps)
+        assert outcome.phases_ms["fenced_total"] <= 100
+        assert world.sent == 1
+        assert {state.phase for state in controller.image.link_partitions(LINK)} == {Phase.PROMOTED}
+
+    run_virtual(main())
