@@ -55,10 +55,12 @@ class Series:
             await asyncio.shield(self._close())
 
     async def _one(self, number: int, plan: RunPlan) -> RunResult:
+        began = time.monotonic()
         stage = await self._stage_for(plan)
         fleet, kept = await self._fleet_for(stage, plan)
         self._runs_on_stage += 1
         run = Run(stage, fleet, plan, number, kept=kept)
+        run.result.timeline["clusters"] = round(time.monotonic() - began, 2)
         try:
             async with asyncio.timeout(RUN_TIMEOUT):
                 result = await run.go()
@@ -70,6 +72,7 @@ class Series:
         if result.stuck is not None:
             await self._close()  # nobody knows what is still on its way in there
             return result
+        began = time.monotonic()
         try:
             await run.clean_up()
         except (ApiRefused, ApiSilent) as error:
@@ -78,6 +81,7 @@ class Series:
         if self._deleting is not None:
             await self._deleting
         self._deleting = asyncio.create_task(asyncio.to_thread(run.delete_topics))
+        result.timeline["clean-up"] = round(time.monotonic() - began, 2)
         return result
 
     async def _stage_for(self, plan: RunPlan) -> Stage:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
@@ -26,6 +26,13 @@ CALL_TIMEOUT = 3.0
 STOP_TIMEOUT = 40.0
 #: Answers of a sidecar that another one may answer better.
 ELSEWHERE = frozenset({421, 502, 503, 504})
+
+
+class _Numbered(Protocol):
+    broker_id: int
+
+
+_M = TypeVar("_M", bound=_Numbered)
 
 
 class ApiRefused(Exception):
@@ -257,7 +264,8 @@ class Fleet:
         return assign_roles(statuses, self.members)
 
 
-def assign_roles(statuses: Sequence[dict[str, Any]], members: Sequence[Member]) -> dict[Role, Member]:
+def assign_roles(statuses: Sequence[dict[str, Any]], members: Sequence[_M]) -> dict[Role, _M]:
+    """From what `GET /v1/sidecars` says."""
     by_id = {member.broker_id: member for member in members}
     known = [one for one in statuses if one["id"] in by_id]
     head = next((by_id[one["id"]] for one in known if one["controller"]), members[0])

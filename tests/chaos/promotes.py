@@ -122,7 +122,7 @@ class Promoter:
         path = f"/v1/promotes/{job['id']}"
         turn = 0
         while job["phase"] not in (DONE, "ABANDONED"):
-            self._board.show(index, _furthest(job))
+            self._board.show(index, furthest(job))
             note.last = f"{job['phase']}: {job.get('reason')}"
             await asyncio.sleep(LOOK)
             member = self._fleet.members[turn % len(self._fleet.members)]
@@ -145,7 +145,7 @@ class Promoter:
         return await self._fleet.call(method, path, body, timeout=LONG)
 
 
-def _furthest(job: Mapping[str, Any]) -> str | None:
+def furthest(job: Mapping[str, Any]) -> str | None:
     """Of the job and its topics: a phase lasts so short that the furthest seen is nearest to what is going on."""
     phases = [job["phase"], *(topic["phase"] for topic in job["topics"])]
     under_way = [phase for phase in phases if phase in PHASES]
