@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
+from linker.demo.child_process import tail
 from linker.demo.ports import PortReservation
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from tests.chaos.plan import Role, Store
@@ -22,6 +23,7 @@ from tests.chaos.tap import ProduceTap
 
 SECRET = "chaos between sidecars"
 RESTART_PAUSE = 0.5
+MOST_EXITS = 5  # while one waits for it to be ready
 CALL_TIMEOUT = 3.0
 STOP_TIMEOUT = 40.0
 #: Answers of a sidecar that another one may answer better.
@@ -202,11 +204,15 @@ class Fleet:
 
     async def ready(self, timeout: float) -> None:
         """Until every sidecar says that it serves; ApiSilent names those that do not."""
+        exits = {member: len(member.exits) for member in self.members}
         deadline = time.monotonic() + timeout
         while True:
             silent = [member for member in self.members if not await self._ready(member)]
             if not silent:
                 return
+            for member in silent:
+                if len(member.exits) - exits[member] >= MOST_EXITS:
+                    raise ApiSilent(f"{member.exits[-1]}, again and again:\n{tail(member.process.log, 3)}")
             if time.monotonic() > deadline:
                 raise ApiSilent(f"not ready: {', '.join(str(member.broker_id) for member in silent)}")
             await asyncio.sleep(0.05)

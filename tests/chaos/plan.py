@@ -137,7 +137,7 @@ def plan_run(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
     weights = {Store.SQLITE: 15, Store.ZOOKEEPER: 50, Store.TOPIC: 35}
     store = block.choices(stores, [weights[one] for one in stores])[0]
     rng = random.Random(f"run {seed}")
-    lease = rng.choices([3.0, 5.0, 10.0], [5, 3, 2])[0]
+    lease = rng.choices([4.0, 6.0, 10.0], [5, 3, 2])[0]
     # One or two topics; two are promoted together or one after the other.
     topics = [_topic(rng) for _ in range(rng.choice([1, 2, 2]))]
     order = [[index] for index in range(len(topics))]
