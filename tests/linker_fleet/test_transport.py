@@ -114,6 +114,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_ten_thousand_messages_both_ways_in_order() -> None:
     async with both() as (mine, theirs):
+        assert mine.peer != theirs.peer
 
         async def talk(one: Channel, other: Channel) -> None:
             for n in range(10_000):
@@ -136,11 +137,14 @@ async def test_large_messages_arrive_whole() -> None:
 
 
 async def test_what_came_before_the_end_is_received_and_then_the_end() -> None:
-    async with both() as (mine, theirs):
+    async with both(TransportLimits(receive_buffer=64 << 20)) as (mine, theirs):
         for n in range(100):
             mine.send({"n": n})
+        mine.send({"image": "x" * (16 << 20)})  # more than the kernel takes at once
         mine.close("bye")
+        await asyncio.wait_for(theirs.ended.wait(), 5)
         assert [await theirs.receive() for _ in range(100)] == [{"n": n} for n in range(100)]
+        assert len(str((await theirs.receive())["image"])) == 16 << 20
         for _ in range(2):
             with pytest.raises(ChannelClosed, match="the other side closed it"):
                 await asyncio.wait_for(theirs.receive(), 5)
@@ -547,8 +551,22 @@ async def test_many_strangers_do_not_keep_a_sidecar_out(caplog: pytest.LogCaptur
         socks = [await raw(at.server.port) for _ in range(30)]
         await asyncio.sleep(0.1)
         assert at.server.strangers <= 8
+        await until_closed(socks.pop(0), 1)  # the oldest
         await works(at)
         assert len([line for line in lines(caplog) if "too many connections" in line]) >= 22
+        for sock in socks:
+            sock.close()
+
+
+async def test_strangers_do_not_push_out_a_friend() -> None:
+    async with place(limits=TransportLimits(max_strangers=2)) as at:
+        mine = await connect(("127.0.0.1", at.server.port), SECRET, 5)
+        theirs = await at.accepted()
+        assert at.server.strangers == 0
+        socks = [await raw(at.server.port) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        mine.send({"n": 1})
+        assert await asyncio.wait_for(theirs.receive(), 5) == {"n": 1}
         for sock in socks:
             sock.close()
 
