@@ -31,10 +31,13 @@ RUN_TIMEOUT = 400.0
 class Series:
     """The runs of one call, one after the other."""
 
-    def __init__(self, directory: Path, out: Path, plans: list[RunPlan]) -> None:
+    def __init__(
+        self, directory: Path, out: Path, plans: list[RunPlan], *, keep_all_logs: bool = False
+    ) -> None:
         self._directory = directory
         self._out = out
         self._plans = plans
+        self._keep_all_logs = keep_all_logs
         self._stage_stack = AsyncExitStack()
         self._fleet_stack = AsyncExitStack()
         self._stage: Stage | None = None
@@ -67,7 +70,7 @@ class Series:
         except TimeoutError:
             result = run.result
             result.stuck = f"the run was not over after {RUN_TIMEOUT:.0f} s"
-        if not result.ok:
+        if not result.ok or self._keep_all_logs:
             self._keep_logs(fleet, stage, result)
         if result.stuck is not None:
             await self._close()  # nobody knows what is still on its way in there
@@ -157,7 +160,7 @@ async def chaos(arguments: argparse.Namespace) -> int:
     assert work is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     with tempfile.TemporaryDirectory(prefix="linker-chaos-", ignore_cleanup_errors=True) as scratch:
-        series = Series(Path(scratch), out, plans)
+        series = Series(Path(scratch), out, plans, keep_all_logs=arguments.logs)
         try:
             await series.go()
         finally:
@@ -173,6 +176,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
     parser.add_argument("--out", default="build/chaos")
     parser.add_argument("--stores", default=",".join(Store), help="kinds of stores to choose from")
+    parser.add_argument(
+        "--logs", action="store_true", help="keep the logs of runs in which nothing was wrong too"
+    )
     parser.add_argument("--plan", action="store_true", help="only print what the runs would do")
     return asyncio.run(chaos(parser.parse_args()))
 

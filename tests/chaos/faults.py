@@ -120,13 +120,13 @@ class Striker:
 
     async def _drain(self, member: Member, seconds: float) -> None:
         """Take a sidecar out of service and back into it, as before and after an upgrade."""
-        path = f"/v1/sidecars/{member.broker_id}"
+        path = f"/v1/sidecars/{member.broker_id}:drain"
         async with member.lock:
             try:
-                await self.fleet.call("POST", f"{path}:drain", timeout=20.0)
+                await self.fleet.call("POST", path, timeout=20.0)
                 await asyncio.sleep(seconds)
             finally:
-                await self.fleet.call("POST", f"{path}:undrain", timeout=20.0)
+                await self.fleet.call("POST", path, query={"undo": "true"}, timeout=20.0)
 
     async def _zookeeper(self, fault: FaultPlan) -> None:
         server = self.stage.zookeeper

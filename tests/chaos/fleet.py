@@ -137,9 +137,8 @@ class Member:
         while True:
             await asyncio.sleep(0.2)
             if self.wanted and not self.process.running:
-                self.exits.append(
-                    f"sidecar {self.broker_id} ended by itself with exit code {self.process.exit_code}"
-                )
+                code, last = self.process.exit_code, tail(self.process.log, 1)[:300]
+                self.exits.append(f"sidecar {self.broker_id} ended by itself with exit code {code}: {last}")
                 await asyncio.sleep(RESTART_PAUSE)
                 if self.wanted and not self.process.running:
                     self.process.launch()
