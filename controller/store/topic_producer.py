@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controller.store.base import StoreError
-from controller.store.topic_brokers import PASSING, Brokers
+from controller.store.topic_brokers import PASSING, RIGHTS, Brokers
 from controller.store.topic_records import Item, batches_of, build_batch
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
 
@@ -42,10 +42,11 @@ _FENCED: Final = frozenset({47, 49, 90})
 # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _COORDINATOR: Final = frozenset({14, 15, 16})
 _CONCURRENT_TRANSACTIONS: Final = 51
-# UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
+_UNKNOWN_SERVER_ERROR: Final = -1
+# UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
 # NETWORK_EXCEPTION, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR,
 # CONCURRENT_TRANSACTIONS: the same batch again, which the leader tells by its sequence number.
-_REPEAT_PRODUCE: Final = frozenset({3, 5, 6, 7, 13, 19, 20, 51, 56}) | _COORDINATOR
+_REPEAT_PRODUCE: Final = frozenset({-1, 3, 5, 6, 7, 13, 19, 20, 51, 56}) | _COORDINATOR
 # DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, UNKNOWN_PRODUCER_ID,
 # TRANSACTION_ABORTABLE: this transaction is lost, the next one under a new epoch need not be.
 _ABORTED: Final = frozenset({45, 46, 48, 59, 120})
@@ -234,15 +235,14 @@ class TransactionalProducer:
                 raise ProducerFenced(f"end_txn: {error_name(code)}")
             elif code in _ABORTED and not asked:
                 raise NotCommitted(f"end_txn: {error_name(code)}")
-            elif code in _COORDINATOR:
-                # Also said when the commit was written and the coordinator then moved, or its replicas were slow.
+            elif code in RIGHTS and not asked:
+                raise self._brokers.refused(code, "end_txn")
+            else:
+                # Perhaps it is written: NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE are also said after that, and
+                # UNKNOWN_SERVER_ERROR (seen when somebody fences us in the same moment) says nothing at all.
                 asked = True
                 self._brokers.forget_coordinator()
                 await attempts.pause(BrokerError(code, api="end_txn"), OutcomeUnknown)
-            elif asked:
-                raise OutcomeUnknown(f"end_txn: {error_name(code)} after a lost answer")
-            else:
-                raise self._brokers.refused(code, "end_txn")
 
     # --- helpers --------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class TransactionalProducer:
             raise NotCommitted(f"{api}: {error_name(code)}")
         if code in _COORDINATOR:
             self._brokers.forget_coordinator()
-        elif code != _CONCURRENT_TRANSACTIONS:
+        elif code not in (_CONCURRENT_TRANSACTIONS, _UNKNOWN_SERVER_ERROR):
             raise self._brokers.refused(code, api)
         await attempts.pause(BrokerError(code, api=api), NotCommitted)
 

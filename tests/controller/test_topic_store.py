@@ -93,6 +93,22 @@ async def test_one_lost_message_does_no_harm(
     assert await store.get("/a") == Versioned(2, 1)
 
 
+@pytest.mark.parametrize("code", [-1, 15, 16, 51])
+@pytest.mark.parametrize("api", ["init_producer_id", "add_partitions_to_txn", "end_txn"])
+@pytest.mark.parametrize("apply", [True, False], ids=["carried out", "not carried out"])
+async def test_a_coordinator_in_trouble(
+    cluster: FakeCluster, open_store: OpenStore, api: str, code: int, apply: bool
+) -> None:
+    """Also when it lies: NOT_COORDINATOR may follow a commit that was written."""
+    store = await open_store()
+    cluster.inject(api, error=code, apply=apply and code != 51)
+    epoch = await store.claim()
+    cluster.inject(api, error=code, apply=apply and code != 51)
+    await store.commit([Put("/a", 1, None)], controller_epoch=epoch)
+    await store.commit([Put("/a", 2, 0)], controller_epoch=epoch)
+    assert await (await open_store()).tree("/") == await store.tree("/")
+
+
 @pytest.mark.parametrize("committed", [True, False])
 async def test_an_unknown_outcome_is_settled(
     cluster: FakeCluster, open_store: OpenStore, committed: bool

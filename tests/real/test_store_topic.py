@@ -139,32 +139,41 @@ async def test_two_candidates_race(open_store: OpenStore) -> None:
     stores = [await open_store(), await open_store()]
     history: list[tuple[int, int]] = []
     claims: list[int] = []
+    unknown: set[int] = set()
     writes = iter(range(10_000))
 
     async def candidate(index: int) -> None:
         store = stores[index]
-        for _ in range(20):
+        while len(claims) < 20:
             try:
                 epoch = await store.claim()
-            except StoreError:
-                continue  # the other one was quicker, in the middle of ours
+            except StoreError:  # the other one was quicker, in the middle of ours
+                await asyncio.sleep(random.random() * 0.1)
+                continue
             claims.append(epoch)
             with contextlib.suppress(ControllerFenced):
                 for _ in range(3):
                     number = next(writes)
-                    await store.commit([Put(f"/w/{number}", epoch, None)], controller_epoch=epoch)
+                    try:
+                        await store.commit([Put(f"/w/{number}", epoch, None)], controller_epoch=epoch)
+                    except ControllerFenced:
+                        raise
+                    except StoreError:  # fenced, but perhaps after it was done
+                        unknown.add(number)
+                        break
                     history.append((number, epoch))
             await asyncio.sleep(random.random() * 0.05)
 
     await asyncio.gather(candidate(0), candidate(1))
-    assert len(set(claims)) == len(claims) >= 10
+    assert len(set(claims)) == len(claims) >= 20
     last = await open_store()
     written = {int(path.rpartition("/")[2]): node.value for path, node in (await last.tree("/w")).items()}
-    assert written == dict(history), "a refused commit is there, or an acknowledged one is not"
+    sure = {number: epoch for number, epoch in written.items() if number not in unknown}
+    assert sure == dict(history), "a refused commit is there, or an acknowledged one is not"
     # In the log's order epochs never go back: nobody wrote after a later claim.
     order = [epoch for _, epoch in await committed_order(last)]
     assert order == sorted(order)
-    assert len(set(order)) > 5
+    assert len(set(order)) > 2
 
 
 async def committed_order(store: TopicStore) -> list[tuple[str, int]]:
