@@ -4,11 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint format bench chaos clients clean
+.PHONY: help demo test test-fast lint format bench chaos clients sim sim-mutations clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,8 +42,19 @@ bench: $(STAMP)  ## throughput, CPU and memory beside Kafka's own follower; QUIC
 chaos: $(STAMP)  ## random faults on real clusters while mirrors are promoted; RUNS=n SEED=n
 	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) --out build/chaos
 
+fleet-figures: $(STAMP)  ## how long producers pause when sidecars die or drain, against the goals; on a quiet machine
+	rm -f build/fleet/figures.json
+	LINKER_FLEET_GOALS=1 $(BIN)/python -m pytest tests/real/test_fleet_figures.py -p no:randomly; \
+		code=$$?; $(BIN)/python -m tests.real.fleet_figures; exit $$code
+
 clients: $(STAMP)  ## every client library through link, move and promote; report in build/clients
 	$(BIN)/python -m tests.clients --out build/clients
+
+sim: $(STAMP)  ## a fleet in a simulated world, stories out of seeds; SEEDS=n, or SEED=n for one with its trace
+	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(MUTATE),--mutate $(MUTATE))
+
+sim-mutations: $(STAMP)  ## which rule, taken out, is missed by which story
+	$(BIN)/python -m tests.sim --mutations
 
 clean:  ## everything that was built here
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
