@@ -1,0 +1,90 @@
+"""`python -m tests.sim`: stories of many seeds; `--mutations`: which rule is missed first by which seed."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from tests.sim.mutations import MUTATIONS, mutated
+from tests.sim.story import Told, tell
+
+#: Seeds within which every mutation has to be noticed.
+MOST_SEEDS = 1500
+
+
+def tell_mutated(seed: int, mutation: str | None = None, ignore: str = "") -> Told:
+    with mutated(mutation):
+        return tell(seed, ignore=ignore)
+
+
+def first_caught(name: str, seeds: Iterable[int], ignore: str = "") -> Told | None:
+    """The first story in which the missing rule shows."""
+    return next((told for seed in seeds if (told := tell_mutated(seed, name, ignore)).broken), None)
+
+
+def _caught(name: str, most: int) -> tuple[str, Told | None, Told | None]:
+    return name, first_caught(name, range(most)), first_caught(name, range(most), "f")
+
+
+def _mutations(most: int, processes: int) -> int:
+    print(f"{'rule taken out':20} {'first seed':>10}  what fires (and without invariant f)")
+    missed = 0
+    with multiprocessing.Pool(processes) as pool:
+        for name, told, other in pool.imap(partial(_caught, most=most), MUTATIONS):
+            for which in (told, other):
+                text = "nobody noticed" if which is None or which.broken is None else which.broken.what
+                seed = "-" if which is None else str(which.seed)
+                print(f"{name if which is told else '':20} {seed:>10}  {text[:120]}", flush=True)
+            missed += told is None
+    return missed
+
+
+def _show(told: Told) -> None:
+    if told.broken is not None:
+        print("\n".join(told.broken.trace))
+        print(f"seed {told.seed}: {told.broken}")
+    else:
+        print(f"seed {told.seed}: well; {told}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="this one alone, with its trace if it breaks")
+    parser.add_argument("--mutate", choices=MUTATIONS, help="without this rule")
+    parser.add_argument("--ignore", default="", help="letters of invariants that are not judged")
+    parser.add_argument("--mutations", action="store_true", help="the table of all rules")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    if options.mutations:
+        return _mutations(MOST_SEEDS, options.processes)
+    run = partial(tell_mutated, mutation=options.mutate, ignore=options.ignore)
+    if options.seed is not None:
+        told = run(options.seed)
+        _show(told)
+        return told.broken is not None
+    begun, handed_over, acks, events = time.monotonic(), 0, 0, 0
+    with multiprocessing.Pool(options.processes) as pool:
+        seeds = range(options.first, options.first + options.seeds)
+        for told in pool.imap(run, seeds, chunksize=4):
+            handed_over, acks, events = handed_over + told.handed_over, acks + told.acks, events + told.events
+            if told.broken is not None:
+                pool.terminate()
+                _show(told)
+                print(f"again: python -m tests.sim --seed {told.seed}")
+                return 1
+    took = time.monotonic() - begun
+    print(
+        f"{options.seeds} stories in {took:.0f} s: {events} events, {acks} acknowledged writes, "
+        f"{handed_over} partitions handed over, every invariant held"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Rules taken out of the product, one at a time: the simulation has to miss each of them.
+
+Only here, and only by replacing what the classes have; the product knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller import paths
+from controller.fleet import head as head_module
+from controller.fleet import messages as m
+from controller.fleet.head import Head
+from controller.fleet.lease import Holder, Lease, LeaseTable
+from controller.fleet.member import Member
+from controller.fleet.shared import SharedController
+from controller.promote_checks import Checks
+from controller.store.base import ControllerFenced, Delete, Operation, Put
+from tests.controller.memory_store import MemoryStore
+from tests.sim.sidecar import ProcessLease
+from wire.types import TopicPartition
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    what: str
+    patches: Callable[[], list[Patch]]
+
+
+def _lease_check_off() -> list[Patch]:
+    return [
+        (ProcessLease, "valid", lambda self: True),
+        (ProcessLease, "covers", lambda self, term: True),
+    ]
+
+
+def _covers_ignores_the_term() -> list[Patch]:
+    return [(Lease, "covers", lambda self, term, now: self.valid(now))]
+
+
+def _fence_not_waited_for() -> list[Patch]:
+    original = Head._command
+
+    def command(self: Head, what: str, *args: Any, **kwargs: Any) -> Any:
+        pending = original(self, what, *args, **kwargs)
+        if what == "fence":
+            pending.waiting.clear()
+        return pending
+
+    return [(Head, "_command", command)]
+
+
+def _expiry_not_waited_for() -> list[Patch]:
+    """Whoever is connected is waited for; whoever is not counts as harmless at once."""
+
+    def may_hold(self: LeaseTable, now: float) -> list[Holder]:
+        return []
+
+    original = Head._command
+
+    def command(self: Head, what: str, *args: Any, **kwargs: Any) -> Any:
+        pending = original(self, what, *args, **kwargs)
+        pending.waiting &= {member.holder for member in self.members.values()}
+        return pending
+
+    async def fence(self: Head, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        holders = {member.holder for member in self.members.values()}
+        pending = self._command("fence", link, tps, timeout, holders, everybody=True)
+        deadline = self._clock() + timeout
+        try:
+            while pending.waiting:
+                pending.waiting &= {member.holder for member in self.members.values()}
+                if not pending.waiting:
+                    return
+                if self._clock() >= deadline:
+                    raise head_module.FleetIncomplete("not everybody who is connected")
+                await self._wait(pending, 0.1)
+        finally:
+            self._pending.pop(pending.message.id, None)
+
+    return [(LeaseTable, "may_hold", may_hold), (Head, "_command", command), (Head, "fence", fence)]
+
+
+async def _commit(
+    self: MemoryStore, operations: Sequence[Operation], epoch: int, *, versions: bool, fencing: bool
+) -> None:
+    """MemoryStore.commit, with two of its checks optional."""
+    current = int(self.nodes.get(paths.CONTROLLER_EPOCH, ("0", 0))[0])
+    if fencing and epoch < current:
+        raise ControllerFenced(epoch, current)
+    if versions:
+        await _ORIGINAL_COMMIT(self, operations, controller_epoch=max(epoch, current))
+        return
+    changed: list[Operation] = []
+    for operation in operations:
+        node = self.nodes.get(operation.path)
+        found = None if node is None else node[1]
+        if isinstance(operation, Put):
+            changed.append(Put(operation.path, operation.value, found))
+        elif found is not None:
+            changed.append(Delete(operation.path, found))
+    await _ORIGINAL_COMMIT(self, changed, controller_epoch=max(epoch, current))
+
+
+_ORIGINAL_COMMIT = MemoryStore.commit
+
+
+def _versions_off() -> list[Patch]:
+    async def commit(self: MemoryStore, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        await _commit(self, operations, controller_epoch, versions=False, fencing=True)
+
+    return [(MemoryStore, "commit", commit)]
+
+
+def _epochs_off() -> list[Patch]:
+    async def commit(self: MemoryStore, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        await _commit(self, operations, controller_epoch, versions=True, fencing=False)
+
+    return [(MemoryStore, "commit", commit)]
+
+
+class _NoProof:
+    """A store whose proofs prove nothing."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
+        if operations:
+            await self._store.commit(operations, controller_epoch=controller_epoch)
+
+
+def _proof_skipped() -> list[Patch]:
+    original = Head.__init__
+
+    def init(self: Head, controller: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, controller, _NoProof(store), *args, **kwargs)  # type: ignore[arg-type]
+
+    return [(Head, "__init__", init)]
+
+
+def _inherit_skipped() -> list[Patch]:
+    return [(LeaseTable, "inherit", lambda self, holders, claimed_at: None)]
+
+
+def _no_recheck() -> list[Patch]:
+    """What the source's end was behind the fence is believed, whatever later readings say."""
+
+    async def source_rests(self: Checks, tps: Collection[TopicPartition]) -> bool:
+        ends = await self._read_ends(tps, 1.0)
+        self._baseline = {**ends, **self._baseline}
+        return True
+
+    return [(Checks, "_source_rests", source_rests)]
+
+
+def _fences_after_renewal() -> list[Patch]:
+    """The welcome's image, and the fences in it, come into force only after the first renewal was answered."""
+    waiting: dict[int, m.Welcome] = {}
+    welcomed, renewed, apply = SharedController.welcomed, Member._renewed, SharedController.apply
+
+    def later(self: SharedController, welcome: m.Welcome) -> None:
+        if self.loaded:
+            waiting[id(self)] = welcome
+        else:
+            welcomed(self, welcome)
+
+    def first(self: Member, answer: m.Renewed, duration: float) -> None:
+        renewed(self, answer, duration)
+        welcome = waiting.pop(id(self._shared), None)
+        if welcome is not None:
+            welcomed(self._shared, welcome)
+
+    def applied(self: SharedController, delta: m.Delta) -> None:
+        welcome = waiting.pop(id(self), None)
+        if welcome is not None:
+            welcomed(self, welcome)
+        apply(self, delta)
+
+    return [
+        (SharedController, "welcomed", later),
+        (Member, "_renewed", first),
+        (SharedController, "apply", applied),
+    ]
+
+
+def _given_up_is_renewed() -> list[Patch]:
+    """A lease that was given back comes back with an answer that was on its way."""
+
+    def given_up(self: Lease) -> None:
+        self._until = float("-inf")
+
+    return [(Lease, "given_up", given_up)]
+
+
+def _lease_from_the_answer() -> list[Patch]:
+    """The member counts its lease from when the answer came, not from when it asked."""
+    original = Lease.renewed
+
+    def renewed(self: Lease, sent_at: float, now: float, duration: float) -> None:
+        original(self, now, now, duration)
+
+    return [(Lease, "renewed", renewed)]
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    mutation.name: mutation
+    for mutation in (
+        Mutation("lease-check-off", "the router never looks at its lease", _lease_check_off),
+        Mutation("term-ignored", "covers() takes a healed lapse for none", _covers_ignores_the_term),
+        Mutation("fence-unanswered", "the fence does not wait for acknowledgements", _fence_not_waited_for),
+        Mutation("expiry-ignored", "who is not connected counts as harmless", _expiry_not_waited_for),
+        Mutation("versions-off", "the store writes whatever version a node has", _versions_off),
+        Mutation("epochs-off", "a fenced controller may write", _epochs_off),
+        Mutation("proof-skipped", "renewals are answered without asking the store", _proof_skipped),
+        Mutation("inherit-skipped", "a new head forgets the leases of the old one", _inherit_skipped),
+        Mutation(
+            "no-recheck", "that the source's end has moved behind the fence is not looked at", _no_recheck
+        ),
+        Mutation("fences-late", "a welcome's fences come after the first renewal", _fences_after_renewal),
+        Mutation("bye-renewed", "a lease that was given back is renewed", _given_up_is_renewed),
+        Mutation("lease-from-answer", "the lease runs from the answer", _lease_from_the_answer),
+    )
+}
+
+
+@contextlib.contextmanager
+def mutated(name: str | None) -> Iterator[None]:
+    """The product without one of its rules; None: as it is."""
+    if name is None:
+        yield
+        return
+    patches = MUTATIONS[name].patches()
+    before = [(where, what, where.__dict__[what]) for where, what, _ in patches]
+    for where, what, instead in patches:
+        setattr(where, what, instead)
+    try:
+        yield
+    finally:
+        for where, what, instead in before:
+            setattr(where, what, instead)

@@ -1,0 +1,192 @@
+"""One process's router: the real lanes, fences and lease gate, with simulated clients and source around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from router.fence import FenceTable
+from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
+from router.lanes import Answer, Batch, Lane
+from router.lease_gate import ACKNOWLEDGES, LeaseGate, Told
+from wire.errors import LinkerError
+from wire.produce import ProduceResult
+from wire.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.sidecar import Sidecar
+
+DEADLINE = 6.0  # longer than a lease, as clients' timeouts are
+_SETTLE_GRACE = 0.5
+
+
+class Job:
+    """One record of one client."""
+
+    def __init__(self, client: str, tp: TopicPartition, record: str, reply: Callable[[int], None]) -> None:
+        self.client = client
+        self.tp = tp
+        self.record = record
+        self.reply = reply
+        self.told: int | None = None
+        self.term = -1
+        self.arrived = 0.0
+
+
+class SimRouter:
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+        self._process = sidecar.process
+        self.fences: FenceTable[Job] = FenceTable(sidecar.world.loop.time, _SETTLE_GRACE)
+        self.gate: LeaseGate[Job] = LeaseGate(sidecar.lease, self.fences)
+        self._lanes: dict[tuple[str, TopicPartition], Lane[Job]] = {}
+        self._routes: dict[str, object] = {}
+        self._lost: dict[int, Callable[[], None]] = {}  # by identity of the batch in flight
+        self._waiters: set[asyncio.Event] = set()
+
+    # Clients.
+
+    def produce(
+        self, client: str, tp: TopicPartition, record: str, idempotent: bool, reply: Callable[[int], None]
+    ) -> None:
+        if not self._sidecar.leads(tp):
+            reply(NOT_LEADER_OR_FOLLOWER)
+            return
+        if not self._sidecar.lease.valid():
+            reply(NOT_ENOUGH_REPLICAS)
+            return
+        lane = self._lanes.get((client, tp))
+        if lane is None:
+            lane = self._lanes[client, tp] = self.fences.open_lane(tp)
+        job = Job(client, tp, record, reply)
+        producer = hash_of(client) if idempotent else -1
+        batch = Batch(job, 0, memoryview(b""), producer, 0, 0)
+        lane.offer(batch)
+        self._process.later(DEADLINE, self._expire, lane, batch)
+        self._pump(lane)
+
+    def _expire(self, lane: Lane[Job], batch: Batch[Job]) -> None:
+        if batch.deferred is not None and not batch.closed:
+            self._conclude([(batch, self.gate.give_up(batch))])
+        else:
+            self._deliver(lane.expire(batch))
+
+    # Sending.
+
+    def _pump(self, lane: Lane[Job]) -> None:
+        while lane.needs_route:
+            if not self._sidecar.leads(lane.tp):
+                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+                return
+            if not self.gate.may_send(lane.tp):
+                self._deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
+                return
+            if lane.stale or lane.state is LaneState.WAITING:
+                lane.wake()
+            client = next(key[0] for key, known in self._lanes.items() if known is lane)
+            route = self._routes.setdefault(client, object())
+            batch = lane.take(route)
+            if batch is None:
+                return
+            self._send(lane, batch)
+
+    def _send(self, lane: Lane[Job], batch: Batch[Job]) -> None:
+        world, term = self._sidecar.world, self._sidecar.lease.term
+        batch.job.term = self._sidecar.watched.count
+
+        def answered(good: bool) -> None:
+            self._lost.pop(id(batch), None)
+            if good:
+                self._replied(lane, batch, term)
+            else:
+                self._deliver(lane.lost(batch))
+                self._moved(lane)
+
+        self._lost[id(batch)] = world.source.write(self._process, lane.tp, batch.job.record, answered)
+
+    def connections_lost(self) -> None:
+        """Of all clients at once: the source's broker went away."""
+        self._routes.clear()
+        for lost in list(self._lost.values()):
+            lost()
+
+    def _replied(self, lane: Lane[Job], batch: Batch[Job], term: int) -> None:
+        lease = self._sidecar.lease
+        covered = lease.covers(term)
+        batch.job.arrived = self._process.clock()
+        self._deliver(self.gate.answered(lane, batch, ProduceResult(lane.tp.partition, 0), covered=covered))
+        self._moved(lane)
+
+    def _moved(self, lane: Lane[Job]) -> None:
+        self._pump(lane)
+        for waiter in self._waiters:
+            waiter.set()
+
+    def _deliver(self, answers: Iterable[Answer[Job]]) -> None:
+        for batch, code in answers:
+            job = batch.job
+            if job.told is None:
+                job.told = code
+                if code in ACKNOWLEDGES:
+                    self._sidecar.world.acknowledged(self._sidecar, job.tp, job.record, job.term, job.arrived)
+                job.reply(code)
+
+    def _conclude(self, told: Sequence[Told[Job]]) -> None:
+        for batch, answers in told:
+            self._deliver(answers)
+            if batch.lane is not None:
+                self._moved(batch.lane)
+
+    # What the fleet does (router.dispatch.Router).
+
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        wanted = list(tps)
+        self.fences.fence(wanted)
+        self._conclude(self.gate.closed(wanted))
+        for tp in wanted:
+            for lane in self._of(tp):
+                self._pump(lane)
+
+    def _of(self, tp: TopicPartition) -> list[Lane[Job]]:
+        return [lane for (_, other), lane in self._lanes.items() if other == tp]
+
+    async def fence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        wanted = list(tps)
+        self.hold(wanted)
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            async with asyncio.timeout(timeout):
+                while self.fences.pending(wanted):
+                    changed.clear()
+                    try:
+                        async with asyncio.timeout(0.1):
+                            await changed.wait()
+                    except TimeoutError:
+                        continue
+        except TimeoutError:
+            raise LinkerError(f"not drained: {self.fences.pending(wanted)}") from None
+        finally:
+            self._waiters.discard(changed)
+
+    def unfence(self, tps: Iterable[TopicPartition]) -> None:
+        wanted = list(tps)
+        lanes = self.fences.unfence(wanted)
+        self.gate.opened(wanted)
+        for lane in [lane for tp in wanted for lane in self._of(tp) if lane in lanes]:
+            lane.wake()
+            self._pump(lane)
+
+    def handed_over(self, tps: Iterable[TopicPartition]) -> None:
+        wanted = list(tps)
+        answers = self.fences.hand_over(wanted)
+        self._deliver(sorted(answers, key=lambda answer: answer[0].job.record))
+        self._conclude(self.gate.closed(wanted))
+
+    def lease_renewed(self) -> None:
+        self._conclude(self.gate.renewed())
+
+
+def hash_of(name: str) -> int:
+    return sum(map(ord, name))
