@@ -95,6 +95,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "cluster_id": entity.cluster_id,
                 "session": entity.session,
                 "draining": entity.draining,
+                "leaving": entity.leaving,
             }
 
 
@@ -151,6 +152,7 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                     cluster_id=_str(fields, "cluster_id"),
                     session=_str(fields, "session"),
                     draining=_typed(fields, "draining", bool),
+                    leaving=_typed(fields, "leaving", bool),
                 )
             case _:
                 return None

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from controller import decisions
 from controller.decisions import Leadership
+from controller.errors import NotFound
 from controller.image import ControllerImage
 from controller.phases import FENCED_AT_START, Phase
 from controller.state import (
@@ -277,6 +278,29 @@ class LinkController(ABC):
                 None,
             )
         )
+
+    async def mark_sidecar(
+        self,
+        broker_id: int,
+        *,
+        draining: bool | None = None,
+        leaving: bool | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """What an operator wants of a sidecar; None leaves it as it is. NotFound if it is none of the fleet."""
+
+        def decide(image: ControllerImage) -> tuple[list[Record], None]:
+            known = image.identities.get(broker_id)
+            if known is None:
+                raise NotFound(f"sidecar {broker_id} does not exist")
+            wanted = replace(
+                known,
+                draining=known.draining if draining is None else draining,
+                leaving=known.leaving if leaving is None else leaving,
+            )
+            return ([] if wanted == known else [wanted]), None
+
+        await self.decide(decide, dry_run)
 
     async def remove_sidecar(self, broker_id: int) -> None:
         """It has left for good: nothing waits for it any more."""

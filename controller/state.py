@@ -132,7 +132,9 @@ class SidecarIdentity:
     cluster_id: str = ""  # of the target this identity belongs to
     # The process that was given a lease last: the next link controller has to wait for it, or for its lease to end.
     session: str = ""
-    draining: bool = False  # it leads nothing until its process is a new one
+    # What an operator wants of this process; a new process begins without.
+    draining: bool = False  # it leads nothing
+    leaving: bool = False  # it gives up everything, and is forgotten when it has
 
 
 # Records: what a decision emits and replay applies. An entity as a record means "this is its value now".

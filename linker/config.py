@@ -36,6 +36,7 @@ from linker.properties import (
 )
 from linker.secrets import SecretError, redact_properties, resolve, resolve_properties
 from wire.errors import LinkerError
+from wire.types import format_address
 
 MAX_CONFIG_BYTES = 1 << 20
 MIN_MEMORY_BYTES = 16 << 20
@@ -92,6 +93,12 @@ class SidecarConfig(Section):
     admin_token: SecretStr | None = Field(
         default=None, alias="admin.token", description="Bearer token that the admin API asks for."
     )
+    admin_advertised: str | None = Field(
+        default=None,
+        alias="admin.advertised",
+        description="host:port at which the other sidecars of a fleet reach the admin API, to pass requests on to the "
+        "link controller; default: admin.listen.",
+    )
     memory_bytes: int = Field(
         default=128 << 20,
         alias="memory.bytes",
@@ -147,6 +154,7 @@ class SidecarConfig(Section):
         if bound is None:
             for key, value in (
                 ("control.advertised", self.control_advertised),
+                ("admin.advertised", self.admin_advertised),
                 ("control.secret", self.control_secret),
             ):
                 if value is not None:
@@ -166,9 +174,30 @@ class SidecarConfig(Section):
                 )
         elif len(self.control_secret.get_secret_value()) < 16:
             raise ValueError("control.secret is shorter than 16 characters")
+        self._check_admin_in_fleet(advertised or bound)
+
+    def _check_admin_in_fleet(self, control: tuple[str, int]) -> None:
+        """Any sidecar passes requests on to the link controller's admin API, so the others have to reach it."""
+        key = "admin.listen" if self.admin_advertised is None else "admin.advertised"
+        host, port = self.admin_advertised_address()
+        if host in WILDCARD_HOSTS or port == 0:
+            raise ValueError(
+                f"{key}: other sidecars cannot connect to {format_address(host, port)}: give admin.advertised"
+            )
+        if _loopback(host) and not _loopback(control[0]):
+            raise ValueError(
+                f"{key}: {host} is a loopback address, but the other sidecars (control.listener is {control[0]}) pass "
+                "requests on to it: give admin.listen, or admin.advertised, an address that they reach"
+            )
 
     def admin_address(self) -> tuple[str, int]:
         return parse_address(self.admin_listen, key="admin.listen")
+
+    def admin_advertised_address(self) -> tuple[str, int]:
+        """What the other sidecars are told."""
+        if self.admin_advertised is None:
+            return self.admin_address()
+        return parse_address(self.admin_advertised, key="admin.advertised")
 
     def control_address(self) -> tuple[str, int] | None:
         """Where to listen for the fleet; port 0 means any. None without a fleet."""

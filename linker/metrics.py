@@ -70,9 +70,23 @@ class LinkSample:
     served_records: int | None = None
     forwarded_produces: int = 0
     forwarded_bytes: int = 0
+    waited_answers: int = 0
     forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
     forward_latency: LatencyHistogram | None = None
     window_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetSample:
+    """What a sidecar of a fleet counts; the second half only while it is the link controller."""
+
+    lease_seconds: float  # left; 0 when it is over
+    lease_lapses: int
+    sidecars: int | None = None
+    sidecars_alive: int | None = None
+    moves: int | None = None
+    fenced_dead: int | None = None
+    moving_partitions: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +99,12 @@ class Snapshot:
     window_limit_bytes: int | None = None
     client_connections: int | None = None
     protocol_errors: int = 0
+    is_controller: bool | None = None
+    leading_partitions: int | None = None
+    unknown_answers: int | None = None
+    store_commits: LatencyHistogram | None = None
+    store_failures: int | None = None
+    fleet: FleetSample | None = None
     promotes_running: int = 0
     #: (link, phase) -> seconds the last promote of that link spent in it
     promote_phase_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -105,6 +125,38 @@ CATALOGUE: dict[str, Entry] = {
     "linker_build_info": Entry("gauge", "Always 1; the version is in the label.", ("version",)),
     "linker_heartbeat_age_seconds": Entry("gauge", "Since the target's controller last took a heartbeat."),
     "linker_controller_epoch": Entry("gauge", "Epoch of the link controller."),
+    "linker_is_controller": Entry("gauge", "1 if this sidecar is the link controller."),
+    "linker_leading_partitions": Entry("gauge", "Partitions of the target that this sidecar leads."),
+    "linker_lease_seconds": Entry(
+        "gauge", "What is left of this sidecar's lease; without one it acknowledges nothing. Only in a fleet."
+    ),
+    "linker_lease_lapses": Entry(
+        "counter", "How often this sidecar's lease ended unrenewed. Only in a fleet."
+    ),
+    "linker_lease_waits": Entry(
+        "counter",
+        "Forwarded produces that the source had taken and whose answers waited for the lease.",
+        ("link",),
+    ),
+    "linker_unknown_answers": Entry(
+        "counter", "Writes that the source had taken, but that clients were told to be of unknown outcome."
+    ),
+    "linker_sidecars": Entry("gauge", "Sidecars of the fleet. Only on the link controller."),
+    "linker_sidecars_alive": Entry(
+        "gauge", "Sidecars that the link controller hears of. Only on the link controller."
+    ),
+    "linker_moving_partitions": Entry(
+        "gauge", "Partitions that get another leader or link broker just now. Only on the link controller."
+    ),
+    "linker_leader_moves": Entry("counter", "Planned changes of leader. Only on the link controller."),
+    "linker_fenced_dead": Entry(
+        "counter", "Brokers of dead sidecars that were fenced. Only on the link controller."
+    ),
+    "linker_store_commit_seconds": Entry(
+        "histogram",
+        "Commits to the state store, proofs of leases included. Only the link controller commits.",
+    ),
+    "linker_store_commit_failures": Entry("counter", "Commits that failed or were not answered in time."),
     "linker_window_limit_bytes": Entry("gauge", "Budget of all read-ahead windows."),
     "linker_client_connections": Entry("gauge", "Open connections of clients and followers."),
     "linker_protocol_errors": Entry(
@@ -197,6 +249,19 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_build_info", 1, now.version)
     page.add("linker_heartbeat_age_seconds", now.heartbeat_age_seconds)
     page.add("linker_controller_epoch", now.controller_epoch)
+    page.add("linker_is_controller", None if now.is_controller is None else int(now.is_controller))
+    page.add("linker_leading_partitions", now.leading_partitions)
+    page.add("linker_unknown_answers", now.unknown_answers)
+    page.histogram("linker_store_commit_seconds", now.store_commits)
+    page.add("linker_store_commit_failures", now.store_failures)
+    if now.fleet is not None:
+        page.add("linker_lease_seconds", now.fleet.lease_seconds)
+        page.add("linker_lease_lapses", now.fleet.lease_lapses)
+        page.add("linker_sidecars", now.fleet.sidecars)
+        page.add("linker_sidecars_alive", now.fleet.sidecars_alive)
+        page.add("linker_moving_partitions", now.fleet.moving_partitions)
+        page.add("linker_leader_moves", now.fleet.moves)
+        page.add("linker_fenced_dead", now.fleet.fenced_dead)
     page.add("linker_window_limit_bytes", now.window_limit_bytes)
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
@@ -212,6 +277,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_served_records", link.served_records, link.link)
         page.add("linker_forwarded_produces", link.forwarded_produces, link.link)
         page.add("linker_forwarded_bytes", link.forwarded_bytes, link.link)
+        page.add("linker_lease_waits", link.waited_answers, link.link)
         for error, count in link.forward_errors.items():
             page.add("linker_forward_errors", count, link.link, error)
         page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)

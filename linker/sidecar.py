@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import uvloop
 from controller.fleet.balancer import Balancer
 from controller.fleet.balancer_ports import BalancerSettings
 from controller.fleet.head import Head
+from controller.fleet.messages import SidecarReport
 from controller.fleet.shared import SharedController
 from controller.state import Link, Record
 from fetcher.budget import MemoryBudget
@@ -27,11 +29,13 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.config import Config
+from linker.fleet.departures import Departures, Leaving
 from linker.fleet.fleet import Fleet
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
 from linker.links.runtime import LinkRuntime
+from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.registration import hosted_partitions
@@ -120,6 +124,7 @@ class Sidecar:
                     await self._start(stack)
                     if on_ready is not None:
                         on_ready()
+                    tasks.append(group.create_task(self._leave_when_told(), name="leaving"))
                     await self._left.wait()
                     for task in [*self._tasks.values(), *tasks]:
                         task.cancel()
@@ -202,6 +207,7 @@ class Sidecar:
         self.controller.listeners.add(fences.on_records)
         self._ports.target, self._ports.router = self.target, self.router
         self._ports.links, self._ports.link_brokers = self.links, self.link_brokers
+        self.fleet.member.about = self._about
         stack.callback(self.target.metadata.subscribe(self._on_target_change))
         self.controller.listeners.add(self._follow_links)
         self._follow_links(())
@@ -254,16 +260,20 @@ class Sidecar:
     async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
         # Late, because the framework is heavy to load and the brokers are not to wait for it.
         from linker.admin.api import create_app
+        from linker.admin.forward import Forwarder
         from linker.admin.server import AdminServer
         from linker.metrics import Metrics
         from linker.service import SidecarService
 
         token = self.config.sidecar.admin_token
+        forwarder = Forwarder(self.target.broker_id, self.fleet.route)
+        stack.push_async_callback(forwarder.close)
         app = create_app(
             SidecarService(self),
             Metrics(lambda: take_snapshot(self)),
             version=self.version,
             token=None if token is None else token.get_secret_value(),
+            forwarder=forwarder,
         )
         host, port = self.config.sidecar.admin_address()
         server = AdminServer(app, host, port)
@@ -294,13 +304,20 @@ class Sidecar:
         """This sidecar is the link controller: what only that one does runs from here to there."""
         for runtime in self.links.values():
             runtime.begin_reign()
-        balancing = None if self.fleet.alone else asyncio.create_task(self._balance(head), name="balancer")
+        deciding = (
+            []
+            if self.fleet.alone
+            else [
+                asyncio.create_task(self._balance(head), name="balancer"),
+                asyncio.create_task(self._see_off(head), name="departures"),
+            ]
+        )
         try:
             yield
         finally:
-            if balancing is not None:
-                balancing.cancel()
-                await asyncio.gather(balancing, return_exceptions=True)
+            for task in deciding:
+                task.cancel()
+            await asyncio.gather(*deciding, return_exceptions=True)
             await asyncio.gather(*(runtime.end_reign() for runtime in self.links.values()))
 
     async def _balance(self, head: Head) -> None:
@@ -318,6 +335,42 @@ class Sidecar:
         finally:
             self.balancer = None
             ports.close()
+
+    async def _see_off(self, head: Head) -> None:
+        """Those that leave the fleet."""
+        await self._registered.wait()
+        departures = Departures(head, self.target, self.fleet.runner.resign)
+        while True:
+            try:
+                await departures.run()
+            except Exception:
+                log.exception("seeing sidecars off hit a bug and begins again")
+            await asyncio.sleep(_BALANCER_RESTART)
+
+    async def _leave_when_told(self) -> None:
+        """In a fleet the state says that a sidecar is to leave."""
+        if self.fleet.alone:
+            return
+        leaving = Leaving(
+            self.target,
+            self.fleet.session,
+            lambda: self.controller.image,
+            self._head,
+            self.controller.remove_sidecar,
+        )
+        self.fleet.runner.stand_aside = lambda: leaving.asked
+        await leaving.run()
+        log.info("this sidecar has left the fleet")
+        self._left.set()
+
+    def _about(self) -> SidecarReport:
+        """What the link controller is told with every report, for people."""
+        age = time.monotonic() - self.target.registration.last_heartbeat
+        return SidecarReport(
+            not_ready=self.not_ready(),
+            heartbeat_age=None if age == float("inf") else age,
+            links=[own_traffic(runtime) for runtime in self.links.values()],
+        )
 
     async def settle_moves(self) -> None:
         """Before a promote: a change of leader that is under way comes to its end."""

@@ -9,7 +9,8 @@ from controller.phases import ENDED
 from linker.admin.models import MirrorState
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
-from linker.metrics import LinkSample, PartitionSample, Snapshot
+from linker.links.traffic import own_traffic
+from linker.metrics import FleetSample, LinkSample, PartitionSample, Snapshot
 from wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
         version=sidecar.version,
         heartbeat_age_seconds=None if age == float("inf") else age,
         controller_epoch=sidecar.controller.controller_epoch,
+        is_controller=sidecar.controller.is_head,
+        leading_partitions=sum(
+            partition.leader == sidecar.target.broker_id
+            for topic in sidecar.target.image.topics_by_id.values()
+            for partition in topic.partitions.values()
+        ),
+        unknown_answers=sidecar.router.unknown_answers,
+        store_commits=sidecar.fleet.store.latency,
+        store_failures=sidecar.fleet.store.failures,
+        fleet=_fleet(sidecar),
         window_limit_bytes=sidecar.budget.limit,
         client_connections=sum(len(listener.connections) for listener in sidecar.listeners),
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
@@ -38,8 +49,25 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
     )
 
 
+def _fleet(sidecar: Sidecar) -> FleetSample | None:
+    fleet = sidecar.fleet
+    if fleet.alone:
+        return None
+    now, lease = fleet.clock(), fleet.member.lease
+    sample = FleetSample(lease_seconds=max(0.0, lease.until - now), lease_lapses=lease.lapses(now))
+    head = fleet.head
+    if head is not None:
+        sample.sidecars = len(sidecar.controller.image.identities.keys() | head.members.keys())
+        sample.sidecars_alive = len(head.alive() & head.members.keys())
+        if sidecar.balancer is not None:
+            sample.moves = sidecar.balancer.moves_done
+            sample.fenced_dead = sidecar.balancer.fenced_dead
+            sample.moving_partitions = len(sidecar.balancer.moving)
+    return sample
+
+
 def _link(runtime: LinkRuntime) -> LinkSample:
-    traffic = view.traffic(runtime)
+    traffic = own_traffic(runtime)
     return LinkSample(
         link=runtime.name,
         source_available=runtime.source_available,
@@ -48,6 +76,7 @@ def _link(runtime: LinkRuntime) -> LinkSample:
         served_bytes=traffic.served_bytes,
         forwarded_produces=traffic.forwarded_produces,
         forwarded_bytes=traffic.forwarded_bytes,
+        waited_answers=runtime.router.stats.produce_deferred,
         forward_errors={
             error_name(code): count for code, count in runtime.router.stats.produce_errors.items()
         },

@@ -156,6 +156,11 @@ class Router:
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.handed_over(tps)
 
+    @property
+    def unknown_answers(self) -> int:
+        """Successes of the source that clients were told to be unknown, for want of a lease or under a fence."""
+        return self.hub.gate.unknown
+
     def lease_renewed(self) -> None:
         """Call after each answered renewal of the sidecar's lease, when everything that the link controller sent
         before it is applied (its fences above all): answers that waited for the proof leave.

@@ -55,6 +55,8 @@ class LeaseGate(Generic[JobT]):
     def __init__(self, lease: LeasePort, fences: FenceTable[JobT]) -> None:
         self.lease = lease
         self._fences = fences
+        #: Successes of the source that clients were told to be unknown.
+        self.unknown = 0
         self._deferred: dict[Batch[JobT], None] = {}  # in the order of arrival
         self._closed_in: dict[TopicPartition, int] = {}  # the lease's term when the partition was closed
 
@@ -129,8 +131,8 @@ class LeaseGate(Generic[JobT]):
     def _forget(self, batch: Batch[JobT]) -> None:
         del self._deferred[batch]
 
-    @staticmethod
-    def _unknown(lane: Lane[JobT], batch: Batch[JobT], result: ProduceResult) -> Sequence[Answer[JobT]]:
+    def _unknown(self, lane: Lane[JobT], batch: Batch[JobT], result: ProduceResult) -> Sequence[Answer[JobT]]:
+        self.unknown += 1
         answers = lane.expire(batch)  # REQUEST_TIMED_OUT, and nothing behind it overtakes the client's retry
         lane.answered(batch, result.error)
         return answers

@@ -61,6 +61,9 @@ class Balancer:
         self.moving: dict[TopicPartition, str] = {}
         #: What could not be done in the last round, by what it was.
         self.trouble: dict[str, str] = {}
+        #: Changes of leader that were made, and brokers of dead sidecars that were fenced, since it began.
+        self.moves_done = 0
+        self.fenced_dead = 0
         self._told: dict[str, str] = {}
         self._held: dict[int, set[TopicPartition]] = {}  # by the sidecar that was asked to hold them
         self._turn = asyncio.Lock()
@@ -108,6 +111,29 @@ class Balancer:
         views = self._views()
         waiting = tuple(tp for tp in led if not able.intersection(views[tp][0].isr))
         return DrainProgress(broker_id, len(led), waiting)
+
+    def why_led(self, broker_id: int) -> dict[TopicPartition, str | None]:
+        """What a sidecar leads, each with what keeps it there while it drains; None: it goes with one of the next
+        rounds."""
+        able = {s.id for s in self._sidecars() if s.alive and not s.draining and not s.leaving}
+        reasons: dict[TopicPartition, str | None] = {}
+        for tp, (view, mirrored) in self._views().items():
+            if view.leader != broker_id:
+                continue
+            others = sorted(set(view.isr) - {broker_id})
+            if not mirrored.movable:
+                reasons[tp] = "a promote, or its bring-up, owns it"
+            elif not copies_asked_for(view, mirrored.targets):
+                reasons[tp] = "its copies at the target have not been asked for yet"
+            elif not able.intersection(view.isr):
+                reasons[tp] = (
+                    "no other sidecar is in its ISR"
+                    if not others
+                    else f"of its ISR, {', '.join(map(str, others))} cannot lead now (away, fenced or draining)"
+                )
+            else:
+                reasons[tp] = None
+        return reasons
 
     # --- one round ------------------------------------------------------------------------------------------
 
@@ -186,6 +212,7 @@ class Balancer:
                     broker_id, brokers[broker_id].epoch, timeout=self._settings.call_timeout
                 )
                 fenced = True
+                self.fenced_dead += 1
             except (LinkerError, TimeoutError) as error:
                 self._note(f"fencing broker {broker_id}", error)
         if fenced:
@@ -248,6 +275,8 @@ class Balancer:
                 if not await self._carry_out(self._leader_steps(origin, wanted)):
                     break
                 moved = True
+            views = self._views()
+            self.moves_done += sum(tp in views and views[tp][0].leader not in (origin, -1) for tp in tps)
             await self._adopt_changes()
         finally:
             await self._release()

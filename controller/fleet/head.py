@@ -64,6 +64,7 @@ class MemberInfo:
     lease_until: float = float("-inf")  # the head's clock
     seq: int = 0
     local: bool = False
+    said: m.SidecarReport | None = None  # of itself, with its last report
     asked: asyncio.Queue[m.Ask] = field(default_factory=lambda: asyncio.Queue(_MOST_ASKED))
 
     @property
@@ -198,7 +199,35 @@ class Head:
         return "; ".join(texts) or None
 
     def draining(self) -> frozenset[int]:
-        return frozenset(i.broker_id for i in self.controller.image.identities.values() if i.draining)
+        """Who is to be given nothing to lead."""
+        identities = self.controller.image.identities.values()
+        return frozenset(i.broker_id for i in identities if i.draining or i.leaving)
+
+    def heard_ago(self, broker_id: int) -> float | None:
+        """Seconds since the sidecar said something; None if it never did to this controller."""
+        member = self.members.get(broker_id)
+        since = self.lost.get(broker_id) if member is None else member.last_heard
+        return None if since is None else max(0.0, self._clock() - since)
+
+    def lease_left(self, broker_id: int) -> float | None:
+        """Seconds for which a process of the sidecar may still acknowledge writes, 0 if none may; None: for ever."""
+        if self._endless:
+            return None
+        now = self._clock()
+        mine = [self.leases.until(h) - now for h in self.leases.may_hold(now) if h.broker_id == broker_id]
+        return max(mine, default=0.0)
+
+    def waiting(self) -> list[tuple[m.Command, list[int]]]:
+        """Commands under way, each with the sidecars that have not carried it out yet."""
+        return [
+            (pending.message, sorted({holder.broker_id for holder in pending.waiting}))
+            for pending in self._pending.values()
+        ]
+
+    @property
+    def reigning_for(self) -> float:
+        """Seconds since the claim."""
+        return max(0.0, self._clock() - self.started_at)
 
     def _tell_membership(self) -> None:
         for listener in tuple(self.on_membership):
@@ -349,6 +378,7 @@ class Head:
                 cluster_id=hello.cluster_id or ("" if known is None else known.cluster_id),
                 session=hello.session,
                 draining=known is not None and known.draining and same_process,
+                leaving=known is not None and known.leaving and same_process,
             )
         )
 
@@ -361,6 +391,8 @@ class Head:
                 self._done(member, message)
             case m.Report():
                 self.book.note(member.hello.broker_id, decode_copies(message.copies), self._clock())
+                if message.sidecar is not None:
+                    member.said = message.sidecar
             case m.Ask():
                 try:
                     member.asked.put_nowait(message)

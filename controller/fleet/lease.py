@@ -45,6 +45,10 @@ class Lease:
     def valid(self, now: float) -> bool:
         return now < self._until
 
+    def lapses(self, now: float) -> int:
+        """How often it ended unrenewed."""
+        return max(0, self.term - (1 if now < self._until or self._over else 0))
+
     def covers(self, term: int, now: float) -> bool:
         """Whether it has been held without a gap since `term` was read, while it was valid."""
         return term == self.term and now < self._until

@@ -95,6 +95,8 @@ class Member:
         self.highest_epoch = 0
         #: The head that has taken this sidecar, as a text for people; None while there is no session.
         self.connected_to: str | None = None
+        #: What this sidecar says of itself with every report.
+        self.about: Callable[[], m.SidecarReport | None] = lambda: None
         self._channel: Channel | None = None
         self._sent: dict[int, float] = {}
         self._numbers = itertools.count(1)
@@ -185,8 +187,9 @@ class Member:
     async def _report(self, channel: Channel) -> None:
         while True:
             copies = self._ports.copies(None, ())
-            if copies:
-                channel.send(m.encode(m.Report(copies=encode_copies(copies))))
+            about = self.about()
+            if copies or about is not None:
+                channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
             await asyncio.sleep(self._settings.report_interval)
 
     async def _receive(self, channel: Channel, duration: float, group: asyncio.TaskGroup) -> None:

@@ -90,11 +90,31 @@ class Ask(_Message):
     pairs: list[Pair] = []
 
 
+class LinkTraffic(_Message):
+    """What one process has done for a link since it began."""
+
+    link: Name
+    fetched_bytes: int = 0
+    served_bytes: int = 0
+    forwarded_produces: int = 0
+    forwarded_bytes: int = 0
+    forward_errors: int = 0
+
+
+class SidecarReport(_Message):
+    """A sidecar of itself, for people: nothing is decided on it."""
+
+    not_ready: str | None = None
+    heartbeat_age: float | None = None  # seconds since the target's controller took one
+    links: list[LinkTraffic] = []
+
+
 class Report(_Message):
-    """What the member knows of the copies that it leads (`progress.CopyReport` as JSON)."""
+    """What the member knows of the copies that it leads (`progress.CopyReport` as JSON), and of itself."""
 
     type: Literal["report"] = "report"
     copies: list[dict[str, Any]]
+    sidecar: SidecarReport | None = None
 
 
 class Bye(_Message):

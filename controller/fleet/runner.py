@@ -26,6 +26,8 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 _SEAT_LOOK = 5.0
+_ASIDE_LOOK = 0.5
+_ASIDE = 10.0
 
 Reign = Callable[[Head], AbstractAsyncContextManager[None]]
 
@@ -60,6 +62,9 @@ class FleetRunner:
         self._cluster_id = cluster_id
         self.head: Head | None = None
         self._head_changed = asyncio.Event()
+        self._resigns: asyncio.Future[str] | None = None
+        #: Whether this sidecar, if another one can, should rather not be the link controller.
+        self.stand_aside: Callable[[], bool] = lambda: False
         self._pause = settings.retry_first
         #: Why this sidecar is not part of the fleet; None when it is.
         self.trouble: str | None = "the fleet was not joined yet"
@@ -78,6 +83,7 @@ class FleetRunner:
     async def _stand(self) -> None:
         pause = self._settings.retry_first
         while True:
+            await self._let_others()
             try:
                 epoch = await self._store.take_seat(self._candidate)
                 claimed_at = self._clock()
@@ -115,7 +121,7 @@ class FleetRunner:
                 self.head = head
                 self._head_changed.set()
                 async with self._reign(head):
-                    lost = await self._store.seat_lost()
+                    lost = await self._until_lost()
                 running.cancel()
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed
@@ -124,6 +130,31 @@ class FleetRunner:
             self._shared.lose_head()
             self._head_changed.set()
         log.warning("this sidecar is not the link controller any more: %s", lost)
+
+    async def _until_lost(self) -> str:
+        """Until the seat is lost, or this sidecar gives it up."""
+        self._resigns = asyncio.get_running_loop().create_future()
+        lost = asyncio.create_task(self._store.seat_lost())
+        try:
+            await asyncio.wait({lost, self._resigns}, return_when=asyncio.FIRST_COMPLETED)
+            return self._resigns.result() if self._resigns.done() else lost.result()
+        finally:
+            self._resigns = None
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
+
+    def resign(self, why: str) -> None:
+        """Give up the seat, if this sidecar has it: another one takes it."""
+        if self._resigns is not None and not self._resigns.done():
+            self._resigns.set_result(why)
+
+    async def _let_others(self) -> None:
+        """Stand aside while another one has the seat, and for a while in which one could take it. A fleet in which
+        nobody else does needs this one again."""
+        free = 0.0
+        while self.stand_aside() and free < _ASIDE:
+            await asyncio.sleep(_ASIDE_LOOK)
+            free = free + _ASIDE_LOOK if self._store.seat is None else 0.0
 
     # The member.
 

@@ -18,11 +18,15 @@ from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
+from controller.fleet.shared import NotTheController
+from controller.store.base import ControllerFenced, StoreError
+from linker.admin.forward import RETRY_AFTER, Forwarder, ForwardMiddleware
 from linker.admin.limits import GuardMiddleware
 from linker.admin.models import (
     LINK_NAME_PATTERN,
     TOPIC_NAME_PATTERN,
     ChangeResult,
+    ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
     DoctorReport,
@@ -37,12 +41,13 @@ from linker.admin.models import (
     PromoteJob,
     PromotePlan,
     PromoteRequest,
+    SidecarDescription,
     SidecarStatus,
     Status,
     TopicName,
     UpdateLinkRequest,
 )
-from linker.admin.service import InvalidRequest, LinkService, ServiceError
+from linker.admin.service import InvalidRequest, LinkService, NoLinkController, NotReady, ServiceError
 from linker.metrics import CONTENT_TYPE, Metrics
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, refuse_literal_secrets
@@ -51,9 +56,11 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 60.0
+_RETRIED = (NotReady.error_code, NoLinkController.error_code)
 BUG = "internal error; the sidecar's log has the details"
 
 LinkPath = Annotated[str, Path(pattern=LINK_NAME_PATTERN)]
+SidecarPath = Annotated[int, Path(ge=0, le=2**31 - 1)]
 TopicPath = Annotated[str, Path(pattern=TOPIC_NAME_PATTERN)]
 
 T = TypeVar("T")
@@ -67,6 +74,14 @@ class ChangeQuery(Model):
 
 class DeleteMirrorQuery(ChangeQuery):
     keep_data: bool = False
+
+
+class DrainQuery(ChangeQuery):
+    undo: bool = False
+
+
+class LeaveQuery(ChangeQuery):
+    dead: bool = False
 
 
 class ResumeMirrorQuery(ChangeQuery):
@@ -224,11 +239,28 @@ async def list_sidecars(service: Service) -> list[SidecarStatus]:
     return await _within(service.list_sidecars())
 
 
+@router.get("/sidecars/{sidecar_id}")
+async def describe_sidecar(sidecar_id: SidecarPath, service: Service) -> SidecarDescription:
+    return await _within(service.describe_sidecar(sidecar_id))
+
+
+@router.post("/sidecars/{sidecar_id}:drain")
+async def drain_sidecar(
+    sidecar_id: SidecarPath, query: Annotated[DrainQuery, Query()], service: Service
+) -> ChangeResult:
+    return await _within(service.drain_sidecar(sidecar_id, undo=query.undo, dry_run=query.dry_run))
+
+
 @router.post("/sidecars/{sidecar_id}:leave")
 async def leave_sidecar(
-    sidecar_id: Annotated[int, Path(ge=0, le=2**31 - 1)], query: Change, service: Service
+    sidecar_id: SidecarPath, query: Annotated[LeaveQuery, Query()], service: Service
 ) -> ChangeResult:
-    return await _within(service.leave_sidecar(sidecar_id, dry_run=query.dry_run))
+    return await _within(service.leave_sidecar(sidecar_id, dead=query.dead, dry_run=query.dry_run))
+
+
+@router.get("/controller")
+async def describe_controller(service: Service) -> ControllerDescription:
+    return await _within(service.describe_controller())
 
 
 @router.get("/status")
@@ -268,7 +300,10 @@ def _created(response: Response, result: ChangeResult, location: str) -> ChangeR
 
 
 def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
-    return JSONResponse({"error_code": error_code, "message": " ".join(message.split())}, status_code)
+    headers = {"retry-after": str(RETRY_AFTER)} if error_code in _RETRIED else None
+    return JSONResponse(
+        {"error_code": error_code, "message": " ".join(message.split())}, status_code, headers=headers
+    )
 
 
 async def _on_service_error(_request: Request, error: Exception) -> Response:
@@ -281,6 +316,18 @@ async def _on_linker_error(_request: Request, error: Exception) -> Response:
     """A cluster did not do what the request needs: the request was fine, what stands behind us was not."""
     log.warning("admin request failed: %s", error)
     return _error(502, 50201, str(error))
+
+
+async def _on_no_controller(_request: Request, error: Exception) -> Response:
+    """The change was not taken, and may be by whoever is the link controller in a moment."""
+    log.warning("admin request failed: %s", error)
+    kind = NoLinkController
+    text = str(error)
+    if isinstance(error, ControllerFenced):
+        text = f"another sidecar has become the link controller ({error}); try again"
+    elif isinstance(error, StoreError):
+        text = f"the state store did not take it, look at the status before trying again: {error}"
+    return _error(kind.status, kind.error_code, text)
 
 
 async def _on_timeout(request: Request, _error_: Exception) -> Response:
@@ -324,9 +371,15 @@ def operation_id(route: APIRoute) -> str:
 
 
 def create_app(
-    service: LinkService, metrics_page: Metrics, *, version: str, token: str | None = None
+    service: LinkService,
+    metrics_page: Metrics,
+    *,
+    version: str,
+    token: str | None = None,
+    forwarder: Forwarder | None = None,
 ) -> FastAPI:
-    """The application; `token` is what `Authorization: Bearer` has to carry, None for a loopback listener."""
+    """The application; `token` is what `Authorization: Bearer` has to carry, None for a loopback listener. With a
+    forwarder, requests that another sidecar has to answer go there."""
     app = FastAPI(
         title="Kafka Linker admin API",
         version=version,
@@ -344,5 +397,9 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_bug)
+    app.add_exception_handler(NotTheController, _on_no_controller)
+    app.add_exception_handler(StoreError, _on_no_controller)
+    if forwarder is not None:
+        app.add_middleware(ForwardMiddleware, forwarder=forwarder)
     app.add_middleware(GuardMiddleware, token=None if token is None else token.encode())
     return app

@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from linker.admin.models import (
     ChangeResult,
+    ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
     DoctorReport,
@@ -26,6 +27,7 @@ from linker.admin.models import (
     PromoteJob,
     PromotePlan,
     PromoteRequest,
+    SidecarDescription,
     SidecarStatus,
     Status,
     UpdateLinkRequest,
@@ -186,8 +188,19 @@ class AdminClient:
     def list_sidecars(self) -> list[SidecarStatus]:
         return self._call("GET", "/v1/sidecars", list[SidecarStatus])
 
-    def leave_sidecar(self, sidecar_id: int, *, dry_run: bool = False) -> ChangeResult:
-        return self._change("POST", f"/v1/sidecars/{sidecar_id}:leave", dry_run)
+    def describe_sidecar(self, sidecar_id: int) -> SidecarDescription:
+        return self._call("GET", f"/v1/sidecars/{sidecar_id}", SidecarDescription)
+
+    def drain_sidecar(self, sidecar_id: int, *, undo: bool = False, dry_run: bool = False) -> ChangeResult:
+        query = {"dry_run": dry_run, "undo": undo}
+        return self._call("POST", f"/v1/sidecars/{sidecar_id}:drain", ChangeResult, query=query)
+
+    def leave_sidecar(self, sidecar_id: int, *, dead: bool = False, dry_run: bool = False) -> ChangeResult:
+        query = {"dry_run": dry_run, "dead": dead}
+        return self._call("POST", f"/v1/sidecars/{sidecar_id}:leave", ChangeResult, query=query)
+
+    def describe_controller(self) -> ControllerDescription:
+        return self._call("GET", "/v1/controller", ControllerDescription)
 
     def status(self) -> Status:
         return self._call("GET", "/v1/status", Status)

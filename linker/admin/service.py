@@ -12,6 +12,7 @@ from typing import Protocol
 
 from linker.admin.models import (
     ChangeResult,
+    ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
     DoctorReport,
@@ -23,6 +24,7 @@ from linker.admin.models import (
     PromoteJob,
     PromotePlan,
     PromoteRequest,
+    SidecarDescription,
     SidecarStatus,
     Status,
     UpdateLinkRequest,
@@ -106,6 +108,20 @@ class NotReady(ServiceError):
     status, error_code = 503, 50301
 
 
+class NoLinkController(ServiceError):
+    """No link controller takes the change now: another sidecar has just taken over, or the state store does not
+    answer; the same request may work later."""
+
+    status, error_code = 503, 50302
+
+
+class ControllerAway(ServiceError):
+    """The link controller of the fleet does not answer the sidecar that was asked; the message says which one and
+    why."""
+
+    status, error_code = 503, 50303
+
+
 class LinkService(Protocol):
     async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult: ...
 
@@ -145,8 +161,18 @@ class LinkService(Protocol):
 
     async def list_sidecars(self) -> list[SidecarStatus]: ...
 
-    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
-        """Unregister from the target cluster. Refused with IllegalState while it leads a partition."""
+    async def describe_sidecar(self, sidecar_id: int) -> SidecarDescription: ...
+
+    async def drain_sidecar(self, sidecar_id: int, *, undo: bool, dry_run: bool) -> ChangeResult:
+        """Have a sidecar lead nothing until it is started anew, or not any more. Returns when that is durable; how far
+        it is stands in describe_sidecar. Refused with IllegalState if nobody else could lead."""
+
+    async def leave_sidecar(self, sidecar_id: int, *, dead: bool, dry_run: bool) -> ChangeResult:
+        """Have a sidecar of a fleet give up everything, unregister and be forgotten; when that is durable, it
+        returns. `dead`: its process is gone for good, IllegalState if it is heard of. A sidecar without others
+        unregisters at once; refused with IllegalState while it leads a partition."""
+
+    async def describe_controller(self) -> ControllerDescription: ...
 
     async def status(self) -> Status: ...
 

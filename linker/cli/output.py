@@ -23,6 +23,12 @@ _COLOURS = {
     "ACTIVE": "32",
     "PROMOTED": "32",
     "OK": "32",
+    "AWAY": "31",
+    "FENCED": "33",
+    "STARTING": "33",
+    "DRAINING": "36",
+    "LEAVING": "36",
+    "RUNNING": "32",
 }
 
 

@@ -7,33 +7,78 @@ from typing import Annotated
 import typer
 
 from linker.cli import tables
-from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect
+from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
 
 app = typer.Typer(help="Sidecars: the linker's brokers in the target cluster.", no_args_is_help=True)
+
+SidecarId = Annotated[
+    int,
+    typer.Argument(metavar="ID", min=0, max=2**31 - 1, help="Broker id of the sidecar.", show_default=False),
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Most seconds to wait for the end of it.")]
 
 
 @app.command("list")
 def list_(
     output: Output = Format.TABLE, admin_url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None
 ) -> None:
-    """List sidecars."""
+    """List the sidecars of the fleet: state, version, what they lead, leases, when they were last heard of."""
     with connect(admin_url, token_file) as client:
         found = client.list_sidecars()
     emit(found, output, lambda: tables.sidecars(found))
 
 
-@app.command("leave")
-def leave(
-    sidecar_id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, help="Broker id of the sidecar.", show_default=False)
-    ],
+@app.command("drain")
+def drain(
+    sidecar_id: SidecarId,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it lead again, and return at once.")] = False,
+    timeout: Timeout = 120.0,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Unregister a sidecar from the target cluster; refused while it leads a partition."""
+    """Take all leadership from a sidecar, before it is stopped for an upgrade; wait until it leads nothing.
+
+    It stays in the ISRs, and drained until its process is started anew or until --undo. Exit code 1 if partitions
+    could not move within the time; it goes on draining then.
+    """
     with connect(admin_url, token_file) as client:
-        result = client.leave_sidecar(sidecar_id, dry_run=dry_run)
+        if undo or dry_run:
+            result = client.drain_sidecar(sidecar_id, undo=undo, dry_run=dry_run)
+            emit(result, output, lambda: tables.change(result))
+            return
+        from linker.cli.departing import drained
+
+        result = client.drain_sidecar(sidecar_id)
+        last = drained(client, sidecar_id, timeout)
+    emit(last, output, lambda: tables.departing(last))
+
+
+@app.command("leave")
+def leave(
+    sidecar_id: SidecarId,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="It is gone for good: unregister its broker in its place.")
+    ] = False,
+    timeout: Timeout = 120.0,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Take a sidecar out of the fleet for good: drained, out of the replica lists, unregistered, stopped, forgotten.
+
+    A sidecar without others is refused while it leads a partition. Exit code 1 if it has not left within the time; it
+    goes on leaving then, until its process is started anew.
+    """
+    if timeout == 0.0 and not dry_run:
+        raise usage("--timeout must be above 0: a sidecar leaves in several steps")
+    with connect(admin_url, token_file) as client:
+        result = client.leave_sidecar(sidecar_id, dead=dead, dry_run=dry_run)
+        if result.pending:
+            from linker.cli.departing import left
+
+            left(client, sidecar_id, timeout)
     emit(result, output, lambda: tables.change(result))

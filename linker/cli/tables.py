@@ -10,7 +10,9 @@ from linker.cli.output import columns, duration, pairs, size
 if TYPE_CHECKING:
     from linker.admin.models import (
         ChangeResult,
+        ControllerDescription,
         DoctorReport,
+        FleetStatus,
         Forwarding,
         LagReport,
         LinkDescription,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         MirrorSummary,
         PromoteJob,
         PromotePlan,
+        SidecarDescription,
         SidecarStatus,
         Status,
         Traffic,
@@ -114,8 +117,9 @@ def mirror(one: MirrorDescription) -> str:
     )
     table = columns(
         (
-            *("PARTITION", "STATE", "LEADER", "EPOCH", "ISR", "SOURCE LEADER", "SOURCE START", "SOURCE END"),
-            *("TARGET END", "LAG", "TIME LAG", "REPLICAS", "REASON"),
+            *("PARTITION", "STATE", "LEADER", "EPOCH", "ISR", "SESSION EPOCH", "CONTROLLER EPOCH", "VERSION"),
+            *("SOURCE LEADER", "SOURCE START", "SOURCE END", "TARGET END", "LAG", "TIME LAG", "REPLICAS"),
+            "REASON",
         ),
         [
             (
@@ -125,6 +129,9 @@ def mirror(one: MirrorDescription) -> str:
                     p.leader,
                     p.leader_epoch,
                     p.isr,
+                    p.session_epoch,
+                    p.controller_epoch,
+                    p.version,
                     p.source_leader,
                     p.source_start_offset,
                 ),
@@ -198,19 +205,83 @@ def job(one: PromoteJob) -> str:
 
 def sidecars(found: Iterable[SidecarStatus]) -> str:
     return columns(
-        ("ID", "STATE", "VERSION", "RACK", "CONTROLLER", "LEADING", "HEARTBEAT", "LISTENERS"),
+        (
+            *("ID", "STATE", "VERSION", "RACK", "CONTROLLER", "LEADING", "IN ISR", "LEASE LEFT", "HEARD"),
+            *("HEARTBEAT", "LISTENERS", "REASON"),
+        ),
         [
             (
-                *(s.id, s.state, s.version, s.rack, s.controller, s.leading_partitions),
-                *(
-                    None if s.heartbeat_age_ms is None else f"{duration(s.heartbeat_age_ms)} ago",
-                    s.advertised_listeners,
-                ),
+                *(s.id, s.state, s.version, s.rack, s.controller, s.leading_partitions, s.isr_partitions),
+                *(lease(s.lease_ms), _ago(s.last_heard_ms), _ago(s.heartbeat_age_ms)),
+                *(s.advertised_listeners, s.reason),
             )
             for s in found
         ],
         empty="no sidecars",
     )
+
+
+def lease(milliseconds: int | None) -> str:
+    return "endless" if milliseconds is None else "over" if milliseconds == 0 else f"{milliseconds} ms"
+
+
+def _ago(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else f"{duration(milliseconds)} ago"
+
+
+def departing(one: SidecarDescription) -> str:
+    if one.staying_partitions:
+        return f"sidecar {one.id} still leads {one.staying_partitions} partitions"
+    return f"sidecar {one.id} leads nothing; it stays drained until it is started anew, or until --undo"
+
+
+def controller(one: ControllerDescription) -> str:
+    waiting = [
+        f"{w.command} of {w.partitions} partitions of link {w.link}: sidecars {', '.join(map(str, w.sidecars))}"
+        for w in one.waiting
+    ]
+    head = pairs(
+        [
+            ("link controller", f"sidecar {one.id}"),
+            ("controller epoch", one.controller_epoch),
+            ("since", one.since.isoformat(timespec="seconds")),
+            ("store", one.store),
+            ("lease", "endless" if one.lease_ms is None else duration(one.lease_ms)),
+            ("sidecars connect to", one.control),
+            ("admin API", one.admin),
+            ("sidecars", f"{one.sidecars_alive} of {one.sidecars} alive"),
+            ("promotes", ", ".join(one.promotes)),
+            ("waits for", "; ".join(waiting)),
+        ]
+    )
+    parts = [
+        head,
+        columns(
+            ("SIDECAR", "ADDRESS", "VERSION", "SESSION", "CONNECTED", "HEARD", "LEASE LEFT"),
+            [
+                (
+                    *(m.id, m.address, m.version, m.session[:8], duration(m.connected_ms)),
+                    *(_ago(m.last_heard_ms), lease(m.lease_ms)),
+                )
+                for m in one.members
+            ],
+            empty="no sidecar is connected",
+        ),
+    ]
+    if one.away:
+        parts.append(
+            columns(
+                ("AWAY, WITH A LEASE", "SESSION", "LEASE LEFT"),
+                [(a.id, a.session[:8], lease(a.lease_ms)) for a in one.away],
+            )
+        )
+    if one.moving:
+        parts.append(
+            columns(("TOPIC", "PARTITION", "MOVING"), [(p.topic, p.partition, p.change) for p in one.moving])
+        )
+    if one.trouble:
+        parts.append(columns(("TROUBLE", "REASON"), [(t.what, t.reason) for t in one.trouble]))
+    return "\n\n".join(parts)
 
 
 def doctor(reports: Iterable[DoctorReport]) -> str:
@@ -221,11 +292,27 @@ def doctor(reports: Iterable[DoctorReport]) -> str:
     )
 
 
+def fleet(one: FleetStatus) -> str:
+    parts = [
+        f"{one.sidecars_alive} of {one.sidecars} sidecars alive",
+        f"controller {one.controller} (epoch {one.controller_epoch})",
+    ]
+    if one.away:
+        parts.append(f"away: {', '.join(map(str, one.away))}")
+    if one.draining:
+        parts.append(f"draining: {', '.join(map(str, one.draining))}")
+    parts.append(f"{one.moving_partitions} partitions moving")
+    if one.trouble:
+        parts.append(f"{one.trouble} troubles (linker controller describe)")
+    return ", ".join(parts)
+
+
 def status(one: Status) -> str:
     head = pairs(
         [
             ("state", one.state),
             ("sidecar", f"{one.sidecar.id} ({one.sidecar.state}, version {one.version})"),
+            *([] if one.fleet is None else [("fleet", fleet(one.fleet))]),
             ("target cluster", one.target_cluster_id),
             ("leading", f"{one.sidecar.leading_partitions} partitions"),
             ("windows", f"{size(one.window_bytes)} of {size(one.window_limit_bytes)}"),

@@ -52,6 +52,10 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
         f"  {now.at:%H:%M:%S}",
     )
     parts: list[RenderableType] = [head]
+    if now.fleet is not None:
+        from linker.cli.tables import fleet
+
+        parts.append(Text(f"fleet: {fleet(now.fleet)}", style="yellow" if now.fleet.away else ""))
     if trouble:
         parts.append(Text(one_line(trouble), style="red"))
 

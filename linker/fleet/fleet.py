@@ -19,14 +19,16 @@ from controller.fleet.runner import FleetRunner, Reign
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
 from controller.state import SidecarIdentity
-from controller.store.base import Candidate, FleetStore, Seat
+from controller.store.base import Candidate, Seat
 from linker import __version__
 from linker.config import Config
 from linker.fleet.clock import lease_clock
 from linker.fleet.ports import RouterLease, SidecarPorts
 from linker.fleet.process import SidecarProcess
+from linker.fleet.route import Destination, NoController
 from linker.fleet.transport import ControlServer, connect
 from linker.stores import open_store
+from linker.stores.measured import MeasuredStore
 from linker.target import Identity
 from wire.cluster import Cluster
 from wire.errors import LinkerError
@@ -47,7 +49,7 @@ class Fleet:
     def __init__(
         self,
         config: Config,
-        store: FleetStore,
+        store: MeasuredStore,
         process: SidecarProcess | None,
         server: ControlServer | None,
         ports: SidecarPorts,
@@ -66,7 +68,7 @@ class Fleet:
         self.candidate = Candidate(
             broker_id=sidecar.broker_id,
             control="" if server is None else _control_address(config, server),
-            admin=format_address(*sidecar.admin_address()),
+            admin=format_address(*sidecar.admin_advertised_address()),
             session=self.session,
             cluster_id=cluster_id,
         )
@@ -91,6 +93,7 @@ class Fleet:
             cluster_id=lambda: cluster_id,
         )
         self._identity: Identity | None = None
+        self.clock = lease_clock
 
     @classmethod
     async def open(
@@ -106,7 +109,7 @@ class Fleet:
         if config.store.type != "sqlite":
             process = await asyncio.to_thread(SidecarProcess.begin, config.sidecar.state_dir)
             stack.callback(process.close)
-        store = await open_store(config, cluster)
+        store = MeasuredStore(await open_store(config, cluster))
         stack.push_async_callback(store.close)
         fleet: Fleet | None = None
 
@@ -131,6 +134,21 @@ class Fleet:
     def head(self) -> Head | None:
         """While this sidecar is the link controller."""
         return self.runner.head
+
+    def route(self) -> Destination | None:
+        """Where requests about links and sidecars go: None while this sidecar answers them itself; NoController."""
+        if self.alone or self.controller.is_head:
+            return None
+        seat = self.controller.seat
+        if seat is None:
+            raise NoController(
+                "no sidecar is the link controller at the moment"
+                + ("" if self.runner.trouble is None else f" ({self.runner.trouble})")
+                + "; try again in a few seconds"
+            )
+        if seat.holder.session == self.session:
+            raise NoController("it is about to become the link controller; try again in a few seconds")
+        return Destination(seat.holder.broker_id, seat.holder.admin)
 
     async def wait_loaded(self, timeout: float) -> None:
         """Until there is a state to work with: FleetNotReady if nobody gave it in time."""

@@ -81,7 +81,13 @@ class FleetLeadership:
             broker = self._target.image.brokers.get(broker_id)
             rack = member.hello.rack if member is not None else None if broker is None else broker.rack
             found.append(
-                Sidecar(id=broker_id, rack=rack, alive=broker_id in alive, draining=identity.draining)
+                Sidecar(
+                    id=broker_id,
+                    rack=rack,
+                    alive=broker_id in alive,
+                    draining=identity.draining,
+                    leaving=identity.leaving,
+                )
             )
         return found
 

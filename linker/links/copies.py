@@ -18,6 +18,9 @@ from linker.fleet.clock import lease_clock
 from linker.target import TargetCluster
 from wire.types import TopicPartition
 
+#: Seconds. Reports come every second; one that is older says nothing about now.
+_STALE = 3.0
+
 
 class FollowerView(Protocol):
     @property
@@ -94,8 +97,33 @@ class Copies:
         head = self._head()
         if head is None or leader == self._target.broker_id or leader is None or leader < 0:
             return local
+        noted = self._noted(head, tp, leader)
+        if noted is None or lease_clock() - noted.at > _STALE:
+            return None  # what was true then is no lag of now
+        return _remote(noted)
+
+    def _noted(self, head: Head, tp: TopicPartition, leader: int) -> Noted | None:
         noted = head.book.get(self._link, tp)
-        return local if noted is None or noted.by != leader else _remote(noted)
+        return None if noted is None or noted.by != leader else noted
+
+    def silent(self, tp: TopicPartition) -> str | None:
+        """Why nothing is known of a partition that another sidecar leads, or nobody; None if that is not it."""
+        partition = find(self._target.image, tp)
+        head = self._head()
+        if partition is None or head is None or partition.leader == self._target.broker_id:
+            return None
+        if partition.leader < 0:
+            isr = ", ".join(map(str, sorted(partition.isr)))
+            return f"nobody leads it: of its ISR ({isr}) no sidecar is there"
+        if partition.leader not in head.controller.image.identities:
+            return None
+        noted = self._noted(head, tp, partition.leader)
+        heard = head.heard_ago(partition.leader)
+        told = "" if noted is None else f"; its last report is {lease_clock() - noted.at:.1f} s old"
+        if heard is None or partition.leader not in head.members:
+            since = "" if heard is None else f" for {heard:.1f} s"
+            return f"sidecar {partition.leader}, which leads it, is away{since}{told}"
+        return f"sidecar {partition.leader}, which leads it, has not reported on it{told or ' yet'}"
 
 
 def _remote(noted: Noted) -> RemoteCopy:

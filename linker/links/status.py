@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from controller.codec import path_of
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import JobStatus, MirrorTopic
@@ -25,7 +26,6 @@ from linker.admin.models import (
     PromotePhase,
     PromoteTopic,
     ReplicaStatus,
-    Traffic,
     worst_state,
 )
 from linker.links.copies import CopyView
@@ -60,6 +60,7 @@ def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
         return copy.failed or copy.trouble
     return (
         runtime.trouble
+        or (runtime.copies.silent(state.tp) if copy is None and state.session_epoch >= 0 else None)
         or runtime.bring_up.trouble.get(state.topic)
         or runtime.watch.grown.get(state.topic)
         or (None if copy is None else _silent_replica(copy, runtime.targets(state.tp)))
@@ -142,6 +143,8 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
         leader_epoch=state.leader_epoch if state.leader_epoch >= 0 else None,
         session_epoch=state.session_epoch if state.session_epoch >= 0 else None,
         isr=list(state.isr),
+        controller_epoch=state.controller_epoch or None,
+        version=runtime.controller.image.versions.get(path_of(state)),
         source_leader=None if leader is None else leader.id,
         replicas=replicas,
     )
@@ -190,18 +193,6 @@ def forwarding(runtime: LinkRuntime) -> Forwarding:
         reason=guard.reason,
         target_next_producer_id=guard.target_next or None,
         source_highest_producer_id=guard.source_highest,
-    )
-
-
-def traffic(runtime: LinkRuntime) -> Traffic:
-    copies = runtime.fetcher.partitions.values()
-    stats = runtime.router.stats
-    return Traffic(
-        fetched_bytes=runtime.fetcher.gone_bytes_fetched + sum(copy.bytes_fetched for copy in copies),
-        served_bytes=runtime.fetcher.gone_bytes_served + sum(copy.bytes_served for copy in copies),
-        forwarded_produces=stats.produce_requests,
-        forwarded_bytes=stats.produce_bytes,
-        forward_errors=sum(stats.produce_errors.values()),
     )
 
 

@@ -25,6 +25,7 @@ from linker.admin.service import (
 )
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime, source_cluster
+from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, redact_properties, refuse_literal_secrets, resolve_properties
 
@@ -93,7 +94,7 @@ class LinkChanges(ServiceBase):
             properties=redact_properties(dict(runtime.link.properties)),
             options=LinkOptions.model_validate(dict(runtime.link.options)),
             forwarding=view.forwarding(runtime),
-            traffic=view.traffic(runtime),
+            traffic=traffic(runtime, self._sidecar.fleet.head),
             created_at=view.moment(runtime.link.created_at),
             source_unavailable_since=None
             if since is None

@@ -1,97 +1,29 @@
-"""The sidecar as a whole: status, lag, doctor, leaving."""
+"""All links as a whole: status, lag, doctor."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from controller.state import JobStatus
 from linker import preflight
 from linker.admin.models import (
-    Action,
-    ChangeResult,
     Check,
     CheckResult,
     DoctorReport,
     LagReport,
     LinkStatus,
     MirrorState,
-    SidecarStatus,
     Status,
     worst_state,
 )
-from linker.admin.service import (
-    IllegalState,
-    SidecarNotFound,
-)
 from linker.links import status as view
-from linker.target import StillHosting
+from linker.links.traffic import traffic
+from linker.service.fleet import FleetService
 from wire.errors import LinkerError
-from wire.types import format_address
-
-if TYPE_CHECKING:
-    pass
 
 
-from linker.service.base import ServiceBase
-
-_LEAVE_TIMEOUT = 30.0
-
-
-class Overview(ServiceBase):
-    def _sidecar_status(self) -> SidecarStatus:
-        target = self._sidecar.target
-        age = time.monotonic() - target.registration.last_heartbeat
-        leading = sum(
-            partition.leader == target.broker_id
-            for topic in target.image.topics_by_id.values()
-            for partition in topic.partitions.values()
-        )
-        return SidecarStatus(
-            id=target.broker_id,
-            state="STARTING"
-            if self._sidecar.not_ready()
-            else "FENCED"
-            if target.registration.fenced
-            else "RUNNING",
-            version=self._sidecar.version,
-            advertised_listeners=[
-                f"{listener.name}://{format_address(listener.host, listener.port)}"
-                for listener in self._sidecar.advertised
-            ],
-            rack=target.registration.rack,
-            controller=True,
-            leading_partitions=leading,
-            heartbeat_age_ms=int(age * 1000) if age != float("inf") else None,
-        )
-
-    async def list_sidecars(self) -> list[SidecarStatus]:
-        return [self._sidecar_status()]
-
-    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
-        if sidecar_id != self._sidecar.target.broker_id:
-            raise SidecarNotFound(sidecar_id)
-        unfinished = [
-            view.job_id(job) for job in self._image.jobs.values() if job.status is JobStatus.RUNNING
-        ]
-        if unfinished:
-            # After the hand-over it leads nothing any more, but configs may still have to be put back.
-            raise IllegalState(f"promote {unfinished[0]} is not over yet")
-        actions = [
-            Action(action="unregister broker", resource=str(sidecar_id), detail="from the target cluster"),
-            Action(action="stop", resource=f"sidecar {sidecar_id}"),
-        ]
-        try:
-            if dry_run:
-                self._sidecar.check_may_leave()
-            else:
-                await self._sidecar.leave(_LEAVE_TIMEOUT)
-        except StillHosting as error:
-            raise IllegalState(str(error)) from error
-        return ChangeResult(dry_run=dry_run, actions=actions)
-
+class Overview(FleetService):
     async def status(self) -> Status:
         links = []
         for runtime in self._sidecar.links.values():
@@ -107,13 +39,14 @@ class Overview(ServiceBase):
                     lag=sum(known) if len(known) == len(lags) else None,
                     lag_ms=max(times, default=None),
                     forwarding=view.forwarding(runtime),
-                    traffic=view.traffic(runtime),
+                    traffic=traffic(runtime, self._sidecar.fleet.head),
                 )
             )
         return Status(
             at=datetime.now(UTC),
             version=self._sidecar.version,
             sidecar=self._sidecar_status(),
+            fleet=self._fleet_status(),
             target_cluster_id=self._sidecar.target.cluster.cluster_id or "",
             state=worst_state(link.state for link in links),
             links=links,

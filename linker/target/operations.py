@@ -355,6 +355,21 @@ class TargetOperations:
         check_error(code, "broker_heartbeat", self._channel.cluster_name)
         return True
 
+    async def unregister_broker(self, broker_id: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Remove a link broker that is gone, once no partition needs it: the controller does not check that (KIP-631).
+        Returns once the image does not have it."""
+        deadline = time.monotonic() + timeout
+        response = await self._channel.call(
+            "unregister_broker", {"broker_id": broker_id}, timeout=timeout, idempotent=True
+        )
+        code = int(response.error_code)
+        if code != _BROKER_ID_NOT_REGISTERED:
+            check_error(code, "unregister_broker", self._channel.cluster_name, response.error_message)
+        await self._metadata.wait_for(
+            lambda image: True if broker_id not in image.brokers else None,
+            max(0.001, deadline - time.monotonic()),
+        )
+
     async def elect_preferred(
         self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:

@@ -11,11 +11,15 @@ from linker.admin.models import (
     ChangeResult,
     Check,
     CheckResult,
+    ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
     DoctorReport,
+    FleetMember,
+    FleetStatus,
     Forwarding,
     LagReport,
+    LeaseHolder,
     LinkDescription,
     LinkOptions,
     LinkStatus,
@@ -23,6 +27,7 @@ from linker.admin.models import (
     MirrorDescription,
     MirrorState,
     MirrorSummary,
+    MovingPartition,
     PartitionLag,
     PartitionStatus,
     PromoteJob,
@@ -31,10 +36,15 @@ from linker.admin.models import (
     PromoteRequest,
     PromoteTopic,
     ReplicaStatus,
+    SidecarDescription,
+    SidecarState,
     SidecarStatus,
     Status,
+    StayingPartition,
     Traffic,
+    Trouble,
     UpdateLinkRequest,
+    WaitingCommand,
     worst_state,
 )
 from linker.admin.service import (
@@ -77,6 +87,11 @@ class MemoryService:
         self.reason = "source broker 1 does not answer"
         self.served = 0
         self.check = CheckResult.OK
+        self.draining = self.leaving = False  # sidecar 901, which leads `staying` partitions
+        self.staying = 3
+        self.stuck_reason: str | None = None
+        self.looked = 0
+        self.fleet: FleetStatus | None = None
 
     async def _enter(self) -> None:
         if self.raises is not None:
@@ -308,7 +323,7 @@ class MemoryService:
     def _sidecar(self) -> SidecarStatus:
         return SidecarStatus(
             id=900,
-            state="RUNNING",
+            state=SidecarState.RUNNING,
             version="9.9",
             advertised_listeners=["PLAINTEXT://localhost:19092"],
             controller=True,
@@ -316,13 +331,78 @@ class MemoryService:
             heartbeat_age_ms=120,
         )
 
-    async def leave_sidecar(self, sidecar_id: int, *, dry_run: bool) -> ChangeResult:
+    async def describe_sidecar(self, sidecar_id: int) -> SidecarDescription:
+        """Each reading of one that drains or leaves takes a partition from it, but for those that are stuck."""
         await self._enter()
+        self.looked += 1
+        if sidecar_id == 900 and not self.draining and not self.leaving:
+            return SidecarDescription(**self._sidecar().model_dump())
+        if sidecar_id != 901 or (self.leaving and self.staying == 0):
+            raise SidecarNotFound(sidecar_id)
+        staying = [
+            StayingPartition(topic="orders", partition=index, leads=True, reason=self.stuck_reason)
+            for index in range(self.staying)
+        ]
+        if self.staying and self.stuck_reason is None:
+            self.staying -= 1
+        one = self._sidecar().model_dump() | {
+            "id": 901,
+            "state": SidecarState.LEAVING if self.leaving else SidecarState.DRAINING,
+            "leading_partitions": len(staying),
+            "draining": self.draining,
+            "leaving": self.leaving,
+        }
+        return SidecarDescription(**one, staying=staying, staying_partitions=len(staying))
+
+    async def drain_sidecar(self, sidecar_id: int, *, undo: bool, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        if sidecar_id != 901:
+            raise SidecarNotFound(sidecar_id)
+        if not dry_run:
+            self.draining = not undo
+        return self._done(dry_run, "end draining" if undo else "drain", f"sidecar {sidecar_id}")
+
+    async def leave_sidecar(self, sidecar_id: int, *, dead: bool, dry_run: bool) -> ChangeResult:
+        await self._enter()
+        if sidecar_id == 901:
+            self.leaving = not dry_run
+            done = self._done(dry_run, "forget dead" if dead else "forget", "sidecar 901")
+            return done.model_copy(update={"pending": not dry_run})
         if sidecar_id != 900:
             raise SidecarNotFound(sidecar_id)
         if self._sidecar().leading_partitions:
             raise IllegalState("sidecar 900 leads 3 partitions; promote or delete their mirrors first")
         return self._done(dry_run, "unregister sidecar", "900")
+
+    async def describe_controller(self) -> ControllerDescription:
+        await self._enter()
+        return ControllerDescription(
+            id=900,
+            controller_epoch=4,
+            since=NOW,
+            store="topic",
+            lease_ms=10_000,
+            control="10.0.0.1:9700",
+            admin="10.0.0.1:8080",
+            sidecars_alive=2,
+            sidecars=3,
+            members=[
+                FleetMember(
+                    id=900,
+                    session="abcdef0123456789",
+                    address="this sidecar",
+                    version="9.9",
+                    connected_ms=61_000,
+                    last_heard_ms=120,
+                    lease_ms=9_800,
+                )
+            ],
+            away=[LeaseHolder(id=902, session="", lease_ms=4_200)],
+            moving=[MovingPartition(topic="orders", partition=1, change="leader 900 -> 901 (draining)")],
+            trouble=[Trouble(what="electing", reason="orders-1: the target's controller answered 80")],
+            promotes=["old-1"],
+            waiting=[WaitingCommand(command="fence", link="old", partitions=3, sidecars=[902])],
+        )
 
     async def status(self) -> Status:
         await self._enter()
@@ -342,6 +422,7 @@ class MemoryService:
             at=NOW + timedelta(seconds=self.served),
             version="9.9",
             sidecar=self._sidecar(),
+            fleet=self.fleet,
             target_cluster_id="target-id",
             state=worst_state(link.state for link in links),
             links=links,

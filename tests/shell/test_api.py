@@ -102,7 +102,7 @@ def test_a_misspelt_dry_run_is_refused(http: httpx.Client, api: Running, query: 
         ("GET", "/v1/links/none", 40401),
         ("GET", "/v1/links/a/mirrors/none", 40402),
         ("GET", "/v1/promotes/none", 40403),
-        ("POST", "/v1/sidecars/901:leave", 40404),
+        ("POST", "/v1/sidecars/999:leave", 40404),
         ("POST", "/v1/sidecars/900:leave", 40902),
         ("DELETE", "/v1/links/a", 40902),
         ("POST", "/v1/links/a/mirrors/orders:resume", 50101),

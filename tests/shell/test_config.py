@@ -92,12 +92,14 @@ log: {level: debug, format: json}
 def test_a_fleet() -> None:
     fleet = (
         "sidecar: {broker.id: 900, listeners: ['PLAINTEXT://h:1'], control.listener: '0.0.0.0:9', "
-        "control.advertised: 'me:9', control.secret: '${env:SECRET}'}\ntarget: {bootstrap.servers: 'x:1'}\n"
+        "control.advertised: 'me:9', control.secret: '${env:SECRET}', admin.listen: '0.0.0.0:8080', "
+        "admin.advertised: 'me:80', admin.token: 12345678a}\ntarget: {bootstrap.servers: 'x:1'}\n"
     )
     config = parse(fleet + "store: {type: topic}\nfleet: {link.brokers: 2}", SECRET="0123456789abcdef")
     assert (config.store.topic, config.store.seat_timeout_ms) == ("__kafka_linker_state", 6000)
     assert config.sidecar.control_address() == ("0.0.0.0", 9)
     assert config.sidecar.control_advertised_address() == ("me", 9)
+    assert config.sidecar.admin_advertised_address() == ("me", 80)
     assert (config.fleet.lease_ms, config.fleet.link_brokers) == (10_000, 2)
     config = parse(
         fleet + "store: {type: zookeeper, connect: 'a:1,b:2/linker', session.timeout.ms: 9000, username: u, "
@@ -199,6 +201,26 @@ SIDECAR = (
             SIDECAR % (", control.listener: 'h:1', control.advertised: 'h:0'", ""),
             "control.advertised must name",
         ),
+        (SIDECAR % (", admin.advertised: 'a:1'", ""), "admin.advertised is of no use without control"),
+        (
+            SIDECAR % (", control.listener: '10.0.0.1:1', control.secret: 0123456789abcdef", ""),
+            "admin.listen: 127.0.0.1 is a loopback address, but the other sidecars",
+        ),
+        (
+            SIDECAR
+            % (
+                (
+                    ", control.listener: '10.0.0.1:1', control.secret: 0123456789abcdef, "
+                    "admin.listen: '0.0.0.0:1', admin.token: 12345678a"
+                ),
+                "",
+            ),
+            "other sidecars cannot connect to 0.0.0.0:1: give admin.advertised",
+        ),
+        (
+            SIDECAR % (", control.listener: '127.0.0.1:1', admin.listen: '127.0.0.1:0'", ""),
+            "other sidecars cannot connect to 127.0.0.1:0",
+        ),
         (
             SIDECAR % (", control.listener: 'h:1', control.secret: short", ""),
             "control.secret is shorter than 16",
@@ -206,7 +228,7 @@ SIDECAR = (
         (SIDECAR % (", control.listener: h", ""), "control.listener: 'h' is not host:port"),
         (SIDECAR % ("", "") + "fleet: {lease.ms: 10}", "fleet.lease.ms: "),
         (SIDECAR % ("", "") + "fleet: {lease.ms: 2000}", "fleet.lease.ms must be at least twice"),
-        (SIDECAR % ("", "") + "fleet: {failure.timeout.ms: 900}", "fleet.failure.timeout.ms must be above"),
+        (SIDECAR % ("", "") + "fleet: {failure.timeout.ms: 400}", "fleet.failure.timeout.ms must be above"),
         (SIDECAR % ("", "") + "fleet: {link.broker: 2}", "did you mean link.brokers?"),
         (SIDECAR % ("", "") + "log: {level: loud}", "log.level: "),
         (SIDECAR % (", rakc: a", ""), "unknown key sidecar.rakc; did you mean rack?"),

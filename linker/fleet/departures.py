@@ -1,0 +1,133 @@
+"""Sidecars that leave the fleet, or are gone for good: the link controller's part, and the leaving sidecar's own.
+
+    asked for: `leaving` in the state -> the balancer takes leadership, ISR and places in the replica lists from it
+    nothing needs it any more -> it unregisters its broker and ends (of a dead one: the link controller unregisters it)
+    unregistered, and no lease of it may be in force -> its record is removed
+
+The record goes last: it is what a later link controller knows a lease by. A link controller that leaves hands over its
+seat first, if there is somebody to take it. All of it goes on from the state and the target as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from controller.fleet.head import Head
+from controller.image import ControllerImage
+from linker.target import TargetCluster
+from linker.target.registration import hosted_partitions
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.2
+_RETRY = 1.0
+_CALL_TIMEOUT = 10.0
+_LEAVE_TIMEOUT = 30.0
+
+
+def others_to_lead(head: Head, image: ClusterImage, broker_id: int) -> list[int]:
+    """Other sidecars that could lead now: heard of, unfenced, neither draining nor leaving."""
+    able = (head.alive() & head.members.keys()) - head.draining() - {broker_id}
+    return sorted(b for b in able if b in image.brokers and not image.brokers[b].fenced)
+
+
+def others_to_decide(head: Head, broker_id: int) -> list[int]:
+    """Other sidecars that could be the link controller: heard of, and not leaving themselves."""
+    leaving = {i.broker_id for i in head.controller.image.identities.values() if i.leaving}
+    return sorted((head.alive() & head.members.keys()) - leaving - {broker_id})
+
+
+class Departures:
+    """While this sidecar is the link controller."""
+
+    def __init__(self, head: Head, target: TargetCluster, resign: Callable[[str], None]) -> None:
+        self._head = head
+        self._target = target
+        self._resign = resign
+        self._told: dict[int, str] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for identity in list(self._head.controller.image.identities.values()):
+                if not identity.leaving:
+                    continue
+                try:
+                    await self.look(identity.broker_id)
+                except (LinkerError, TimeoutError) as error:
+                    text = str(error) or repr(error)
+                    if self._told.get(identity.broker_id) != text:
+                        log.warning("sidecar %d cannot leave yet: %s", identity.broker_id, text)
+                    self._told[identity.broker_id] = text
+            await asyncio.sleep(_LOOK)
+
+    async def look(self, broker_id: int) -> None:
+        """The next step of one that leaves, if it is time for it."""
+        head, image = self._head, self._target.image
+        if broker_id == self._target.broker_id:
+            if others_to_decide(head, broker_id):
+                self._resign("it leaves the fleet")
+            return  # the last one sees to itself (`Leaving`)
+        if any(hosted_partitions(image, broker_id)):
+            return
+        connected = broker_id in head.members
+        if broker_id in image.brokers:
+            if not connected and broker_id not in head.alive():
+                await self._target.operations.unregister_broker(broker_id, timeout=_CALL_TIMEOUT)
+                log.info("the broker of sidecar %d, which is gone, was unregistered", broker_id)
+            return
+        if not connected and head.lease_left(broker_id) == 0:
+            await head.controller.remove_sidecar(broker_id)
+            self._told.pop(broker_id, None)
+            log.info("sidecar %d has left the fleet", broker_id)
+
+
+class Leaving:
+    """In every sidecar: when its record says that it leaves, and nothing needs it any more, it goes."""
+
+    def __init__(
+        self,
+        target: TargetCluster,
+        session: str,
+        state: Callable[[], ControllerImage],
+        head: Callable[[], Head | None],
+        forget: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._state = state
+        self._head = head
+        self._forget = forget
+
+    @property
+    def asked(self) -> bool:
+        """Whether this very process is to leave."""
+        identity = self._state().identities.get(self._target.broker_id)
+        return identity is not None and identity.leaving and identity.session == self._session
+
+    async def run(self) -> None:
+        """Return when this sidecar has left the target cluster."""
+        me = self._target.broker_id
+        while True:
+            await asyncio.sleep(_LOOK)
+            head = self._head()
+            if not self.asked or (head is not None and others_to_decide(head, me)):
+                continue  # the seat goes first
+            if any(hosted_partitions(self._target.image, me)):
+                continue
+            try:
+                await self._target.leave(_LEAVE_TIMEOUT)
+                if head is not None:
+                    await self._forget(me)  # nobody else is there to do it
+            except LinkerError as error:
+                if me not in self._target.image.brokers:
+                    log.warning("sidecar %d has left, but its record stays: %s", me, error)
+                    return
+                log.warning("leaving the target cluster: %s", error)
+                await asyncio.sleep(_RETRY)
+                continue
+            return

@@ -1,0 +1,38 @@
+"""What a link has fetched, served and forwarded: by this process, and by all sidecars of the fleet."""
+
+from __future__ import annotations
+
+from controller.fleet.head import Head
+from controller.fleet.messages import LinkTraffic
+from linker.admin.models import Traffic
+from linker.links.runtime import LinkRuntime
+
+
+def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
+    """Since this process began."""
+    copies = runtime.fetcher.partitions.values()
+    stats = runtime.router.stats
+    return LinkTraffic(
+        link=runtime.name,
+        fetched_bytes=runtime.fetcher.gone_bytes_fetched + sum(copy.bytes_fetched for copy in copies),
+        served_bytes=runtime.fetcher.gone_bytes_served + sum(copy.bytes_served for copy in copies),
+        forwarded_produces=stats.produce_requests,
+        forwarded_bytes=stats.produce_bytes,
+        forward_errors=sum(stats.produce_errors.values()),
+    )
+
+
+def traffic(runtime: LinkRuntime, head: Head | None = None) -> Traffic:
+    """Of this process and, on the link controller, of all the others that are connected, as they reported last. What
+    one did that is gone is gone with it."""
+    parts = [own_traffic(runtime)]
+    for member in () if head is None else head.members.values():
+        if not member.local and member.said is not None:
+            parts += [part for part in member.said.links if part.link == runtime.name]
+    return Traffic(
+        fetched_bytes=sum(part.fetched_bytes for part in parts),
+        served_bytes=sum(part.served_bytes for part in parts),
+        forwarded_produces=sum(part.forwarded_produces for part in parts),
+        forwarded_bytes=sum(part.forwarded_bytes for part in parts),
+        forward_errors=sum(part.forward_errors for part in parts),
+    )
