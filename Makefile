@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test test-fast lint format bench chaos clients sim sim-mutations clean
+.PHONY: help demo test test-fast lint format bench chaos fleet-figures clients sim sim-mutations clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
