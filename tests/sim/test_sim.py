@@ -8,12 +8,26 @@ import sys
 
 import pytest
 
-from tests.sim.__main__ import tell_mutated
+from tests.sim.__main__ import first_caught
 from tests.sim.mutations import MUTATIONS
 from tests.sim.story import tell
 
-#: A seed that notices it, by the rule. Any change of the simulation moves them: `make sim-mutations` finds new ones.
-CAUGHT_BY: dict[str, int] = {}
+#: Seeds that noticed it, the likely ones first. Any change of the product moves them, so others are tried too.
+LIKELY = {
+    "lease-check-off": 3,
+    "term-ignored": 8,
+    "fence-unanswered": 4,
+    "expiry-ignored": 15,
+    "versions-off": 69,
+    "epochs-off": 7,
+    "proof-skipped": 4,
+    "inherit-skipped": 15,
+    "no-recheck": 49,
+    "fences-late": 38,
+    "bye-renewed": 6,
+    "lease-from-answer": 9,
+}
+_MOST = 250
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -42,10 +56,11 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
     assert len(runs) == 1
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
-    seed = CAUGHT_BY[name]
-    assert tell(seed).broken is None
-    told = tell_mutated(seed, name)
+    told = first_caught(name, [LIKELY[name], *range(_MOST)])
+    assert told is not None
     assert told.broken is not None
     assert told.broken.what[0] in "abcdef"
+    assert tell(told.seed).broken is None

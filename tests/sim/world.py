@@ -15,6 +15,7 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from controller import paths
 from controller.manager import LinkController
@@ -31,13 +32,16 @@ from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 
-class Broken(Exception):
-    """An invariant does not hold."""
+@dataclass(frozen=True)
+class Broken:
+    """An invariant that does not hold, since when, and all that was noted until then."""
 
-    def __init__(self, what: str, at: float, trace: list[str]) -> None:
-        super().__init__(f"{what} (at {at:.3f} s)")
-        self.what = what
-        self.trace = trace
+    what: str
+    at: float
+    trace: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.what} (at {self.at:.3f} s)"
 
 
 class World:
