@@ -24,6 +24,7 @@ CONFIGS = {
     "delete.retention.ms": str(24 * 3600 * 1000),
     "max.message.bytes": str(8 << 20),
     "unclean.leader.election.enable": "false",
+    "message.timestamp.type": "LogAppendTime",  # the brokers' clock; the writers' say none
 }
 _TOPIC_ALREADY_EXISTS = 36
 _INVALID_REPLICATION_FACTOR = 38

@@ -43,6 +43,9 @@ _FENCED: Final = frozenset({47, 49, 90})
 _COORDINATOR: Final = frozenset({14, 15, 16})
 _CONCURRENT_TRANSACTIONS: Final = 51
 _UNKNOWN_SERVER_ERROR: Final = -1
+#: RecordBatch.NO_TIMESTAMP. Brokers refuse a batch whose time is an hour after theirs (message.timestamp.after.max.ms,
+#: LogValidator.validateTimestamp), and a sidecar's clock may be wrong.
+_NO_TIMESTAMP: Final = -1
 # UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
 # NETWORK_EXCEPTION, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR,
 # CONCURRENT_TRANSACTIONS: the same batch again, which the leader tells by its sequence number.
@@ -164,7 +167,7 @@ class TransactionalProducer:
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=self._sequence,
-            timestamp=int(time.time() * 1000),
+            timestamp=_NO_TIMESTAMP,
         )
         fields = {
             "transactional_id": self._brokers.transactional_id,

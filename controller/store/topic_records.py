@@ -100,7 +100,7 @@ def build_batch(
         (
             (0x10).to_bytes(2, "big"),  # attributes: transactional
             (len(items) - 1).to_bytes(4, "big"),
-            timestamp.to_bytes(8, "big") * 2,
+            timestamp.to_bytes(8, "big", signed=True) * 2,
             producer_id.to_bytes(8, "big"),
             producer_epoch.to_bytes(2, "big"),
             base_sequence.to_bytes(4, "big"),
