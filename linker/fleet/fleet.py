@@ -141,11 +141,10 @@ class Fleet:
             return None
         seat = self.controller.seat
         if seat is None:
-            raise NoController(
-                "no sidecar is the link controller at the moment"
-                + ("" if self.runner.trouble is None else f" ({self.runner.trouble})")
-                + "; try again in a few seconds"
-            )
+            none = "no sidecar is the link controller at the moment"
+            trouble = self.runner.trouble
+            why = "" if trouble is None or trouble == none else f" ({trouble})"
+            raise NoController(f"{none}{why}; try again in a few seconds")
         if seat.holder.session == self.session:
             raise NoController("it is about to become the link controller; try again in a few seconds")
         return Destination(seat.holder.broker_id, seat.holder.admin)

@@ -335,7 +335,7 @@ class MemoryService:
         """Each reading of one that drains or leaves takes a partition from it, but for those that are stuck."""
         await self._enter()
         self.looked += 1
-        if sidecar_id == 900 and not self.draining and not self.leaving:
+        if sidecar_id == 900:
             return SidecarDescription(**self._sidecar().model_dump())
         if sidecar_id != 901 or (self.leaving and self.staying == 0):
             raise SidecarNotFound(sidecar_id)

@@ -10,8 +10,8 @@ from linker.admin.models import MirrorState
 from linker.metrics import (
     CATALOGUE,
     LATENCY_BUCKETS,
-    LatencyHistogram,
     FleetSample,
+    LatencyHistogram,
     LinkSample,
     Metrics,
     PartitionSample,
