@@ -147,10 +147,12 @@ def plan_run(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
     faults = [_fault(rng, store, len(promotes)) for _ in range(rng.choices([1, 2, 3], [30, 45, 25])[0])]
     if seed % LONG_EVERY == 3:
         faults[0] = _long_sleep(rng, store, lease, len(promotes))
+    if seed % LONG_EVERY == 7 and store is not Store.SQLITE:
+        faults[:1] = _cut_off(rng, lease)
     return RunPlan(
         seed=seed,
         store=store,
-        keep=rng.random() < 0.5,
+        keep=rng.random() < 0.65,
         lease=lease,
         copies=rng.choice([2, 3, 3]),
         topics=topics,
@@ -259,8 +261,7 @@ def _seconds(rng: random.Random, kind: Kind) -> float:
 
 def _long_sleep(rng: random.Random, store: Store, lease: float, promotes: int) -> FaultPlan:
     """Long enough for the lease and for the broker session to end: the others have gone on without it."""
-    longest = max(lease + SESSION, 0.0)
-    seconds = longest + rng.uniform(1.0, 5.0)
+    seconds = lease + SESSION + rng.uniform(1.0, 5.0)
     if rng.random() < 0.2:
         seconds = rng.uniform(max(seconds, 30.0), 60.0)
     network = store is not Store.SQLITE and rng.random() < 0.3
@@ -272,3 +273,24 @@ def _long_sleep(rng: random.Random, store: Store, lease: float, promotes: int) -
         promote=rng.randrange(promotes),
         seconds=round(seconds, 2),
     )
+
+
+def _cut_off(rng: random.Random, lease: float) -> list[FaultPlan]:
+    """A leader that its link controller cannot reach any more, while clients can, and whose source answers late or not
+    at all: it has produces on their way when its lease ends, and a promote may go on without it."""
+    after = rng.uniform(0.0, 0.5)
+    head = FaultPlan(
+        kind=Kind.NET_BLACKHOLE,
+        role=Role.LEADER,
+        path=Path.HEAD,
+        after=after,
+        seconds=round(lease + rng.uniform(3.0, 6.0), 2),
+    )
+    source = FaultPlan(
+        kind=rng.choice([Kind.NET_DEAF, Kind.NET_BLACKHOLE, Kind.NET_SLOW]),
+        role=Role.LEADER,
+        path=Path.SOURCE,
+        after=after + rng.choice([0.0, rng.uniform(0.0, 1.0)]),
+        seconds=round(lease + rng.uniform(1.0, 8.0), 2),
+    )
+    return [head, source]

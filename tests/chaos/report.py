@@ -25,6 +25,7 @@ def summary(results: Sequence[RunResult]) -> dict[str, Any]:
         "acked": sum(result.acked for result in results),
         **{rule: broken[rule] for rule in RULES},
         "stuck": sum(result.stuck is not None for result in results),
+        "link_broker_answers": sum(result.link_broker_answers for result in results),
         "unknown": sum(result.unknown for result in results),
         "client_errors": sum(result.client_errors for result in results),
         "sidecar_exits": sum(len(result.sidecar_exits) for result in results),

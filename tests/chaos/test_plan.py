@@ -52,10 +52,20 @@ def test_one_run_in_ten_sleeps_longer_than_lease_and_session() -> None:
             default=0.0,
         )
         if plan.seed % LONG_EVERY == 3:
+            assert len(plan.faults) <= 3
             assert plan.lease + SESSION < longest <= 60.0
-    ordinary = [f.seconds for p in MANY if p.seed % LONG_EVERY != 3 for f in p.faults]
+    ordinary = [f.seconds for p in MANY if p.seed % LONG_EVERY not in (3, 7) for f in p.faults]
     assert max(ordinary) <= 15.0
     assert sum(ordinary) / len(ordinary) < 5.0
+
+
+def test_one_fleet_in_ten_has_a_leader_that_is_cut_off_for_longer_than_its_lease() -> None:
+    for plan in MANY:
+        if plan.seed % LONG_EVERY == 7 and plan.store is not Store.SQLITE:
+            head, source = plan.faults[:2]
+            assert (head.kind, head.role, head.path) == (Kind.NET_BLACKHOLE, Role.LEADER, Path.HEAD)
+            assert (source.role, source.path) == (Role.LEADER, Path.SOURCE)
+            assert plan.lease < min(head.seconds, source.seconds) < 20.0
 
 
 def test_what_a_store_does_not_have_cannot_break() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
@@ -71,6 +72,8 @@ def test_answers_to_other_requests_and_other_connections_are_none() -> None:
     tap.asked(1, request(9, 7), 5.0)
     tap.answered(2, response(9, 7))
     tap.answered(1, encode_response("heartbeat", 4, 8, {"error_code": 0, "throttle_time_ms": 0}))
+    tap.asked(1, struct.pack(">ihhi", 8, 1, 9, 6), 5.0)  # a fetch
+    tap.answered(1, response(9, 6))
     assert answers(tap) == []
     tap.answered(1, response(9, 7))
     assert answers(tap) == [EXPECTED]
