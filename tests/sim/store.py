@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +43,9 @@ class Session:
 
 
 class StoreServer:
+    #: Whether an operation of a process settles what its earlier ones came to.
+    settles = True
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.data: MemoryStore = MemoryStore()
@@ -145,6 +148,7 @@ class StoreClient:
         self._changed = asyncio.Event()
         self._session: Session | None = None
         self._over: asyncio.Event = asyncio.Event()
+        self._unsettled: list[Callable[[], None]] = []
 
     # What the server tells.
 
@@ -161,24 +165,43 @@ class StoreClient:
 
     # The contract.
 
-    async def _request(self, carry_out: Any, *, slow: float = 0.0) -> Any:
-        world = self._world
+    async def _request(self, carry_out: Callable[[], T], *, slow: float = 0.0) -> T:
+        """What an earlier request of this process came to is settled before: it was carried out or never will be."""
+        network = self._world.network
+        state = {"open": True}
+
+        def arrive() -> T:
+            if not state["open"]:
+                raise StoreError("given up before")  # nobody hears it
+            state["open"] = False
+            if self._server.settles:
+                for settle in self._unsettled:
+                    settle()
+                self._unsettled.clear()
+            return carry_out()
+
+        def settle() -> None:
+            if state["open"]:
+                state["open"] = False
+                if self._world.rng_store.random() < 0.5:
+                    with contextlib.suppress(StoreError):
+                        carry_out()
+
         try:
-            return await world.network.request(self.process.name, STORE, carry_out, _TIMEOUT, slow=slow)
+            return await network.request(self.process.name, STORE, arrive, _TIMEOUT, slow=slow)
         except NoAnswer as error:
             raise StoreError(str(error)) from None
+        finally:
+            self._unsettled.append(settle)
 
     async def get(self, path: str) -> Versioned | None:
-        found: Versioned | None = await self._request(lambda: at_once(self._server.data.get(path)))
-        return found
+        return await self._request(lambda: at_once(self._server.data.get(path)))
 
     async def children(self, path: str) -> list[str]:
-        found: list[str] = await self._request(lambda: at_once(self._server.data.children(path)))
-        return found
+        return await self._request(lambda: at_once(self._server.data.children(path)))
 
     async def tree(self, path: str) -> Mapping[str, Versioned]:
-        found: Mapping[str, Versioned] = await self._request(lambda: at_once(self._server.data.tree(path)))
-        return found
+        return await self._request(lambda: at_once(self._server.data.tree(path)))
 
     async def claim(self) -> int:
         raise AssertionError("a fleet takes the seat")
