@@ -141,9 +141,8 @@ class Series:
 
 
 async def chaos(arguments: argparse.Namespace) -> int:
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 30)
     stores = [Store(one) for one in arguments.stores.split(",")]
-    plans = [plan_run(seed + number, stores) for number in range(arguments.runs)]
+    plans = [plan_run(seed, stores) for seed in _seeds(arguments)]
     if arguments.plan:
         print(json.dumps([asdict(plan) for plan in plans], indent=2))
         return 0
@@ -164,16 +163,24 @@ async def chaos(arguments: argparse.Namespace) -> int:
         try:
             await series.go()
         finally:
-            found = report(series.results, seed, time.monotonic() - started)
+            found = report(series.results, plans[0].seed, time.monotonic() - started)
             (out / "report.json").write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(summary(series.results)))
     return 0 if found["ok"] else 1
+
+
+def _seeds(arguments: argparse.Namespace) -> list[int]:
+    if arguments.seeds:
+        return [int(one) for one in arguments.seeds.split(",")]
+    first = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 30)
+    return list(range(first, first + max(arguments.runs, 1)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=None, help="of the first run; the next ones count up")
+    parser.add_argument("--seeds", help="these, separated by commas, instead of --runs and --seed")
     parser.add_argument("--out", default="build/chaos")
     parser.add_argument("--stores", default=",".join(Store), help="kinds of stores to choose from")
     parser.add_argument(
