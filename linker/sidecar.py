@@ -118,22 +118,24 @@ class Sidecar:
                         group.create_task(self.fleet.runner.run(), name="fleet"),
                         group.create_task(self._trim_frames(), name="frames"),
                     ]
-                    await self.fleet.wait_loaded(_FLEET_TIMEOUT)
-                    self._make_target(cluster, stack)
-                    tasks.append(group.create_task(self.target.run(), name="target"))
-                    await self._start(stack)
-                    if on_ready is not None:
-                        on_ready()
-                    tasks.append(group.create_task(self._leave_when_told(), name="leaving"))
-                    await self._left.wait()
+                    try:
+                        await self.fleet.wait_loaded(_FLEET_TIMEOUT)
+                        self._make_target(cluster, stack)
+                        tasks.append(group.create_task(self.target.run(), name="target"))
+                        await self._start(stack)
+                        if on_ready is not None:
+                            on_ready()
+                        tasks.append(group.create_task(self._leave_when_told(), name="leaving"))
+                        await self._left.wait()
+                    finally:
+                        # While the channel is still there: whoever leads the fleet need not wait for our lease to end.
+                        self.fleet.member.leave()
                     for task in [*self._tasks.values(), *tasks]:
                         task.cancel()
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
             finally:
                 self._group = None
-                # Whoever leads the fleet need not wait for our lease to end.
-                self.fleet.member.leave()
 
     async def _find_target(self, stack: contextlib.AsyncExitStack) -> Cluster:
         """The target as a client sees it: its id says which fleet this is."""
