@@ -54,7 +54,7 @@ class Stage:
     async def unregister_broker(self, broker_id: int, *, timeout: float) -> None:
         self.done.append(f"unregister {broker_id}")
         if self.failing:
-            raise BrokerError(50, "unregister_broker", "target")
+            raise BrokerError(50, api="unregister_broker")
         self.brokers.pop(broker_id, None)
 
     async def leave(self, timeout: float) -> None:

@@ -100,9 +100,9 @@ def test_nobody_leads() -> None:
 @pytest.mark.parametrize("head", [True, False])
 def test_what_this_sidecar_leads_is_its_own(head: bool) -> None:
     scene = Stage(900, 0.5, by=901)
-    scene.local[TP] = "mine"
+    scene.local[TP] = mine = SimpleNamespace()
     copies = scene.copies(head=head)
-    assert copies.get(TP) == "mine"
+    assert copies.get(TP) is mine
     assert copies.silent(TP) is None
 
 
