@@ -1,4 +1,4 @@
-"""Several sidecars with one store, as processes, and scenes with live producers on them.
+"""Several sidecars with one store, as processes. Scenes with live producers on them are harness_fleet_scene's.
 
 The fleet is asked through any sidecar that runs; a sidecar that is stopped (SIGSTOP) is not asked meanwhile.
 """
@@ -6,39 +6,57 @@ The fleet is asked through any sidecar that runs; a sidecar that is stopped (SIG
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
 from linker.admin.client import AdminClient, AdminError
-from linker.admin.models import ControllerDescription, PromotePhase, SidecarState, SidecarStatus
-from linker.demo.child_process import ChildError, tail
+from linker.admin.models import ControllerDescription, SidecarState, SidecarStatus
+from linker.demo.child_process import tail
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.ports import PortReservation
 from linker.demo.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
-from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.real.harness_promote import LINK, PATIENCE, POLL, RATE, Scene
-from tests.real.harness_stalls import brokers_back
-from wire.types import TopicPartition
+from tests.chaos.proxy import Proxy
+from tests.chaos.tap import ProduceTap
+from tests.real.harness_promote import POLL
+from tests.real.harness_stalls import PATIENCE
+from wire import codec
 
 SECRET = "known to every sidecar of it"
 CALL_TIMEOUT = 10.0
-PARTITIONS = 6
+HOUR = 3600.0
 #: Answers that another sidecar, or a later moment, may better; the link controller changes in these tests.
 ELSEWHERE = frozenset({0, 409, 421, 502, 503, 504})
 
 
-class Led(NamedTuple):
-    """By whom a partition is led, as the target has it."""
+class Answer(NamedTuple):
+    """Of a sidecar to a produce, one partition of it; the time is the history's."""
 
-    leader: int | None
-    epoch: int
-    isr: frozenset[int]
+    partition: int
+    code: int
+    time: float
+
+
+class AnswerTap(ProduceTap):
+    """Refusals too, and when each answer was seen."""
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(broker)
+        self.answers_seen: list[Answer] = []
+
+    def _take(self, frame: bytes, version: int, asked: float) -> None:
+        now = time.monotonic()
+        super()._take(frame, version, asked)
+        answer = codec.decode_response("produce", version, frame)
+        for topic in answer.responses:
+            for one in topic.partition_responses:
+                self.answers_seen.append(Answer(int(one.index), int(one.error_code), now))
 
 
 class Fleet:
@@ -54,8 +72,9 @@ class Fleet:
         *,
         python: Mapping[int, Sequence[str]] | None = None,
         stores: Mapping[int, Mapping[str, Any]] | None = None,
+        tapped: bool = False,
     ) -> None:
-        """`python` and `stores` are for single sidecars, by id."""
+        """`python` and `stores` are for single sidecars, by id. `tapped`: clients come through proxies, see `taps`."""
         self.target = target
         self.directory = directory
         self.store = dict(store)
@@ -63,9 +82,18 @@ class Fleet:
         self.cars: dict[int, SidecarProcess] = {}
         self._controls: list[PortReservation] = []
         self._stopped: set[int] = set()
+        self.taps: dict[int, AnswerTap] = {}
+        self._gates: list[Proxy] = []
         for broker_id in ids:
-            more = {} if python is None or broker_id not in python else {"python": python[broker_id]}
-            self.add(broker_id, store=(stores or {}).get(broker_id), **more)
+            gate = None
+            if tapped:
+                self.taps[broker_id] = AnswerTap(f"sidecar {broker_id}")
+                gate = Proxy(f"clients of {broker_id}", tap=self.taps[broker_id])
+                self._gates.append(gate)
+            more: dict[str, Any] = {}
+            if python is not None and broker_id in python:
+                more["python"] = python[broker_id]
+            self.add(broker_id, store=(stores or {}).get(broker_id), gate=gate, **more)
 
     def add(
         self,
@@ -75,6 +103,7 @@ class Fleet:
         store: Mapping[str, Any] | None = None,
         target: KafkaCluster | None = None,
         keep: bool = True,
+        gate: Proxy | None = None,
         **more: Any,
     ) -> SidecarProcess:
         """One more, not started. `name` is of its directory; whoever does not keep it in the fleet closes it."""
@@ -87,15 +116,21 @@ class Fleet:
                 sidecar={"control.listener": f"127.0.0.1:{control.port}", "control.secret": SECRET},
                 store=store or self.store,
                 fleet=self.settings,
+                advertised={} if gate is None else {"PLAINTEXT": gate.address},
             ),
             self.directory / (name or f"sidecar-{broker_id}"),
             **more,
         )
+        if gate is not None:
+            host, _, port = car.address().rpartition(":")
+            gate.upstream = (host, int(port))
         if keep:
             self.cars[broker_id] = car
         return car
 
     async def start(self) -> None:
+        for gate in self._gates:
+            await gate.start()
         for car in self.cars.values():
             car.launch()
         for car in self.cars.values():
@@ -105,6 +140,8 @@ class Fleet:
     async def close(self) -> None:
         for car in self.cars.values():
             await car.close()
+        for gate in self._gates:
+            await gate.close()
         for control in self._controls:
             control.release()
 
@@ -116,15 +153,10 @@ class Fleet:
         """Those that can answer."""
         return [car for n, car in sorted(self.cars.items()) if car.running and n not in self._stopped]
 
-    @contextmanager
-    def stopped(self, broker_id: int) -> Iterator[None]:
-        """SIGSTOP for the length of the block, or until `resume`."""
-        self.cars[broker_id].pause()
+    def stop(self, broker_id: int) -> None:
+        """SIGSTOP, until `resume`."""
         self._stopped.add(broker_id)
-        try:
-            yield
-        finally:
-            self.resume(broker_id)
+        self.cars[broker_id].pause()
 
     def resume(self, broker_id: int) -> None:
         if broker_id in self._stopped:
@@ -164,10 +196,18 @@ class Fleet:
         """Broker id of the link controller."""
         return (await self.controller()).id
 
-    async def next_head(self, after: ControllerDescription) -> ControllerDescription:
-        """Whoever is the link controller with a higher epoch."""
+    async def next_head(
+        self, after: ControllerDescription, *, unasked: int | None = None
+    ) -> ControllerDescription:
+        """Whoever is the link controller with a higher epoch; one that does not know better is left unasked."""
         found = None
-        async with _within(PATIENCE, lambda: f"no link controller after {after.id}: {found}"):
+        if unasked is not None:
+            self._stopped.add(unasked)
+            try:
+                return await self.next_head(after)
+            finally:
+                self._stopped.discard(unasked)
+        async with within(PATIENCE, lambda: f"no link controller after {after.id}: {found}"):
             while True:
                 found = await self.controller()
                 if found.controller_epoch > after.controller_epoch:
@@ -181,7 +221,7 @@ class Fleet:
     async def whole(self, timeout: float = PATIENCE) -> None:
         """Every process of the fleet that runs is one of it, and serves."""
         seen: object = None
-        async with _within(timeout, lambda: f"the fleet is not whole: {seen}"):
+        async with within(timeout, lambda: f"the fleet is not whole: {seen}"):
             while True:
                 for broker_id, car in self.cars.items():
                     if not car.running and broker_id not in self._stopped:
@@ -219,7 +259,7 @@ def _call(url: str, call: Callable[[Any], Any]) -> Any:
 
 
 @asynccontextmanager
-async def _within(timeout: float, story: Callable[[], str]) -> AsyncIterator[None]:
+async def within(timeout: float, story: Callable[[], str]) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(timeout):
             yield
@@ -227,135 +267,9 @@ async def _within(timeout: float, story: Callable[[], str]) -> AsyncIterator[Non
         raise AssertionError(f"{story()} ({timeout:.0f} s)") from None
 
 
-class FleetScene(Scene):
-    """One topic of a test, mirrored by a fleet and written to by live producers."""
-
-    def __init__(self, source: KafkaCluster, fleet: Fleet, topic: str) -> None:
-        topics = [SourceTopic(topic, PARTITIONS, SourceFiller.history)]
-        super().__init__(source, fleet.target, next(iter(fleet.cars.values())), topics)
-        self.fleet = fleet
-
-    async def ask(self, call: Callable[[Any], Any]) -> Any:
-        return await self.fleet.ask(call)
-
-    async def begin(self, *, rate: float = RATE) -> None:
-        filler = SourceFiller(self.source.bootstrap, scale=0.05)
-        await asyncio.to_thread(filler.create, self.topics, min(2, len(self.source.brokers)))
-        await asyncio.to_thread(filler.fill, self.topics)
-        links = await self.ask(lambda client: client.list_links())
-        if LINK not in {link.name for link in links}:
-            await self.fleet.linker("link", "create", LINK, "--bootstrap-servers", self.source.bootstrap)
-        await self.fleet.linker(
-            "mirror", "create", *self.names, "--link", LINK, "--replication-factor", str(self.copies)
-        )
-        await self.wait_active()
-        await self.balanced()
-        self.add_writers(rate)
-        for producer in self.producers:
-            await producer.start(self.target.bootstrap)
-        await self.acked_more(20)
-
-    # --- who leads
-
-    async def led(self) -> dict[TopicPartition, Led]:
-        mirror = await self.describe(self.names[0])
-        return {
-            TopicPartition(one.topic, one.partition): Led(
-                one.leader, one.leader_epoch or 0, frozenset(one.isr)
-            )
-            for one in mirror.partition_status
-        }
-
-    async def led_by(self, broker_id: int) -> list[TopicPartition]:
-        return [tp for tp, one in (await self.led()).items() if one.leader == broker_id]
-
-    async def balanced(self, ids: Sequence[int] | None = None, timeout: float = PATIENCE) -> None:
-        """Every ISR holds these sidecars (all, if not named), and each of them leads as much as the others."""
-        wanted = sorted(ids or self.fleet.ids)
-        share = PARTITIONS // len(wanted)
-        found: dict[TopicPartition, Led] = {}
-        async with _within(timeout, lambda: f"not balanced over {wanted}: {found}"):
-            while True:
-                found = await self.led()
-                counts = Counter(one.leader for one in found.values())
-                if counts == dict.fromkeys(wanted, share) and all(
-                    one.isr == set(wanted) for one in found.values()
-                ):
-                    return
-                await asyncio.sleep(0.1)
-
-    async def nothing_led_by(self, broker_id: int, timeout: float = PATIENCE) -> None:
-        """Others lead what it led."""
-        found: dict[TopicPartition, Led] = {}
-        async with _within(timeout, lambda: f"{broker_id} still leads, or nobody does: {found}"):
-            while True:
-                found = await self.led()
-                if all(one.leader not in (broker_id, None, -1) for one in found.values()):
-                    return
-                await asyncio.sleep(POLL)
-
-    async def acked_everywhere(self, since: float | None = None, timeout: float = PATIENCE) -> None:
-        """Until every producer got an ack for every partition, after that moment (now)."""
-        moment = self.history.clock() if since is None else since
-        wanted = {(producer.name, tp) for producer in self.producers for tp in self.tps}
-        missing = wanted
-        async with _within(timeout, lambda: f"no acks for {sorted(missing)[:4]}"):
-            while True:
-                missing = wanted - {
-                    (ack.producer, ack.partition) for ack in self.history.acks if ack.time > moment
-                }
-                if not missing:
-                    return
-                await asyncio.sleep(POLL)
-
-    # --- the end
-
-    async def finish(self) -> None:
-        """Promote what is not promoted, and judge."""
-        await self.fleet.whole()
-        await self.acked_everywhere()
-        mirrors = await self.ask(lambda client: client.list_mirrors(LINK))
-        if {one.state for one in mirrors if one.topic in self.names} != {"PROMOTED"}:
-            job = await self.settled(await self.start_promote())
-            assert job.phase is PromotePhase.PROMOTED, job
-            await self.acked_everywhere()
-        await self.judge()
-
-    def check_placement(self, placed: Mapping[TopicPartition, Any]) -> None:
-        """Other tests' topics weigh too, so that no more is known than who may be a replica."""
-        real = {node.node_id for node in self.target.brokers}
-        assert all(set(one.replicas) <= real and one.leader in real for one in placed.values()), placed
-
-
-MakeFleetScene = Callable[..., Awaitable[FleetScene]]
-
-
-@asynccontextmanager
-async def fleet_scenes(
-    source: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
-) -> AsyncIterator[MakeFleetScene]:
-    """`await make()`: a scene that is set, on a fleet that is whole."""
-    made: list[FleetScene] = []
-
-    async def make(*, rate: float = RATE) -> FleetScene:
-        for broker_id, car in fleet.cars.items():
-            fleet.resume(broker_id)
-            if not car.running:  # a test before this one has failed
-                car.launch()
-        await brokers_back(fleet.target)
-        await fleet.whole()
-        made.append(FleetScene(source, fleet, unique_topic("fleet")))
-        await made[-1].begin(rate=rate)
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for scene in made:
-            try:
-                await scene.close()
-            except ChildError:
-                pass
+def off_by(hours: float) -> Sequence[str]:
+    """The interpreter of a sidecar whose wall clock is wrong by so much."""
+    return (sys.executable, str(Path(__file__).with_name("shifted_clock.py")), str(hours * HOUR))
 
 
 def ended_with(car: SidecarProcess, code: int, *words: str) -> str:

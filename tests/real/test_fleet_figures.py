@@ -15,7 +15,8 @@ import pytest_asyncio
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
 from tests.real.fleet_figures import STRICT, figure
-from tests.real.harness_fleet import Fleet, FleetScene, MakeFleetScene, fleet_scenes
+from tests.real.harness_fleet import Fleet
+from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene, fleet_scenes
 from tests.real.harness_promote import LINK, scenes
 from tests.real.harness_stalls import stopped
 

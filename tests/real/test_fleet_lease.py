@@ -1,0 +1,148 @@
+"""A sidecar that stands still while its partitions are promoted, and then goes on: it acknowledges nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import pytest_asyncio
+
+from controller.store.base import Versioned
+from linker.admin.models import PromotePhase
+from linker.demo.inspection import placements
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.replica_log import open_replica
+from linker.stores import Location
+from tests.real.harness_fleet import Fleet, off_by
+from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene, fleet_scenes
+from tests.real.harness_stalls import stopped
+from wire.types import TopicPartition
+
+pytestmark = pytest.mark.timeout(400)
+LEASE = 6.0
+IN_FLIGHT = 0.4  # how long the source stands still before the sidecar does
+NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS = 6, 7, 19
+REFUSALS = {NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def fleet(
+    target_cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory, _numbers: Iterator[int]
+) -> AsyncIterator[Fleet]:
+    ids = [900 + next(_numbers) for _ in range(3)]
+    store = {"type": "topic", "topic": f"__state_{ids[0]}", "seat.timeout.ms": 4000}
+    settings = {"lease.ms": round(LEASE * 1000), "failure.timeout.ms": 1500}
+    directory = tmp_path_factory.mktemp("fleet")
+    # Clocks of three machines, two of them set wrong.
+    clocks = {ids[1]: off_by(+2), ids[2]: off_by(-2)}
+    fleet = Fleet(target_cluster, ids, directory, store, settings, python=clocks, tapped=True)
+    try:
+        await fleet.start()
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def make_scene(
+    source_cluster: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
+) -> AsyncIterator[MakeFleetScene]:
+    async with fleet_scenes(source_cluster, fleet, unique_topic) as make:
+        yield make
+
+
+def source_ends(scene: FleetScene) -> dict[TopicPartition, int]:
+    placed = placements(scene.source.bootstrap, scene.topics)
+    return {tp: open_replica(scene.source.log_dir(one.leader), tp).end() for tp, one in placed.items()}
+
+
+async def stand_still(scene: FleetScene, broker_id: int) -> None:
+    """Stopped with forwarded produces whose answers it has not read, and with requests it has not read either."""
+    with ExitStack() as source:
+        for node in scene.source.brokers:
+            source.enter_context(stopped(node))
+        await asyncio.sleep(IN_FLIGHT)
+        scene.fleet.stop(broker_id)
+
+
+async def promoted_without(scene: FleetScene, broker_id: int) -> None:
+    """The promote waits for the lease of the one that stands still, and does without it then."""
+    await scene.nothing_led_by(broker_id)
+    job = await scene.start_promote()
+    await scene.reach(job, PromotePhase.CATCHING_UP, f"sidecar {broker_id} is away, and its lease ends in")
+    left = ((await scene.fleet.sidecars())[broker_id].lease_ms or 0) / 1000
+    asked = scene.history.clock()
+    ended = await scene.settled(job)
+    assert ended.phase is PromotePhase.PROMOTED, ended
+    waited = scene.history.clock() - asked
+    assert waited >= left - 0.5, f"promoted {waited:.1f} s later, the lease had {left:.1f} s to go"
+
+
+async def acknowledges_nothing(
+    scene: FleetScene, broker_id: int, handed_over: dict[TopicPartition, int]
+) -> None:
+    """From the moment when it goes on again."""
+    fleet = scene.fleet
+    before = await asyncio.to_thread(source_ends, scene)
+    assert before == handed_over
+    resumed = scene.history.mark("resumed")
+    fleet.resume(broker_id)
+    await scene.acked_everywhere(timeout=120)
+    await fleet.whole()
+    tap = fleet.taps[broker_id]
+    assert not tap.unread, tap.unread[0]
+    codes = Counter(one.code for one in tap.answers_seen if one.time >= resumed)
+    assert codes[0] == 0, f"produces were acknowledged after the hand-over: {codes}"
+    assert set(codes) <= REFUSALS, codes
+    assert codes[REQUEST_TIMED_OUT] > 0, f"answers of the source were waiting for it: {codes}"
+    errors = await fleet.forward_errors(broker_id)
+    assert errors.get("REQUEST_TIMED_OUT", 0) > 0, errors
+    assert await asyncio.to_thread(source_ends, scene) == handed_over, "the source was written to"
+
+
+async def test_a_leader_stands_still(make_scene: MakeFleetScene, fleet: Fleet) -> None:
+    """Not the link controller."""
+    scene = await make_scene()
+    head = await fleet.controller()
+    stale = next(n for n in fleet.ids if n != head.id)
+    assert len(await scene.led_by(stale)) == 2
+    await stand_still(scene, stale)
+    await promoted_without(scene, stale)
+    handed_over = await asyncio.to_thread(source_ends, scene)
+    await acknowledges_nothing(scene, stale, handed_over)
+    assert (await fleet.controller()).controller_epoch == head.controller_epoch
+    await scene.finish()
+
+
+async def test_the_link_controller_stands_still(make_scene: MakeFleetScene, fleet: Fleet) -> None:
+    """It finds that another one has taken its place, and has written nothing meanwhile."""
+    scene = await make_scene()
+    head = await fleet.controller()
+    assert len(await scene.led_by(head.id)) == 2
+    await stand_still(scene, head.id)
+    following = await fleet.next_head(head)
+    assert following.id != head.id
+    await promoted_without(scene, head.id)
+    handed_over = await asyncio.to_thread(source_ends, scene)
+    said, nodes = fleet.said(head.id), await stored(fleet)
+    await acknowledges_nothing(scene, head.id, handed_over)
+    news = fleet.said(head.id)[len(said) :]
+    assert "not the link controller any more" in news, news
+    after = await stored(fleet)
+    changed = {path for path in nodes.keys() | after.keys() if nodes.get(path) != after.get(path)}
+    changed.discard(f"/sidecars/identities/{head.id}")  # written by the next one, when this one joined
+    assert not changed, {path: (nodes.get(path), after.get(path)) for path in changed}
+    assert (await fleet.controller()).controller_epoch == following.controller_epoch
+    await scene.finish()
+
+
+async def stored(fleet: Fleet) -> dict[str, Versioned]:
+    """All nodes of the state, epochs included."""
+    store = await Location.parse(f"topic:{fleet.target.bootstrap}/{fleet.store['topic']}").open(create=False)
+    try:
+        return dict(await store.tree("/"))
+    finally:
+        await store.close()
