@@ -15,7 +15,7 @@ from tests.sim.story import tell
 #: Seeds that noticed it, the likely ones first. Any change of the product moves them, so others are tried too.
 LIKELY = {
     "lease-check-off": 3,
-    "term-ignored": 8,
+    "term-ignored": 9,
     "fence-unanswered": 4,
     "expiry-ignored": 15,
     "versions-off": 69,
