@@ -180,6 +180,8 @@ def test_why_a_draining_one_still_leads() -> None:
         await until_quiet(fleet, balancer)
         assert balancer.why_led(900) == {}
         assert balancer.moves_done >= 3
+        fleet.member(900, draining=False)
+        await until_quiet(fleet, balancer)
         fleet.member(900, alive=False)
         await until_quiet(fleet, balancer)
         assert balancer.fenced_dead == 1
