@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from controller.fleet.channel import Channel, pair
 from controller.fleet.head import Head
@@ -167,9 +168,9 @@ class FleetRunner:
                     async with self._local(self.head) as channel:
                         await self._session(channel, seat)
                 elif seat is not None and seat.holder.session != self._candidate.session:
-                    async with asyncio.timeout(self._settings.connect_timeout):
-                        remote = await self._connect(seat)
-                    await self._session(remote, seat)
+                    remote = await self._reach(seat)
+                    if remote is not None:
+                        await self._session(remote, seat)
                 else:
                     self.trouble = "no sidecar is the link controller at the moment"
             except Refused as refused:
@@ -183,37 +184,62 @@ class FleetRunner:
             await self._look_again(seat, self._pause)
             self._pause = min(self._pause * 2, self._settings.retry_max)
 
+    async def _reach(self, seat: Seat) -> Channel | None:
+        """A channel to the head; None if another one is to be followed by now. One that stands still takes
+        connections and says nothing, and its follower counts who has come."""
+        connecting = asyncio.ensure_future(self._connect(seat))
+        taken = False
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout):
+                taken = await self._ends_under(seat, connecting)
+            return connecting.result() if taken else None
+        finally:
+            if not taken:
+                connecting.cancel()
+                (outcome,) = await asyncio.gather(connecting, return_exceptions=True)
+                if not isinstance(outcome, BaseException):
+                    outcome.close("another link controller is to be followed")
+
     async def _session(self, channel: Channel, seat: Seat | None) -> None:
         """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
         could not prolong our lease."""
-        session = asyncio.create_task(self.member.session(channel))
-        role = asyncio.create_task(self._head_changed.wait())
+        session = asyncio.ensure_future(self.member.session(channel))
         self.trouble, self._pause = None, self._settings.retry_first
+        try:
+            if await self._ends_under(seat, session):
+                await session
+        finally:
+            session.cancel()
+            await asyncio.gather(session, return_exceptions=True)
+            channel.close("the member's session is over")
+
+    async def _ends_under(self, seat: Seat | None, work: asyncio.Future[Any]) -> bool:
+        """Wait for the end of something that is done with the holder of the seat; False if the role of this sidecar
+        changes first, or somebody has the seat with a higher epoch."""
+        role = asyncio.ensure_future(self._head_changed.wait())
         known = seat
         try:
-            while not session.done():
-                change = asyncio.create_task(self._store.seat_changed(known, timeout=_SEAT_LOOK))
+            while not work.done():
+                change = asyncio.ensure_future(self._store.seat_changed(known, timeout=_SEAT_LOOK))
                 try:
-                    await asyncio.wait({session, role, change}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({work, role, change}, return_when=asyncio.FIRST_COMPLETED)
                     if role.done() or self._superseded(change, seat):
-                        return
+                        return False
                     if change.done() and change.exception() is not None:
-                        # The store is away; the session goes on without it.
-                        await asyncio.wait({session, role}, timeout=_SEAT_LOOK)
+                        # The store is away; it goes on without it.
+                        await asyncio.wait({work, role}, timeout=_SEAT_LOOK)
                     elif change.done():
                         known = change.result()  # free, while its holder is still there: no reason to go
                 finally:
                     change.cancel()
                     await asyncio.gather(change, return_exceptions=True)
-            await session
+            return True
         finally:
-            for task in (session, role):
-                task.cancel()
-            await asyncio.gather(session, role, return_exceptions=True)
-            channel.close("the member's session is over")
+            role.cancel()
+            await asyncio.gather(role, return_exceptions=True)
 
     @staticmethod
-    def _superseded(change: asyncio.Task[Seat | None], seat: Seat | None) -> bool:
+    def _superseded(change: asyncio.Future[Seat | None], seat: Seat | None) -> bool:
         if not change.done() or change.exception() is not None:
             return False
         now = change.result()

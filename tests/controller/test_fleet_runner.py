@@ -139,6 +139,8 @@ class Sidecar:
         there = self.fleet.sidecars[seat.holder.broker_id]
         if self.fleet.cut == {self.broker_id, there.broker_id}:
             raise ChannelClosed("no route")
+        if there.broker_id in self.fleet.silent:
+            await asyncio.Event().wait()
         ours, theirs = pair(str(self.broker_id), str(there.broker_id))
         self.fleet.tasks.append(asyncio.create_task(there.runner.accept(theirs)))
         self.channels.append(ours)
@@ -161,6 +163,7 @@ class Fleet:
     def __init__(self) -> None:
         self.server = Server()
         self.cut: set[int] = set()
+        self.silent: set[int] = set()  # takes connections and says nothing
         self.tasks: list[asyncio.Task[None]] = []
         self.sidecars = {broker: Sidecar(self, broker) for broker in (900, 901, 902)}
 
@@ -218,6 +221,29 @@ def test_the_head_dies() -> None:
             assert new.runner.head is not None
             await new.runner.head.fence(LINK, [TP], timeout=30)
             assert now() >= died + SETTINGS.lease - SETTINGS.renew_interval
+
+    run_virtual(main())
+
+
+def test_a_head_that_stands_still_keeps_nobody_from_the_next() -> None:
+    """The next one would take those for dead, itself included, that wait for an answer of the old one."""
+
+    async def main() -> None:
+        async with fleet_of_three() as fleet:
+            old = fleet.head
+            fleet.silent = {old.broker_id}
+            old.store.away = True  # it gives nothing back
+            await old.stop()
+            old.runner.head = None
+            for sidecar in fleet.others:
+                if sidecar is not old:
+                    sidecar.channels[-1].close("reset")
+            await asyncio.sleep(0.5)  # the others are connecting to it again
+            fleet.server.give(None)
+            await asyncio.sleep(1)
+            new = fleet.head
+            assert new.runner.head is not None
+            assert set(new.runner.head.members) == set(fleet.sidecars) - {old.broker_id}
 
     run_virtual(main())
 
