@@ -33,7 +33,7 @@ from controller.state import (
     RemoveSidecar,
     SidecarIdentity,
 )
-from controller.store.base import Store
+from controller.store.base import ControllerFenced, Store
 from wire.types import TopicId, TopicPartition
 
 T = TypeVar("T")
@@ -357,7 +357,13 @@ class StoredController(LinkController):
             records = [self._stamped(record) for record in records]
             operations = self._image.operations(records)
             self._stale = True
-            await self._store.commit(operations, controller_epoch=self._claimed)
+            try:
+                await self._store.commit(operations, controller_epoch=self._claimed)
+            except ControllerFenced:
+                # Nothing was written, nor ever will be by us. Whoever is told that the image was read anew would try
+                # again, and have it read anew.
+                self._stale = False
+                raise
             self._image.replay(records)
             self._stale = False
         self._tell(records)

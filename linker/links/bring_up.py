@@ -36,6 +36,7 @@ from wire.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
+_LEAST_PAUSE = 0.05
 _CALL_TIMEOUT = 15.0
 _LATEST, _EARLIEST = -1, -2
 _UNKNOWN_TOPIC = 3
@@ -136,6 +137,10 @@ class BringUp:
                     await self._wake.wait()
             except TimeoutError:
                 pause = min(pause * 2, _RETRY_MAX)
+            else:
+                await asyncio.sleep(
+                    _LEAST_PAUSE
+                )  # what fails may be what wakes us, without a wait in between
             self._due |= again
 
     async def restart(self, topic: str) -> None:

@@ -395,11 +395,16 @@ async def test_memory_follows_the_store_whatever_happens(seed: int) -> None:
 
 
 async def test_a_fenced_controller_stays_fenced() -> None:
+    """And tells nobody anything: whoever acts on what he is told would act on that for ever."""
     store = MemoryStore()
     old = await controller_with_mirror(store)
     new = await LinkController.open(store)
-    with pytest.raises(ControllerFenced):
-        await old.pause("l", "t")
+    told: list[object] = []
+    old.listeners.add(told.append)
+    for _ in range(2):
+        with pytest.raises(ControllerFenced):
+            await old.pause("l", "t")
+    assert told == []
     await new.pause("l", "t")
     assert phases(new) == [Phase.PAUSED] * 2
 

@@ -305,6 +305,30 @@ async def test_a_mirror_in_trouble_does_not_keep_another_from_being_completed(
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_what_fails_and_asks_again_at_once_leaves_room_for_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link controller that is fenced: nothing in it waits for anything."""
+    tries = 0
+
+    async def complete(topic: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 1000:
+            raise KeyboardInterrupt  # the loop is not left otherwise
+        rig.bring_up.ask(topic)
+        raise LinkerError("fenced")
+
+    monkeypatch.setattr(rig.bring_up, "complete", complete)
+    running = asyncio.ensure_future(rig.bring_up.run())
+    try:
+        await asyncio.sleep(0.3)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert 1 < tries < 50
+
+
 async def test_a_source_that_does_not_tell_its_start_is_an_error_and_changes_nothing(
     rig: Rig, source: FakeCluster
 ) -> None:
