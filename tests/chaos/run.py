@@ -37,7 +37,7 @@ from wire.types import TopicPartition, parse_topic_id
 READY_TIMEOUT = 60.0
 ACTIVE_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 75.0  # for promotes, from the moment when the last fault is healed
-DRAIN_TIMEOUT = 15.0
+DRAIN_TIMEOUT = 40.0
 HISTORY_SCALE = 0.05
 ROLES_EVERY = 0.4
 MOST_ERRORS = 10
@@ -114,6 +114,7 @@ class Run:
             await self._go()
         except (Stuck, NotPromoted, ApiSilent, ApiRefused, LinkerError, TimeoutError) as error:
             result.stuck = f"{type(error).__name__}: {error}"[:1500]
+            result.acked = len(self.history.acks)  # not judged
         finally:
             await self._abandon_clients()
         result.sidecar_exits = self.fleet.exits[self._exits_before :]
