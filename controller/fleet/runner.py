@@ -69,6 +69,9 @@ class FleetRunner:
         self._pause = settings.retry_first
         #: Why this sidecar is not part of the fleet; None when it is.
         self.trouble: str | None = "the fleet was not joined yet"
+        #: Why this sidecar lost the seat, or could not take it; None while it is part of a fleet.
+        self.vacancy: str | None = None
+        self._noted: str | None = None
 
     async def run(self) -> None:
         """Until cancelled. A refusal that no waiting helps against is raised."""
@@ -96,6 +99,7 @@ class FleetRunner:
                 log.warning("this sidecar is not the link controller any more: %s", fenced)
             except LinkerError as error:
                 log.warning("this sidecar cannot be the link controller: %s", error)
+                self.vacancy = str(error)
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(self._settings.store_timeout):
                     await self._store.resign()
@@ -131,6 +135,7 @@ class FleetRunner:
             self._shared.lose_head()
             self._head_changed.set()
         log.warning("this sidecar is not the link controller any more: %s", lost)
+        self.vacancy = lost
 
     async def _until_lost(self) -> str:
         """Until the seat is lost, or this sidecar gives it up."""
@@ -204,7 +209,8 @@ class FleetRunner:
         """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
         could not prolong our lease."""
         session = asyncio.ensure_future(self.member.session(channel))
-        self.trouble, self._pause = None, self._settings.retry_first
+        self.trouble = self.vacancy = None
+        began = self._clock()
         try:
             if await self._ends_under(seat, session):
                 await session
@@ -212,6 +218,9 @@ class FleetRunner:
             session.cancel()
             await asyncio.gather(session, return_exceptions=True)
             channel.close("the member's session is over")
+            if self._clock() - began > self._settings.retry_max:
+                # Else it is one attempt of many, at a sidecar that is not the head any more.
+                self._pause, self._noted = self._settings.retry_first, None
 
     async def _ends_under(self, seat: Seat | None, work: asyncio.Future[Any]) -> bool:
         """Wait for the end of something that is done with the holder of the seat; False if the role of this sidecar
@@ -227,7 +236,9 @@ class FleetRunner:
                         return False
                     if change.done() and change.exception() is not None:
                         # The store is away; it goes on without it.
-                        await asyncio.wait({work, role}, timeout=_SEAT_LOOK)
+                        await asyncio.wait(
+                            {work, role}, timeout=_SEAT_LOOK, return_when=asyncio.FIRST_COMPLETED
+                        )
                     elif change.done():
                         known = change.result()  # free, while its holder is still there: no reason to go
                 finally:
@@ -246,9 +257,9 @@ class FleetRunner:
         return now is not None and (seat is None or now.epoch > seat.epoch)
 
     def _note(self, trouble: str) -> None:
-        if trouble != self.trouble:
+        if trouble != self._noted:
             log.info("not part of the fleet at the moment: %s", trouble)
-        self.trouble = trouble
+        self.trouble = self._noted = trouble
 
     async def _look_again(self, seat: Seat | None, pause: float) -> None:
         """After a pause, or at once when the seat or this sidecar's role has changed."""

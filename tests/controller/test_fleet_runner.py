@@ -323,6 +323,8 @@ def test_the_seat_is_lost_and_the_reign_is_over_before_another_begins() -> None:
                 old = fleet.head
                 assert old.store.lost is not None
                 old.store.lost.set_result("expired")
+                await asyncio.sleep(0.01)
+                assert old.runner.vacancy == "expired"
                 await asyncio.sleep(4)
                 assert sum(s.ruling for s in fleet.sidecars.values()) == 1
                 assert fleet.head.ruling == 1
@@ -330,6 +332,29 @@ def test_the_seat_is_lost_and_the_reign_is_over_before_another_begins() -> None:
             assert fleet.head.shared.controller_epoch == 4
 
     run_virtual(main())
+
+
+def test_a_seat_whose_holder_is_no_head_is_tried_slowly(caplog: pytest.LogCaptureFixture) -> None:
+    """The store is away: nobody can take the seat, and it cannot be given back."""
+
+    async def main() -> None:
+        async with fleet_of_three() as fleet:
+            for sidecar in fleet.sidecars.values():
+                sidecar.store.away = True
+            old = fleet.head
+            assert old.store.lost is not None
+            old.store.lost.set_result("not reachable")
+            await asyncio.sleep(2)
+            caplog.clear()
+            tried = {s: len(s.channels) for s in fleet.sidecars.values()}
+            await asyncio.sleep(20)
+            assert all(len(s.channels) - tried[s] <= 20 / SETTINGS.retry_max + 1 for s in tried)
+            said = [one for one in caplog.messages if "not part of the fleet" in one]
+            assert len(said) < 10, said
+            assert old.runner.vacancy
+
+    with caplog.at_level("INFO"):
+        run_virtual(main())
 
 
 def test_a_member_that_cannot_reach_the_head_keeps_its_lease_to_its_end() -> None:
