@@ -94,6 +94,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "broker_epoch": entity.broker_epoch,
                 "cluster_id": entity.cluster_id,
                 "session": entity.session,
+                "lease": entity.lease,
                 "draining": entity.draining,
                 "leaving": entity.leaving,
             }
@@ -151,6 +152,7 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                     broker_epoch=_int(fields, "broker_epoch"),
                     cluster_id=_str(fields, "cluster_id"),
                     session=_str(fields, "session"),
+                    lease=_typed(fields, "lease", float),
                     draining=_typed(fields, "draining", bool),
                     leaving=_typed(fields, "leaving", bool),
                 )

@@ -111,7 +111,8 @@ class PromoteDriver:
         """
         async with self._turn:
             await self._controller.refresh()
-            for job in self._controller.image.running_jobs(self._link):
+            jobs = self._controller.image.running_jobs(self._link)
+            for job in jobs:
                 early = {
                     tp: f"the link controller restarted while it was {phase}"
                     for tp in job.partitions
@@ -119,6 +120,14 @@ class PromoteDriver:
                 }
                 if early:
                     await self._context(job.id, list(early)).go_back(early)
+            owned = {tp for job in jobs for tp in job.partitions}
+            orphans = {
+                state.tp: f"it was {state.phase} without a promote"
+                for state in self._controller.image.link_partitions(self._link)
+                if state.phase in BEFORE_HAND_OVER and state.tp not in owned
+            }
+            if orphans:
+                await self._context(0, list(orphans)).go_back(orphans)
 
     def _phase(self, tp: TopicPartition) -> Phase | None:
         state = self._controller.image.partitions.get((self._link, tp))
@@ -154,7 +163,9 @@ class PromoteDriver:
                 context.fence_left()
                 continue
             attempts = {tp: plan.items[tp].attempt for tp in context.tps}
-            await context.controller.advance(context.link, context.tps, Phase.VALIDATED, attempts=attempts)
+            await context.written(
+                context.controller.advance(context.link, context.tps, Phase.VALIDATED, attempts=attempts)
+            )
             context.tell()
             return verified
 

@@ -145,7 +145,11 @@ class Checks:
             if all(context.phase_of(tp) is Phase.FENCED for tp in tps):
                 # Written while the tails are compared: both have to be done before VALIDATED.
                 steps.append(
-                    context.controller.advance(context.link, tps, Phase.ALIGNED, aligned_ends=aligned.ends)
+                    context.written(
+                        context.controller.advance(
+                            context.link, tps, Phase.ALIGNED, aligned_ends=aligned.ends
+                        )
+                    )
                 )
             results = await _all(steps)
             context.tell()

@@ -117,6 +117,13 @@ class BatchContext:
         except TimeoutError as error:
             raise PromoteAbandoned(f"{what} took longer than {timeout:.3g} s") from error
 
+    async def written(self, commit: Awaitable[None]) -> None:
+        """A commit behind the fence. A store that does not answer must not hold producers longer than the fence may
+        last: nothing was sent yet, so whether it was written in the end makes no difference to what is safe.
+        """
+        timeout = self.fence_left()
+        await self.within(commit, timeout, "writing the state")
+
     async def insist(self, call: Callable[[float], Awaitable[object]], what: str) -> None:
         """Repeat a step that may not be skipped; PromoteStuck leaves the phase for resume()."""
         deadline = self.now() + self.settings.insist_timeout

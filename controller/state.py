@@ -132,6 +132,7 @@ class SidecarIdentity:
     cluster_id: str = ""  # of the target this identity belongs to
     # The process that was given a lease last: the next link controller has to wait for it, or for its lease to end.
     session: str = ""
+    lease: float = 0.0  # seconds that it was given; the next link controller may be configured otherwise
     # What an operator wants of this process; a new process begins without.
     draining: bool = False  # it leads nothing
     leaving: bool = False  # it gives up everything, and is forgotten when it has

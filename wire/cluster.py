@@ -101,6 +101,12 @@ class Cluster:
         """The partition's leader as far as known; None asks for a refresh."""
         return self.metadata.leader(tp)
 
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The leader epoch that goes with `leader`; -1 where it is not known (brokers before 2.1)."""
+        topic = self.topics.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        return -1 if partition is None else partition.leader_epoch
+
     def learn_leader(
         self, tp: TopicPartition, leader: int, leader_epoch: int, node: Node | None = None
     ) -> bool:

@@ -138,7 +138,12 @@ async def _ask(
                 {
                     "name": topic,
                     "partitions": [
-                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                        {
+                            "partition_index": index,
+                            # A broker that has lost its leadership and does not know it is found out (KIP-320).
+                            "current_leader_epoch": cluster.leader_epoch(TopicPartition(topic, index)),
+                            "timestamp": timestamp,
+                        }
                         for index, timestamp in partitions.items()
                     ],
                 }

@@ -204,6 +204,10 @@ class Balancer:
         """A sidecar that is not heard of, but still counts as alive in KRaft."""
         brokers = self._ports.image().brokers
         dead = [s.id for s in self._ports.sidecars() if not s.alive and s.id in brokers]
+        # To no purpose where nobody else could lead: it may be silent to us only, and serve its clients.
+        able = {sidecar.id for sidecar in self._sidecars() if sidecar.alive}
+        views = [view for view, _ in self._views().values()]
+        dead = [b for b in dead if any(view.leader == b and able.intersection(view.isr) for view in views)]
         fenced = False
         for broker_id in self._unfenced(dead):
             log.warning("sidecar %d is not heard of: its broker is fenced", broker_id)

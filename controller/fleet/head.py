@@ -121,7 +121,7 @@ class Head:
         self.on_membership: set[Callable[[], None]] = set()
         if not endless_leases:
             self.leases.inherit(
-                (Holder(i.broker_id, i.session) for i in controller.image.identities.values()),
+                ((Holder(i.broker_id, i.session), i.lease) for i in controller.image.identities.values()),
                 self.started_at,
             )
 
@@ -377,6 +377,10 @@ class Head:
                 broker_epoch=max(hello.broker_epoch, -1 if known is None else known.broker_epoch),
                 cluster_id=hello.cluster_id or ("" if known is None else known.cluster_id),
                 session=hello.session,
+                # Of a process that may hold a longer one from an older head, the longer one counts.
+                lease=max(self._settings.lease, known.lease)
+                if known is not None and same_process
+                else self._settings.lease,
                 draining=known is not None and known.draining and same_process,
                 leaving=known is not None and known.leaving and same_process,
             )

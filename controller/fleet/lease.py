@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: How much longer than the member the head takes a lease for valid: two clocks may run apart by that much.
-DRIFT = 1.02
+DRIFT = 1.03
 
 
 class Lease:
@@ -87,10 +87,12 @@ class LeaseTable:
         self.duration = duration
         self._until: dict[Holder, float] = {}
 
-    def inherit(self, holders: Iterable[Holder], claimed_at: float) -> None:
-        """Right after the claim: whoever the store knows may hold a lease that an older head gave it."""
-        for holder in holders:
-            self._until.setdefault(holder, claimed_at + self.duration * DRIFT)
+    def inherit(self, holders: Iterable[tuple[Holder, float]], claimed_at: float) -> None:
+        """Right after the claim: whoever the store knows may hold a lease that an older head gave it, of a duration
+        that may have been another then.
+        """
+        for holder, duration in holders:
+            self._until.setdefault(holder, claimed_at + max(duration, self.duration) * DRIFT)
 
     def renewed(self, holder: Holder, now: float) -> None:
         """Before the answer is sent, `now` being later than the proof."""

@@ -27,6 +27,7 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 _SEAT_LOOK = 5.0
+_LAST_WORD = 2.0
 _ASIDE_LOOK = 0.5
 _ASIDE = 10.0
 
@@ -95,16 +96,23 @@ class FleetRunner:
                 log.info("this sidecar is the link controller now, with epoch %d", epoch)
                 pause = self._settings.retry_first
                 await self._rule(controller, claimed_at)
+            except asyncio.CancelledError:
+                # A planned stop: the next one need not wait for a timeout.
+                await self._resign(_LAST_WORD)
+                raise
             except ControllerFenced as fenced:
                 log.warning("this sidecar is not the link controller any more: %s", fenced)
             except LinkerError as error:
                 log.warning("this sidecar cannot be the link controller: %s", error)
                 self.vacancy = str(error)
-            with contextlib.suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(self._settings.store_timeout):
-                    await self._store.resign()
+            await self._resign(self._settings.store_timeout)
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._settings.retry_max)
+
+    async def _resign(self, timeout: float) -> None:
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._store.resign()
 
     async def _rule(self, controller: StoredController, claimed_at: float) -> None:
         """Be the head until the seat is lost; raises ControllerFenced, or what ended the head."""

@@ -3,7 +3,8 @@
 A store is a tree of nodes. A node's value is JSON; its version is 0 when it is created and grows by one
 with each put (ZooKeeper's rule). Parents need not exist. A commit is atomic and durable when it returns; if
 it raises anything but the refusals below, or is cancelled, its outcome is *unknown* and the caller reads
-the store again.
+the store again. That read settles it: what it does not show of an earlier commit of this process is never
+carried out any more.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ Nothing here decides: a port asks or tells one thing, within its deadline.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from controller.alignment import SourceEnd
 from controller.cluster_view import ImageView
@@ -21,7 +23,7 @@ from linker.tasks import together, together_by_key
 from validator.tail import compare_tails, read_tails
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.types import TopicPartition
+from wire.types import Node, TopicPartition
 
 _POLL = 0.003
 _CONNECT_TIMEOUT = 1.0
@@ -31,6 +33,9 @@ _DEBUGGING_CONSUMER = (
     -2
 )  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the log end, not the high watermark
 _READ_COMMITTED = 1
+_METADATA_VERSION = 12
+_ASK_LEADERS = 0.5
+_UNREACHABLE_FOR = 15.0
 
 
 class FleetFence:
@@ -78,20 +83,80 @@ class FleetFence:
 
 
 class ListedSourceEnds:
-    """controller.ports.SourceEnds."""
+    """controller.ports.SourceEnds.
+
+    A source broker that was deposed, and is cut off from its own cluster but not from us, would tell an end at
+    which it stood still, while another sidecar forwards to the new leader already. So every source broker that can be
+    reached is asked who leads, beside the reading; news of a newer leader make the reading void.
+    """
 
     def __init__(self, source: Cluster) -> None:
         self._source = source
+        self._unreachable: dict[int, float] = {}  # node -> not asked again before
 
     async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
         latest = dict.fromkeys(tps, _LATEST)
-        answers = await together(
-            (
-                self._source.list_offsets(latest, replica_id=_DEBUGGING_CONSUMER, timeout=timeout),
-                self._source.list_offsets(latest, timeout=timeout),
-                self._source.list_offsets(latest, isolation_level=_READ_COMMITTED, timeout=timeout),
-            )
-        )
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(deadline - time.monotonic(), 0.001)
+            looking = asyncio.ensure_future(self._newer_leaders(tps, left))
+            try:
+                answers = await together(
+                    (
+                        self._source.list_offsets(latest, replica_id=_DEBUGGING_CONSUMER, timeout=left),
+                        self._source.list_offsets(latest, timeout=left),
+                        self._source.list_offsets(latest, isolation_level=_READ_COMMITTED, timeout=left),
+                    )
+                )
+                news = await looking
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+            if not news:
+                return self._found(tps, answers)
+
+    async def _newer_leaders(self, tps: Tps, timeout: float) -> bool:
+        """Whether some broker names a leader of a newer epoch than we knew; it is taken over."""
+        now = time.monotonic()
+        nodes = [node for node in self._source.nodes if self._unreachable.get(node, 0.0) <= now]
+        if len(self._source.nodes) < 2:
+            return False
+        topics = [{"name": topic} for topic in dict.fromkeys(tp.topic for tp in tps)]
+        wanted = frozenset(tps)
+
+        async def ask(node: int) -> bool:
+            try:
+                async with asyncio.timeout(min(timeout, _ASK_LEADERS)):
+                    connection = await self._source.connection(node)
+                    answer = await connection.call(
+                        "metadata",
+                        {"topics": topics, "allow_auto_topic_creation": False},
+                        timeout=_ASK_LEADERS,
+                        max_version=_METADATA_VERSION,
+                    )
+            except (LinkerError, TimeoutError):
+                # Down, or away: asked again later. The others, the leader among them, tell what there is to know.
+                self._unreachable[node] = time.monotonic() + _UNREACHABLE_FOR
+                return False
+            brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
+            news = False
+            for topic in answer.topics:
+                for item in topic.partitions:
+                    tp, epoch = (
+                        TopicPartition(topic.name, item.partition_index),
+                        getattr(item, "leader_epoch", -1),
+                    )
+                    if tp in wanted:
+                        news |= self._source.learn_leader(
+                            tp, item.leader_id, epoch, brokers.get(item.leader_id)
+                        )
+            return news
+
+        return any(await together(ask(node) for node in nodes))
+
+    def _found(
+        self, tps: Tps, answers: Sequence[Mapping[TopicPartition, Any]]
+    ) -> Mapping[TopicPartition, SourceEnd]:
         found: dict[TopicPartition, SourceEnd] = {}
         for tp in tps:
             offsets = []

@@ -274,10 +274,12 @@ class LinkRuntime:
 
     async def _resume_promotes(self) -> None:
         """Take up what a crash, or another head, left. Partitions stay fenced until that is settled."""
-        while self.controller.image.running_jobs(self.name):
+        while True:
             try:
                 # What was certainly not handed over does not have to wait for anything.
                 await self._driver().retreat()
+                if not self.controller.image.running_jobs(self.name):
+                    break
                 await self._wait_for_source()
                 if self._verified.is_set():
                     await self._wait_for_mirrors()

@@ -324,11 +324,12 @@ def test_a_call_that_fails_is_told_and_made_again(what: str) -> None:
         fleet.failing = {what: 2, "undrained": 1}
         balancer = Balancer(fleet)
         fleet.join(903)
-        fleet.member(902, alive=False)
+        dead = 900 if what == "fence" else 902  # only one that leads is fenced
+        fleet.member(dead, alive=False)
         await until_quiet(fleet, balancer)
         assert fleet.failing[what] == 0
         assert max(fleet.leads().values()) - min(fleet.leads().values()) <= 1
-        assert set(fleet.leads()) == {900, 901, 903}
+        assert set(fleet.leads()) == {900, 901, 902, 903} - {dead}
 
     scene(main)
 
@@ -388,5 +389,18 @@ def test_through_any_trouble_to_an_even_load(seed: int) -> None:
         assert not fleet.held
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+    scene(main)
+
+
+def test_a_silent_one_that_nobody_can_stand_in_for_is_left_alone() -> None:
+    """It may be silent to the link controller only."""
+
+    async def main() -> None:
+        fleet = Fleet(900)
+        fleet.member(900, alive=False)
+        balancer = Balancer(fleet)
+        await balancer.round()
+        assert "fence" not in {name for name, _ in fleet.calls}
 
     scene(main)

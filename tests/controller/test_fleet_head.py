@@ -270,7 +270,7 @@ def test_leases_of_an_older_head_are_waited_for() -> None:
         claimed = now() - 1.0
         async with running_head(controller, store, claimed_at=claimed) as head:
             assert head.leases.may_hold(now()) == [Holder(900, "a"), Holder(901, "b")]
-            with pytest.raises(FleetIncomplete, match=r"sidecar 900: is away, and its lease ends in 4\.2 s"):
+            with pytest.raises(FleetIncomplete, match=r"sidecar 900: is away, and its lease ends in 4\.\d s"):
                 await head.fence(LINK, [TP], timeout=5.0)
             # A new process of 901 says that the old one is over; 900's lease runs out.
             other = Caller(head, 901)

@@ -60,7 +60,7 @@ def test_a_lease_of_an_older_head_ends_before_the_next_head_forgets_it(
     sent = 1000.0
     claim = sent + there + proof + claimed  # the proof had succeeded, so no claim was there yet
     table = LeaseTable(duration)
-    table.inherit([HOLDER], next_clock.at(claim))
+    table.inherit([(HOLDER, 0.0)], next_clock.at(claim))
     lease = Lease()
     answered = sent + there + proof + load  # the old head's answer, whenever it comes
     lease.renewed(member_clock.at(sent), member_clock.at(answered), duration)
@@ -70,7 +70,7 @@ def test_a_lease_of_an_older_head_ends_before_the_next_head_forgets_it(
 def test_an_inherited_lease_does_not_shorten_one_that_was_given_here() -> None:
     table = LeaseTable(10)
     table.renewed(HOLDER, 100.0)
-    table.inherit([HOLDER], 50.0)
+    table.inherit([(HOLDER, 0.0)], 50.0)
     assert table.until(HOLDER) == 100 + 10 * DRIFT
     table.renewed(HOLDER, 90.0)
     assert table.until(HOLDER) == 100 + 10 * DRIFT

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from controller.decisions import Leadership
 from controller.manager import LinkController
+from controller.phases import Phase
 from controller.promote import PromoteDriver
 from controller.state import JobStatus, MirrorTopic
 from tests.controller.memory_store import MemoryStore
@@ -40,3 +42,29 @@ async def test_only_the_named_jobs_are_taken_up() -> None:
     statuses = [controller.image.jobs["east", number].status for number in (1, 2)]
     assert statuses == [JobStatus.ABANDONED, JobStatus.RUNNING]
     assert [outcome.job_id for outcome in await driver.resume()] == [2]
+
+
+async def test_what_a_late_commit_left_without_a_promote_goes_back() -> None:
+    """A commit that was given up may be carried out when its job has ended already."""
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("east", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="east", topic="orders", topic_id=b"i" * 16, source_topic_id=None, partitions=1)
+    )
+    tp = TopicPartition("orders", 0)
+    await controller.establish(
+        "east", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
+    await controller.advance("east", [tp], Phase.CATCHING_UP)
+    opened: list[TopicPartition] = []
+
+    async def unfence(tps: Any, *, timeout: float) -> None:
+        opened.extend(tps)
+
+    ports: Any = SimpleNamespace(
+        fencer=SimpleNamespace(unfence=unfence), progress=SimpleNamespace(lag=lambda tps: {})
+    )
+    await PromoteDriver(controller, "east", ports).retreat()
+    state = controller.image.partitions["east", tp]
+    assert (state.phase, state.reason) == (Phase.ACTIVE, "it was CATCHING_UP without a promote")
+    assert opened == [tp]

@@ -1,0 +1,83 @@
+"""Where the source's log ends is asked of its leader, and who that is of everybody who can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from controller.alignment import SourceEnd
+from linker.links.promote_ports import ListedSourceEnds
+from wire.errors import ConnectionLost
+from wire.types import Node, TopicPartition
+
+T0 = TopicPartition("orders", 0)
+
+
+class Source:
+    """Two brokers. The first was deposed and does not know; the second leads, and has one write more."""
+
+    name = "source"
+
+    def __init__(self) -> None:
+        self.nodes = {1: Node(1, "a", 1), 2: Node(2, "b", 2)}
+        self.known = (1, 3)  # leader and epoch
+        self.readings: list[int] = []
+        self.away: set[int] = set()
+        self.asked: list[int] = []
+
+    async def connection(self, node: int) -> Any:
+        self.asked.append(node)
+        if node in self.away:
+            raise ConnectionLost("cannot connect", sent=False, peer=str(node))
+
+        async def call(api: str, fields: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.01)
+            leader, epoch = (1, 3) if node == 1 else (2, 4)
+            part = SimpleNamespace(partition_index=0, leader_id=leader, leader_epoch=epoch)
+            brokers = [
+                SimpleNamespace(node_id=n.id, host=n.host, port=n.port, rack=None)
+                for n in self.nodes.values()
+            ]
+            return SimpleNamespace(
+                brokers=brokers, topics=[SimpleNamespace(name="orders", partitions=[part])]
+            )
+
+        return SimpleNamespace(call=call)
+
+    def learn_leader(self, tp: TopicPartition, leader: int, epoch: int, node: Node | None = None) -> bool:
+        if epoch <= self.known[1]:
+            return False
+        self.known = (leader, epoch)
+        return True
+
+    async def list_offsets(self, tps: Any, **options: Any) -> Any:
+        self.readings.append(self.known[0])
+        end = 5 if self.known[0] == 1 else 6
+        return {tp: SimpleNamespace(offset=end, error=0) for tp in tps}
+
+
+def ends_of(source: Any) -> ListedSourceEnds:
+    return ListedSourceEnds(source)
+
+
+async def test_the_end_that_a_deposed_leader_tells_is_void() -> None:
+    source = Source()
+    assert await ends_of(source).ends([T0], timeout=5) == {T0: SourceEnd(6, 6, 6)}
+    assert source.readings == [1, 1, 1, 2, 2, 2]
+
+
+async def test_a_broker_that_is_away_is_not_asked_again_and_again() -> None:
+    source = Source()
+    source.away = {2}
+    port = ends_of(source)
+    for _ in range(3):
+        assert await port.ends([T0], timeout=5) == {T0: SourceEnd(5, 5, 5)}
+    assert source.asked.count(2) == 1
+
+
+async def test_one_broker_alone_is_not_asked_who_leads() -> None:
+    source = Source()
+    del source.nodes[2]
+    assert await ends_of(source).ends([T0], timeout=5) == {T0: SourceEnd(5, 5, 5)}
+    assert source.asked == []
