@@ -121,6 +121,11 @@ class SidecarConfig(Section):
         alias="control.secret",
         description="Shared by all sidecars of a fleet; required unless control.listener is a loopback address.",
     )
+    control_security_protocol: Literal["PLAINTEXT", "SSL"] = Field(
+        default="PLAINTEXT",
+        alias="control.security.protocol",
+        description="SSL: sidecars talk to each other over TLS, with ssl.* or listener.name.control.ssl.* on both ends.",
+    )
     #: `ssl.*` and `listener.name.<name>.ssl.*`, resolved; use listener_properties().
     listener_ssl: dict[str, str] = Field(default={}, exclude=True, repr=False)
 
@@ -156,6 +161,10 @@ class SidecarConfig(Section):
                 ("control.advertised", self.control_advertised),
                 ("admin.advertised", self.admin_advertised),
                 ("control.secret", self.control_secret),
+                (
+                    "control.security.protocol",
+                    self.control_security_protocol if self.control_security_protocol == "SSL" else None,
+                ),
             ):
                 if value is not None:
                     raise ValueError(f"{key} is of no use without control.listener")
@@ -206,6 +215,12 @@ class SidecarConfig(Section):
             if self.control_listener is None
             else parse_address(self.control_listener, key="control.listener")
         )
+
+    def control_tls(self) -> dict[str, str] | None:
+        """Properties of both ends of a connection between two sidecars, secrets resolved; None without TLS."""
+        if self.control_security_protocol != "SSL":
+            return None
+        return {**self.listener_properties("control"), "security.protocol": "SSL"}
 
     def control_advertised_address(self) -> tuple[str, int] | None:
         """What the others are told; None: where it listens."""

@@ -32,11 +32,16 @@ from linker.stores.measured import MeasuredStore
 from linker.target import Identity
 from wire.cluster import Cluster
 from wire.errors import LinkerError
+from wire.security import ClientSecurity, ListenerSecurity
 from wire.types import format_address, topic_id_str
 
 log = logging.getLogger(__name__)
 
 _ANNOUNCE_TIMEOUT = 30.0
+
+
+class CannotListen(LinkerError):
+    """The address for the other sidecars cannot be bound."""
 
 
 class FleetNotReady(LinkerError):
@@ -122,7 +127,19 @@ class Fleet:
         server: ControlServer | None = None
         at = config.sidecar.control_address()
         if at is not None:
-            server = await ControlServer.start(at[0], at[1], _secret(config), accept)
+            tls = config.sidecar.control_tls()
+            try:
+                server = await ControlServer.start(
+                    at[0],
+                    at[1],
+                    _secret(config),
+                    accept,
+                    tls=None if tls is None else ListenerSecurity.from_properties(tls),
+                )
+            except OSError as error:
+                raise CannotListen(
+                    f"control.listener: cannot bind to {format_address(*at)}: {error.strerror or error}"
+                ) from error
             stack.push_async_callback(server.close)
         fleet = cls(config, store, process, server, ports, reign, cluster.cluster_id or "")
         if process is not None:
@@ -236,7 +253,13 @@ class Fleet:
     # The way to another head.
 
     async def _connect(self, seat: Seat) -> Channel:
-        return await connect(seat.holder.control, _secret(self.config), self.settings.connect_timeout)
+        tls = self.config.sidecar.control_tls()
+        return await connect(
+            seat.holder.control,
+            _secret(self.config),
+            self.settings.connect_timeout,
+            tls=None if tls is None else ClientSecurity.from_properties(tls),
+        )
 
 
 def _control_address(config: Config, server: ControlServer) -> str:

@@ -101,6 +101,17 @@ def test_a_fleet() -> None:
     assert config.sidecar.control_advertised_address() == ("me", 9)
     assert config.sidecar.admin_advertised_address() == ("me", 80)
     assert (config.fleet.lease_ms, config.fleet.link_brokers) == (10_000, 2)
+    assert config.sidecar.control_tls() is None
+    secured = fleet.replace(
+        "control.advertised",
+        "control.security.protocol: SSL, ssl.keystore.location: /a.pem, "
+        "listener.name.control.ssl.truststore.location: /b.pem, control.advertised",
+    )
+    assert parse(secured + "store: {type: topic}", SECRET="0123456789abcdef").sidecar.control_tls() == {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": "/a.pem",
+        "ssl.truststore.location": "/b.pem",
+    }
     config = parse(
         fleet + "store: {type: zookeeper, connect: 'a:1,b:2/linker', session.timeout.ms: 9000, username: u, "
         "password: '${env:SECRET}', security.protocol: SSL, ssl.keystore.key: '${env:SECRET}'}",
@@ -197,6 +208,10 @@ SIDECAR = (
             "not a loopback address, so control.secret must be set",
         ),
         (SIDECAR % (", control.listener: '0.0.0.0:1'", ""), "control.listener binds to every address"),
+        (
+            SIDECAR % (", control.security.protocol: SSL", ""),
+            "control.security.protocol is of no use without",
+        ),
         (
             SIDECAR % (", control.listener: 'h:1', control.advertised: 'h:0'", ""),
             "control.advertised must name",
