@@ -28,6 +28,8 @@ CALL_TIMEOUT = 3.0
 STOP_TIMEOUT = 40.0
 #: Answers of a sidecar that another one may answer better.
 ELSEWHERE = frozenset({421, 502, 503, 504})
+#: Of a change that was made: it cannot be made again (409), or what it removed is not there any more (404).
+DONE_ALREADY = frozenset({404, 409})
 
 
 class _Numbered(Protocol):
@@ -223,9 +225,20 @@ class Fleet:
             return False
 
     async def call(
-        self, method: str, path: str, body: Any = None, *, timeout: float = 30.0, query: Any = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        query: Any = None,
+        once_is_enough: bool = False,
     ) -> Any:
-        """The answer of whichever sidecar gives one; again and again until then."""
+        """The answer of whichever sidecar gives one; again and again until then.
+
+        `once_is_enough`: a change that is refused, after an attempt of unknown outcome, was made by that one: None.
+        """
+        unknown = False
         deadline = time.monotonic() + timeout
         why = "nobody was asked"
         while True:
@@ -234,12 +247,15 @@ class Fleet:
                     answer = await self._http[member].request(method, path, json=body, params=query)
                 except httpx.HTTPError as error:
                     why = f"sidecar {member.broker_id}: {error!r}"
+                    unknown = unknown or not isinstance(error, httpx.ConnectError)
                     continue
                 if answer.is_success:
                     self._last = member
                     return answer.json()
                 why = f"sidecar {member.broker_id}: {answer.status_code} {_message(answer)}"
                 if answer.status_code not in ELSEWHERE:
+                    if once_is_enough and unknown and answer.status_code in DONE_ALREADY:
+                        return None
                     raise ApiRefused(answer.status_code, why)
             if time.monotonic() > deadline:
                 raise ApiSilent(f"{method} {path}: {why}")

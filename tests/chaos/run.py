@@ -153,11 +153,14 @@ class Run:
         await asyncio.to_thread(filler.create, self.topics, 2)
         await asyncio.to_thread(filler.fill, self.topics)
         properties = {"bootstrap.servers": self.stage.source_link}
-        await self.fleet.call("POST", "/v1/links", {"name": self.link, "properties": properties})
+        await self.fleet.call(
+            "POST", "/v1/links", {"name": self.link, "properties": properties}, once_is_enough=True
+        )
         await self.fleet.call(
             "POST",
             f"/v1/links/{self.link}/mirrors",
             {"topics": [topic.name for topic in self.topics], "replication_factor": self.plan.copies},
+            once_is_enough=True,
         )
         await self._active()
         for topic in self.topics:
@@ -313,9 +316,12 @@ class Run:
         fleet cannot be used any more."""
         for topic in self.topics:
             await self.fleet.call(
-                "DELETE", f"/v1/links/{self.link}/mirrors/{topic.name}", query={"keep_data": "true"}
+                "DELETE",
+                f"/v1/links/{self.link}/mirrors/{topic.name}",
+                query={"keep_data": "true"},
+                once_is_enough=True,
             )
-        await self.fleet.call("DELETE", f"/v1/links/{self.link}")
+        await self.fleet.call("DELETE", f"/v1/links/{self.link}", once_is_enough=True)
 
     def delete_topics(self) -> None:
         """Blocking. What cannot be deleted is in nobody's way."""

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 
 from linker.demo.replica_log import open_replica
 from tests.chaos.checker import RULES
 from tests.chaos.evidence import first_owned
 from tests.chaos.faults import Strike
-from tests.chaos.fleet import assign_roles
+from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet, Member, assign_roles
 from tests.chaos.plan import Role, plan_run
 from tests.chaos.promotes import PhaseBoard, PromoteLog, furthest
 from tests.chaos.report import line, report, summary
@@ -55,6 +56,44 @@ def test_a_fleet_that_says_nothing_has_roles_too() -> None:
 
 def test_sidecars_of_an_earlier_fleet_have_none() -> None:
     assert roles((900, False, 1), (897, True, 7)) == {Role.HEAD: 900, Role.LEADER: 900, Role.OTHER: 901}
+
+
+# --- asking a fleet
+
+
+def fleet_that_answers(*answers: int | type[httpx.HTTPError]) -> Fleet:
+    """A fleet of one sidecar without a process; `answers` are HTTP statuses and errors, one for each request."""
+    left = list(answers)
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        one = left.pop(0)
+        if not isinstance(one, int):
+            raise one("no answer")
+        return httpx.Response(one, json={"message": f"status {one}"})
+
+    fleet = Fleet.__new__(Fleet)
+    member = cast(Member, Sidecar(900))
+    fleet.members, fleet._last = [member], member
+    fleet._http = {member: httpx.AsyncClient(base_url="http://here", transport=httpx.MockTransport(answer))}
+    return fleet
+
+
+async def test_a_change_of_unknown_outcome_that_is_refused_then_was_made() -> None:
+    fleet = fleet_that_answers(httpx.ReadTimeout, 409)
+    assert await fleet.call("POST", "/v1/links", once_is_enough=True) is None
+
+
+@pytest.mark.parametrize("answers", [(409,), (httpx.ConnectError, 409), (503, 409), (httpx.ReadTimeout, 400)])
+async def test_one_that_certainly_was_not_made_is_refused(answers: tuple[Any, ...]) -> None:
+    with pytest.raises(ApiRefused):
+        await fleet_that_answers(*answers).call("POST", "/v1/links", once_is_enough=True)
+
+
+async def test_a_sidecar_that_cannot_answer_is_asked_again() -> None:
+    fleet = fleet_that_answers(503, httpx.ConnectError, 200)
+    assert await fleet.call("GET", "/v1/links") == {"message": "status 200"}
+    with pytest.raises(ApiSilent, match="status 503"):
+        await fleet_that_answers(503).call("GET", "/v1/links", timeout=0.0)
 
 
 # --- phases
