@@ -433,7 +433,7 @@ def _sidecar(raw: dict[str, Any], base: Path) -> SidecarConfig:
     for key in listener_properties:
         if key.startswith("listener.name."):
             name = key.split(".")[2]
-            if name.upper() not in {listener.name for listener in sidecar.client_listeners()}:
+            if name.upper() not in {"CONTROL", *(one.name for one in sidecar.client_listeners())}:
                 raise ConfigError(f"sidecar.{key}: there is no listener {name.upper()}")
     return sidecar.model_copy(
         update={"state_dir": base / sidecar.state_dir, "listener_ssl": listener_properties}
