@@ -277,6 +277,9 @@ class Registration:
                 if self._stopping:  # leave() sends its own heartbeats
                     await self._pause(self._interval)
                     continue
+                if not self._ready and self._led_until_now():
+                    await self._pause(self._interval)
+                    continue
                 try:
                     await self._heartbeat()
                     backoff = _RETRY_FIRST
@@ -293,6 +296,14 @@ class Registration:
                 self._failure = error
                 self._unfenced.set()
             raise
+
+    def _led_until_now(self) -> bool:
+        """Whether the broker of an earlier process, killed just now, is still unfenced. Asking to be fenced until the
+        listeners serve would take the leader from all its partitions for that moment; saying nothing keeps it, for
+        no longer than a session, which the registration has renewed (ClusterControlManager, BrokerHeartbeatManager).
+        """
+        broker = self._metadata.image.brokers.get(self.broker_id)
+        return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
 
     async def _pause(self, seconds: float) -> None:
         self._hurry.clear()

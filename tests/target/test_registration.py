@@ -80,6 +80,30 @@ async def test_restart_amends_under_the_same_epoch(
     assert target.image.brokers[900].epoch == first.saved[-1].broker_epoch
 
 
+async def test_a_quick_restart_is_never_fenced(
+    quorum: FakeQuorum, make_member: Callable[..., Member]
+) -> None:
+    """Its partitions would be without a leader until it serves."""
+    first = make_member()
+    await first.up()
+    await first.stop()
+    before = quorum.nodes[0].seen["broker_heartbeat"]
+    second = make_member(first.saved[-1])
+    await second.target.join(5)
+    await asyncio.sleep(0.3)
+    assert quorum.nodes[0].seen["broker_heartbeat"] == before
+    assert not quorum.brokers[900].fenced
+    await second.target.serve(5)
+    assert not quorum.brokers[900].fenced
+    # Its session has ended meanwhile, and only then: it shows that it is there, and asks to stay fenced.
+    third = make_member(second.target.identity)
+    await second.stop()
+    quorum.brokers[900].fenced = True
+    await third.target.join(5)
+    await eventually(lambda: quorum.nodes[0].seen["broker_heartbeat"] >= before + 3)
+    assert quorum.brokers[900].fenced
+
+
 async def test_cordons_its_log_dir_where_the_controller_knows_how(
     quorum: FakeQuorum, make_member: Callable[..., Member]
 ) -> None:
