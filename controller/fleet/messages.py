@@ -77,12 +77,15 @@ class Done(_Message):
     data: list[dict[str, Any]] | None = None  # of `progress`
 
 
+What = Literal["fail_partition", "source_epochs", "untruncated"]
+
+
 class Ask(_Message):
     """A change that only the head can write, for a partition the member leads."""
 
     type: Literal["ask"] = "ask"
     n: int
-    what: Literal["fail_partition", "source_epochs", "untruncated"]
+    what: What
     link: Name
     topic: Name
     partition: Index

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from controller.errors import ControllerError
-from controller.fleet.messages import Ask, Delta, Welcome
+from controller.fleet.messages import Ask, Delta, Welcome, What
 from controller.image import ControllerImage, Stamp
 from controller.manager import LinkController, StoredController, wall_clock_ms
 from controller.state import Record, RemoveLink, RemoveMirror, RemovePromoteJob, RemoveSidecar
@@ -136,16 +136,7 @@ class SharedController(LinkController):
         if self._head is not None:
             await self._head.fail_partition(link, tp, reason)
         else:
-            await self._ask(
-                Ask(
-                    n=0,
-                    what="fail_partition",
-                    link=link,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    reason=reason,
-                )
-            )
+            await self._ask("fail_partition", link, tp, reason=reason)
 
     async def set_source_epochs(
         self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
@@ -153,17 +144,7 @@ class SharedController(LinkController):
         if self._head is not None:
             await self._head.set_source_epochs(link, tp, epochs)
         else:
-            pairs = [(int(epoch), int(offset)) for epoch, offset in epochs]
-            await self._ask(
-                Ask(
-                    n=0,
-                    what="source_epochs",
-                    link=link,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    pairs=pairs,
-                )
-            )
+            await self._ask("source_epochs", link, tp, pairs=epochs)
 
     async def set_untruncated(
         self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
@@ -171,21 +152,31 @@ class SharedController(LinkController):
         if self._head is not None:
             await self._head.set_untruncated(link, tp, replicas)
         else:
-            await self._ask(
-                Ask(
-                    n=0,
-                    what="untruncated",
-                    link=link,
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    pairs=list(replicas),
-                )
-            )
+            await self._ask("untruncated", link, tp, pairs=replicas)
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(
+        self,
+        what: What,
+        link: str,
+        tp: TopicPartition,
+        *,
+        reason: str | None = None,
+        pairs: Iterable[tuple[int, int]] = (),
+    ) -> None:
         if self.ask is None:
             raise NotTheController(self.seat)
-        await self.ask(ask)
+        chosen = [(int(first), int(second)) for first, second in pairs]
+        await self.ask(
+            Ask(
+                n=0,
+                what=what,
+                link=link,
+                topic=tp.topic,
+                partition=tp.partition,
+                reason=reason,
+                pairs=chosen,
+            )
+        )
 
 
 def removal_entry(record: RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar) -> list[str | int]:
