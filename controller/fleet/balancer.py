@@ -265,9 +265,18 @@ class Balancer:
         return moved
 
     async def _move(self, origin: int, wanted: Mapping[TopicPartition, Sequence[int]]) -> bool:
-        """Hold, reorder, elect, adopt, release. The release is made whatever happened, a cancel included."""
+        """Reorder, hold, elect, adopt, release: nobody is held for what moves no leader yet. The release is made whatever
+        happened, a cancel included.
+        """
         tps = sorted(wanted)
         moved = False
+        for _ in range(_MOVE_STEPS):
+            steps = self._leader_steps(origin, wanted)
+            if not await self._carry_out(
+                {tp: step for tp, step in steps.items() if not isinstance(step, ElectPreferred)}
+            ):
+                break
+            moved = True
         self._held.setdefault(origin, set()).update(tps)
         try:
             try:

@@ -149,7 +149,8 @@ class Head:
     def _is_dead(self, broker_id: int, now: float) -> bool:
         member = self.members.get(broker_id)
         if member is not None:
-            return now - member.last_heard > self._settings.failure_timeout
+            # Our own sidecar lives as long as we do, however late its messages are read.
+            return not member.local and now - member.last_heard > self._settings.failure_timeout
         since = self.lost.get(broker_id)
         if since is not None:
             return now - since > self._settings.reset_grace
