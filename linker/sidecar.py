@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import signal
 import time
@@ -260,7 +261,9 @@ class Sidecar:
             stack.push_async_callback(listener.close, _LISTENER_GRACE)
 
     async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
-        # Late, because the framework is heavy to load and the brokers are not to wait for it.
+        # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
+        # what is served by now would stand still for as long.
+        await asyncio.to_thread(_load_admin)
         from linker.admin.api import create_app
         from linker.admin.forward import Forwarder
         from linker.admin.server import AdminServer
@@ -536,6 +539,17 @@ def relay_security(properties: Mapping[str, str]) -> ClientSecurity:
         if name.startswith("ssl.truststore.") or name == "ssl.endpoint.identification.algorithm"
     }
     return ClientSecurity.from_properties({**trusted, "security.protocol": "SSL"})
+
+
+def _load_admin() -> None:
+    for name in (
+        "linker.admin.api",
+        "linker.admin.forward",
+        "linker.admin.server",
+        "linker.metrics",
+        "linker.service",
+    ):
+        importlib.import_module(name)
 
 
 def _make_directory(path: Path) -> None:
