@@ -13,7 +13,7 @@ import importlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from linker.fleet.fleet import Fleet
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
+from linker.links.new_leaders import wait_named
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
@@ -51,7 +52,7 @@ from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
 from wire.server import ListenerInfo, start_listener
-from wire.types import Node, format_address
+from wire.types import Node, TopicPartition, format_address
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ _CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
 _LINK_RESTART = 5.0
 _BALANCER_RESTART = 1.0
+_NAMED_TIMEOUT = 0.15  # longer than that a client's own retries do better
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -328,7 +330,7 @@ class Sidecar:
     async def _balance(self, head: Head) -> None:
         """Leadership over the fleet's link brokers, from the moment this sidecar is one of them."""
         await self._registered.wait()
-        ports = FleetLeadership(head, self.target, self.links, self.link_brokers)
+        ports = FleetLeadership(head, self.target, self.links, self.link_brokers, known=self._wait_named)
         try:
             while True:
                 self.balancer = Balancer(ports, BalancerSettings(link_brokers=self.config.fleet.link_brokers))
@@ -375,6 +377,11 @@ class Sidecar:
             not_ready=self.not_ready(),
             heartbeat_age=None if age == float("inf") else age,
             links=[own_traffic(runtime) for runtime in self.links.values()],
+        )
+
+    async def _wait_named(self, tps: Collection[TopicPartition]) -> None:
+        await wait_named(
+            self.target.cluster, self.target.image, tps, self.link_brokers(), timeout=_NAMED_TIMEOUT
         )
 
     async def settle_moves(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from controller.cluster_view import ImageView
 from controller.decisions import Leadership
@@ -31,7 +31,11 @@ class FleetLeadership:
         target: TargetCluster,
         links: Mapping[str, LinkRuntime],
         link_brokers: Callable[[], frozenset[int]],
+        *,
+        known: Callable[[Tps], Awaitable[None]],
     ) -> None:
+        """`known`: wait, not for long, until clients that ask are told the new leaders."""
+        self._known = known
         self._head = head
         self._target = target
         self._links = links
@@ -132,6 +136,11 @@ class FleetLeadership:
         )
 
     async def move_done(self, tps: Tps, origin: int, *, timeout: float) -> None:
+        # Who is sent away asks a real broker where to go: one that names the old leader yet costs it a back-off.
+        image = self._target.image
+        moved = [tp for tp in tps if (view := find(image, tp)) is not None and view.leader != origin]
+        if moved:
+            await self._known(moved)
         await together(
             self._head.release(link, chosen, origin, timeout=timeout)
             for link, chosen in self._by_link(tps).items()

@@ -76,6 +76,26 @@ async def wait_known(
     )
 
 
+async def wait_named(
+    cluster: Cluster,
+    image: ClusterImage,
+    tps: Collection[TopicPartition],
+    link_brokers: Collection[int],
+    *,
+    timeout: float,
+) -> None:
+    """Until every real broker names to clients whoever the image says leads `tps`: another link broker, say."""
+    leaders: dict[TopicPartition, int] = {}
+    for tp in tps:
+        topic = image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        if partition is not None and partition.leader >= 0:
+            leaders[tp] = partition.leader
+    real = [b.id for b in image.brokers.values() if not b.fenced and b.id not in link_brokers]
+    if leaders:
+        await _bounded([_until_names(cluster, node_id, leaders) for node_id in real], timeout)
+
+
 async def _until_leads(cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
     """A broker answers ListOffsets for what it leads only once it does."""
     fields = {

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from linker.links.new_leaders import open_ways, wait_known
+from linker.links.new_leaders import open_ways, wait_known, wait_named
 from tests.fakes import FakeCluster
 from wire.cluster import Cluster
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
@@ -134,3 +134,20 @@ async def test_ways_are_open_afterwards_and_a_dead_end_is_no_error() -> None:
         for node in (1, 3):
             await cluster.connection(node)
         assert not fake.received("api_versions")
+
+
+async def test_a_move_waits_until_every_real_broker_names_the_new_link_broker() -> None:
+    other = 3  # stands for another link broker: it is not asked, and may lead
+    async with clusters() as (fake, cluster):
+        image = image_of(fake, (other, other))
+        waiting = asyncio.create_task(wait_named(cluster, image, TPS, {LINK_BROKER, other}, timeout=10))
+
+        def moved() -> None:
+            for index in (0, 1):
+                fake.move_leader("t", index, other)
+
+        assert await after(0.1, until=waiting, then=moved)
+        await asyncio.wait_for(waiting, 5)
+        assert {request.node for request in fake.received("metadata")} >= {1, 2}
+        fake.move_leader("t", 0, 1)
+        await asyncio.wait_for(wait_named(cluster, image, TPS, {LINK_BROKER, other}, timeout=0.1), 5)

@@ -319,7 +319,12 @@ class Sidecar:
             raise
 
     async def _balance(self, head: Head) -> None:
-        ports = FleetLeadership(head, cast(Any, self.target), {}, lambda: frozenset(self.world.sidecar_ids))
+        async def known(tps: object) -> None:
+            return None
+
+        ports = FleetLeadership(
+            head, cast(Any, self.target), {}, lambda: frozenset(self.world.sidecar_ids), known=known
+        )
         settings = BalancerSettings(call_timeout=1.0, hold_timeout=0.5, retry_first=0.1, retry_max=0.5)
         self.balancer = Balancer(ports, settings)
         try:
