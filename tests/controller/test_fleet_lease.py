@@ -76,6 +76,13 @@ def test_an_inherited_lease_does_not_shorten_one_that_was_given_here() -> None:
     assert table.until(HOLDER) == 100 + 10 * DRIFT
 
 
+def test_a_longer_lease_of_a_head_that_was_configured_otherwise_is_waited_for() -> None:
+    for given, waited in ((30.0, 30.0), (5.0, 10.0)):
+        table = LeaseTable(10)
+        table.inherit([(HOLDER, given)], 50.0)
+        assert table.until(HOLDER) == 50 + waited * DRIFT
+
+
 def test_the_table_forgets_what_is_over_and_who_is_gone() -> None:
     table = LeaseTable(10)
     table.renewed(HOLDER, 0.0)
