@@ -77,9 +77,9 @@ def test_an_inherited_lease_does_not_shorten_one_that_was_given_here() -> None:
 
 
 def test_a_longer_lease_of_a_head_that_was_configured_otherwise_is_waited_for() -> None:
-    for given, waited in ((30.0, 30.0), (5.0, 10.0)):
+    for duration, waited in ((30.0, 30.0), (5.0, 10.0)):
         table = LeaseTable(10)
-        table.inherit([(HOLDER, given)], 50.0)
+        table.inherit([(HOLDER, duration)], 50.0)
         assert table.until(HOLDER) == 50 + waited * DRIFT
 
 
