@@ -19,7 +19,7 @@ from controller import decisions
 from controller.decisions import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
-from controller.phases import FENCED_AT_START, Phase
+from controller.phases import Phase
 from controller.state import (
     Attempt,
     JobStatus,
@@ -80,12 +80,6 @@ class LinkController(ABC):
     def _tell(self, records: Sequence[Record]) -> None:
         for listener in tuple(self.listeners):
             listener(records)
-
-    def fenced_at_start(self, link: str) -> frozenset[TopicPartition]:
-        """Partitions for which a sidecar that starts must not forward anything, until the promote
-        driver says so.
-        """
-        return frozenset(s.tp for s in self.image.link_partitions(link) if s.phase in FENCED_AT_START)
 
     # Links.
 

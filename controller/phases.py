@@ -50,10 +50,12 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 PROMOTING = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED, _P.VALIDATED, _P.HANDED_OVER})
 # The hand-over was certainly not sent.
 BEFORE_HAND_OVER = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED})
-# A sidecar that starts and finds these must not forward a single produce for the partition.
-FENCED_AT_START = frozenset({_P.VALIDATED, _P.HANDED_OVER, _P.PROMOTED, _P.FAILED_OVER})
 # The link has nothing to do with the partition any more.
 ENDED = frozenset({_P.PROMOTED, _P.FAILED_OVER})
+# No sidecar forwards a new produce for the partition: it holds it,
+HELD = frozenset({_P.FENCED, _P.ALIGNED, _P.VALIDATED})
+# or says who leads now.
+LED_ELSEWHERE = frozenset({_P.HANDED_OVER}) | ENDED
 
 
 def check_transition(subject: str, current: Phase, wanted: Phase) -> None:

@@ -78,8 +78,8 @@ class PromoteDriver:
             return await self._end(job, contexts)
 
     async def resume(self, only: Collection[int] | None = None) -> list[PromoteOutcome]:
-        """Call once before anything is forwarded for `LinkController.fenced_at_start`, and again after
-        PromoteStuck, then with the ids of the jobs that nobody runs.
+        """Call once when this sidecar has become the link controller, and again after PromoteStuck, then
+        with the ids of the jobs that nobody runs.
 
         Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
         everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.

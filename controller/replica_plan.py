@@ -101,15 +101,6 @@ def open_step(partition: PartitionView, targets: Sequence[int], brokers: Brokers
     return _clear_adding(partition, targets, brokers, leader_may_move=True)
 
 
-def next_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
-) -> Step | None:
-    """The next step towards the wanted link brokers, the first of them leading; None: as wanted, or waiting."""
-    return members_step(partition, wanted, targets, brokers) or leader_step(
-        partition, wanted, targets, brokers
-    )
-
-
 def leader_step(
     partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
 ) -> Step | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controller.cluster_view import PartitionView
 from controller.elections import Elections, Led, Sidecar, plan_elections
@@ -40,17 +40,6 @@ log = logging.getLogger(__name__)
 _MOVE_STEPS = 4  # a change of leader takes two
 
 
-@dataclass(frozen=True, slots=True)
-class DrainProgress:
-    broker_id: int
-    leads: int
-    waiting: tuple[TopicPartition, ...] = ()  # led by it, and nobody else can lead them now
-
-    @property
-    def done(self) -> bool:
-        return self.leads == 0
-
-
 class Balancer:
     """Run by the link controller; one per fleet."""
 
@@ -67,50 +56,29 @@ class Balancer:
         self._told: dict[str, str] = {}
         self._held: dict[int, set[TopicPartition]] = {}  # by the sidecar that was asked to hold them
         self._turn = asyncio.Lock()
-        self._wake = asyncio.Event()
-        self._draining: set[int] = set()
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         pause = self._settings.retry_first
         while True:
-            self._wake.clear()
             stepped = await self.round()
             if self.trouble:
-                await self._wait(pause)
+                await self._ports.wait_changed(timeout=pause)
                 pause = min(pause * 2, self._settings.retry_max)
                 continue
             pause = self._settings.retry_first
             if not stepped:
                 # A busy target changes many times a second, and a round looks at every partition.
                 await asyncio.sleep(self._settings.rest)
-                await self._wait(self._settings.look_again)
+                await self._ports.wait_changed(timeout=self._settings.look_again)
 
     async def settled(self) -> None:
         """Return when no step that was begun before is under way."""
         async with self._turn:
             return
 
-    # --- draining -------------------------------------------------------------------------------------------
-
-    async def drain(self, broker_id: int, *, timeout: float) -> DrainProgress:
-        """Take all leadership from a sidecar; how far that came within the time. It stays drained."""
-        self._draining.add(broker_id)
-        self._wake.set()
-        await self._ports.wait_until(lambda _: self.drain_progress(broker_id).done, timeout=timeout)
-        return self.drain_progress(broker_id)
-
-    def undrain(self, broker_id: int) -> None:
-        self._draining.discard(broker_id)
-        self._wake.set()
-
-    def drain_progress(self, broker_id: int) -> DrainProgress:
-        led = [tp for tp, (view, _) in self._views().items() if view.leader == broker_id]
-        able = {s.id for s in self._sidecars() if s.alive and not s.draining and not s.leaving}
-        views = self._views()
-        waiting = tuple(tp for tp in led if not able.intersection(views[tp][0].isr))
-        return DrainProgress(broker_id, len(led), waiting)
+    # --- for the status -----------------------------------------------------------------------------------
 
     def why_led(self, broker_id: int) -> dict[TopicPartition, str | None]:
         """What a sidecar leads, each with what keeps it there while it drains; None: it goes with one of the next
@@ -169,7 +137,6 @@ class Balancer:
                 and sidecar.id in brokers
                 and not brokers[sidecar.id].fenced
                 and not brokers[sidecar.id].in_controlled_shutdown,
-                draining=sidecar.draining or sidecar.id in self._draining,
             )
             for sidecar in self._ports.sidecars()
         ]
@@ -369,16 +336,6 @@ class Balancer:
         """The log shows what was sent. If it does not in time, the next round looks at what there is."""
         if not await self._ports.wait_until(lambda _: predicate(), timeout=self._settings.call_timeout):
             self._note("waiting for the target's metadata", "a step is not seen in the metadata log")
-
-    async def _wait(self, timeout: float) -> None:
-        changed = asyncio.ensure_future(self._ports.wait_changed(timeout=timeout))
-        woken = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait({changed, woken}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (changed, woken):
-                task.cancel()
-            await asyncio.gather(changed, woken, return_exceptions=True)
 
     def _note(self, what: str, error: object) -> None:
         """Kept for the status; logged when it is new."""

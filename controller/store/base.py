@@ -155,11 +155,6 @@ class Seat:
     epoch: int
 
 
-class SeatLost(StoreError):
-    """This process is not the link controller any more: its session with the store ended, or another has
-    claimed the epoch."""
-
-
 class FleetStore(Store, Protocol):
     """A store that several sidecars share: it also elects the one of them that writes.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from controller.fleet.lease import Lease
 from controller.fleet.progress import CopyReport, FollowerReport
 from controller.image import ControllerImage
-from controller.phases import ENDED, Phase
+from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.state import MirrorPartition as PartitionState
 from controller.state import Record, RemoveLink, RemoveMirror
 from linker.fleet.clock import lease_clock
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from linker.target import TargetCluster
     from router.dispatch import Router
 
-_FENCED = frozenset({Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED})
-_OVER = frozenset({Phase.HANDED_OVER}) | ENDED
 _LEADER_KNOWN = 0.5
 
 
@@ -88,7 +86,9 @@ class PhaseFences:
             if not again and self._known.get(state.tp) is state.phase:
                 continue  # only a change of phase: a command may have gone ahead of the state
             self._known[state.tp] = state.phase
-            (over if state.phase in _OVER else fenced if state.phase in _FENCED else opened).append(state.tp)
+            (over if state.phase in LED_ELSEWHERE else fenced if state.phase in HELD else opened).append(
+                state.tp
+            )
         if fenced:
             self._router.hold(fenced)
         if over:
@@ -126,7 +126,7 @@ class SidecarPorts:
         if self.router is not None:
             partitions = self.state().partitions
             phases = {tp: s.phase for tp in tps if (s := partitions.get((link, tp))) is not None}
-            self.router.unfence(tp for tp in tps if phases.get(tp) not in _FENCED | _OVER)
+            self.router.unfence(tp for tp in tps if phases.get(tp) not in HELD | LED_ELSEWHERE)
 
     async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Clients are told the new leader out of our own copy of the metadata: a moment for it to arrive."""

@@ -15,7 +15,7 @@ from controller.cluster_view import ImageView
 from controller.fleet.head import Head
 from controller.fleet.progress import FleetProgress
 from controller.handover import HandOverItem, find, listed_targets, revoke_assignments, undo_revoke
-from controller.ports import PromotePorts, Tps
+from controller.ports import PromotePorts, SourceEnds, Tps
 from controller.replica_plan import Brokers, Cancel, Reassign, Step, open_step
 from linker.links.new_leaders import open_ways, wait_known
 from linker.target import AlterPartitionItem, TargetCluster
@@ -351,6 +351,7 @@ def make_promote_ports(
     link: str,
     head: Head,
     source: Cluster,
+    source_ends: SourceEnds,
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],
 ) -> PromotePorts:
@@ -364,7 +365,7 @@ def make_promote_ports(
     return PromotePorts(
         fencer=FleetFence(link, head, source, target, link_brokers),
         progress=progress,
-        source_ends=ListedSourceEnds(source),
+        source_ends=source_ends,
         tail_check=TailBatches(source, target, progress.log_start, targets),
         hand_over=TargetHandOver(target, link_brokers),
         configs=TopicConfigs(target),

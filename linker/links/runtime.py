@@ -223,7 +223,9 @@ class LinkRuntime:
         head = self._head()
         if head is None:
             raise LinkerError("this sidecar is not the link controller")
-        return make_promote_ports(self.name, head, self.source, self.target, self._link_brokers)
+        return make_promote_ports(
+            self.name, head, self.source, self.source_ends, self.target, self._link_brokers
+        )
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
@@ -384,17 +386,17 @@ class LinkRuntime:
         self.bring_up.on_target_change(image, topics)
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Another sidecar decides: serve as what it has committed says."""
-        for mirror in self.controller.image.link_mirrors(self.name):
-            if not records or any(
-                isinstance(record, MirrorTopic | PartitionState | RemoveMirror)
-                and (record.link, record.topic) == (self.name, mirror.topic)
+        """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""
+        topics = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}
+        if records:
+            topics = {
+                record.topic
                 for record in records
-            ):
-                self.bring_up.ask(mirror.topic)
-        for record in records:
-            if isinstance(record, RemoveMirror) and record.link == self.name:
-                self.bring_up.ask(record.topic)
+                if isinstance(record, MirrorTopic | PartitionState | RemoveMirror)
+                and record.link == self.name
+            }
+        for topic in topics:
+            self.bring_up.ask(topic)
 
     def copy(self, tp: TopicPartition) -> CopyView | None:
         """The copy of a partition, wherever it is led."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from controller.alignment import ReplicaPosition, SourceEnd
 from controller.handover import HandOverItem, listed_targets, revoke_assignments
 from controller.manager import LinkController
-from controller.phases import Phase
+from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
 from controller.replica_plan import Brokers, Cancel, Reassign, open_step
@@ -563,7 +563,7 @@ async def restarted(world: World, settings: PromoteSettings) -> tuple[LinkContro
     world.store.gated = False
     controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
     world.store.gated = True
-    world.fenced = set(controller.fenced_at_start(LINK))
+    world.fenced = {s.tp for s in controller.image.link_partitions(LINK) if s.phase in HELD | LED_ELSEWHERE}
     world.handed_over = set()
     world.up = True
     world.visible = world.first_image  # replay starts at an old snapshot

@@ -257,14 +257,18 @@ def test_draining() -> None:
         balancer = Balancer(fleet)
         running = asyncio.ensure_future(balancer.run())
         await asyncio.sleep(1)
-        progress = await balancer.drain(900, timeout=20)
-        assert progress.done
+        fleet.member(900, draining=True)
+        await asyncio.sleep(20)
         assert fleet.leads() == {901: 6}
         assert fleet.isrs() == {(900, 901)}
         fleet.kraft.fence(900)
         fleet.members.pop(900)
-        stuck = await balancer.drain(901, timeout=1)
-        assert (stuck.leads, len(stuck.waiting)) == (6, 6)
+        fleet.member(901, draining=True)
+        await asyncio.sleep(1)
+        assert fleet.leads() == {901: 6}
+        stuck = balancer.why_led(901)
+        assert len(stuck) == 6
+        assert all(stuck.values()), "each with the reason"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

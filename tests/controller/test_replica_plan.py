@@ -23,10 +23,10 @@ from controller.replica_plan import (
     copies_asked_for,
     is_open,
     led_by_link,
-    next_step,
     open_step,
 )
 from tests.controller.kraft_model import NEW_LEADER_ELECTED, Alter, Kraft, Partition
+from tests.controller.steps import next_step
 from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)

@@ -28,11 +28,11 @@ from controller.replica_plan import (
     Reassign,
     Step,
     is_open,
-    next_step,
 )
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.links.promote_ports import TargetHandOver
 from linker.target import AdvertisedListener, Identity, TargetCluster
+from tests.controller.steps import next_step
 from wire.cluster import Cluster
 from wire.metadata.image import PartitionImage
 from wire.security import ClientSecurity
@@ -395,7 +395,6 @@ async def test_the_balancer_spreads_fails_over_and_takes_back(fleet: Fleet) -> N
         await fleet.members[victim].die()
         started = time.monotonic()
         fleet.dead.add(victim)
-        balancer.undrain(victim)  # what its head would do: look now
         await fleet.until(
             lambda: all(
                 fleet.partition(tp).leader not in (-1, victim) and victim not in fleet.partition(tp).isr
