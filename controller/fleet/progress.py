@@ -104,6 +104,38 @@ class ReportBook:
             self._notes.pop((link, tp), None)
 
 
+class FollowerOffset(Protocol):
+    @property
+    def fetch_offset(self) -> int: ...
+
+
+class CopiedPartition(Protocol):
+    """What a lag is read of: a report, or a copy in this very process."""
+
+    @property
+    def loaded(self) -> bool: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def followers(self) -> Mapping[int, FollowerOffset]: ...
+
+
+def copy_lag(copy: CopiedPartition | None, targets: Collection[int]) -> int | None:
+    """Offsets that the slowest target replica has yet to fetch; None: not known."""
+    if copy is None or not copy.loaded:
+        return None
+    offsets = [
+        -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset
+        for replica in targets
+    ]
+    if not offsets or min(offsets) < 0:
+        return None
+    # A follower that has not begun stands below the log's start: what is below is not missing.
+    return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
+
+
 class AskProgress(Protocol):
     async def __call__(
         self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
@@ -142,20 +174,7 @@ class FleetProgress:
 
     def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """As last reported."""
-        return {tp: self._lag(tp) for tp in tps}
-
-    def _lag(self, tp: TopicPartition) -> int | None:
-        copy = self._current(tp)
-        if copy is None or not copy.loaded:
-            return None
-        offsets = [
-            -1 if (follower := copy.followers.get(target)) is None else follower.fetch_offset
-            for target in self._targets(tp)
-        ]
-        if not offsets or min(offsets) < 0:
-            return None
-        # A follower that has not begun stands below the log's start: what is below is not missing.
-        return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
+        return {tp: copy_lag(self._current(tp), self._targets(tp)) for tp in tps}
 
     def log_start(self, tp: TopicPartition) -> int | None:
         copy = self._current(tp)

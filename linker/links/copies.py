@@ -6,12 +6,12 @@ For the status of the whole and for people; what a promote decides on is asked a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from controller.fleet.head import Head
-from controller.fleet.progress import Noted
+from controller.fleet.progress import FollowerOffset, Noted
 from controller.handover import find
 from fetcher.mirror_partition import MirrorPartition
 from linker.fleet.clock import lease_clock
@@ -22,9 +22,7 @@ from wire.types import TopicPartition
 _STALE = 3.0
 
 
-class FollowerView(Protocol):
-    @property
-    def fetch_offset(self) -> int: ...
+class FollowerView(FollowerOffset, Protocol):
     @property
     def broker_epoch(self) -> int: ...
     @property
@@ -151,17 +149,3 @@ def _remote(noted: Noted) -> RemoteCopy:
         bytes_fetched=copy.bytes_fetched,
         bytes_served=copy.bytes_served,
     )
-
-
-def copy_lag(copy: CopyView | None, targets: Sequence[int]) -> int | None:
-    """Offsets that the slowest target replica has yet to fetch; None: not known."""
-    if copy is None or not copy.loaded:
-        return None
-    offsets = [
-        -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset
-        for replica in targets
-    ]
-    if not offsets or min(offsets) < 0:
-        return None
-    # A follower that has not begun stands below the log's start: what is below is not missing.
-    return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))

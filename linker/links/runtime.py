@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from controller.fleet.head import Head
+from controller.fleet.progress import copy_lag
 from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
@@ -25,7 +26,7 @@ from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_fetcher import FetchLimits
 from linker.links.bring_up import BringUp
-from linker.links.copies import Copies, CopyView, copy_lag
+from linker.links.copies import Copies, CopyView
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.source_events import SourceEvents

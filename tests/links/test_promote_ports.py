@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from controller.alignment import SourceEnd
+from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
-from linker.links.copies import copy_lag
 from linker.links.promote_ports import (
     ListedSourceEnds,
     TailBatches,
