@@ -20,6 +20,8 @@ import pytest_asyncio
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.kafka_dist import ensure_distribution
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from tests.real.harness_fleet import Fleet
+from tests.real.harness_fleet_scene import MakeFleetScene, fleet_scenes
 
 HERE = Path(__file__).parent
 REAL_TEST_TIMEOUT = 180
@@ -131,3 +133,12 @@ def unique_topic(request: pytest.FixtureRequest, _numbers: Iterator[int]) -> Cal
         return f"{stem}.{test}.{next(_numbers)}"
 
     return name
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def make_scene(
+    source_cluster: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
+) -> AsyncIterator[MakeFleetScene]:
+    """For modules that have a `fleet` of their own; others say themselves what their scenes are."""
+    async with fleet_scenes(source_cluster, fleet, unique_topic) as make:
+        yield make

@@ -16,7 +16,7 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
 from tests.real.fleet_figures import STRICT, figure
 from tests.real.harness_fleet import Fleet
-from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene, fleet_scenes
+from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene
 from tests.real.harness_promote import LINK, scenes
 from tests.real.harness_stalls import stopped
 
@@ -39,14 +39,6 @@ async def fleet(
         yield fleet
     finally:
         await fleet.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def make_scene(
-    source_cluster: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
-) -> AsyncIterator[MakeFleetScene]:
-    async with fleet_scenes(source_cluster, fleet, unique_topic) as make:
-        yield make
 
 
 async def measured(scene: FleetScene, name: str, since: float, **more: object) -> None:

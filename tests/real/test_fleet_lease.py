@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -17,7 +17,7 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.replica_log import open_replica
 from linker.stores import Location
 from tests.real.harness_fleet import Fleet, off_by
-from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene, fleet_scenes
+from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene
 from tests.real.harness_stalls import stopped
 from wire.types import TopicPartition
 
@@ -44,14 +44,6 @@ async def fleet(
         yield fleet
     finally:
         await fleet.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def make_scene(
-    source_cluster: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
-) -> AsyncIterator[MakeFleetScene]:
-    async with fleet_scenes(source_cluster, fleet, unique_topic) as make:
-        yield make
 
 
 def source_ends(scene: FleetScene) -> dict[TopicPartition, int]:

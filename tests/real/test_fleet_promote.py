@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -12,7 +12,7 @@ from linker.admin.models import ControllerDescription, PromotePhase
 from linker.demo.kafka_cluster import KafkaCluster
 from tests.real import harness_store_zookeeper as rig
 from tests.real.harness_fleet import Fleet
-from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene, fleet_scenes
+from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene
 from tests.real.harness_stalls import brokers_back, open_transaction, stopped
 from tests.real.harness_zookeeper_server import ZooKeeperServer
 
@@ -37,14 +37,6 @@ async def fleet(
         yield fleet
     finally:
         await fleet.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def make_scene(
-    source_cluster: KafkaCluster, fleet: Fleet, unique_topic: Callable[[str], str]
-) -> AsyncIterator[MakeFleetScene]:
-    async with fleet_scenes(source_cluster, fleet, unique_topic) as make:
-        yield make
 
 
 async def head_killed(scene: FleetScene) -> ControllerDescription:
