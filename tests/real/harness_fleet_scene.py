@@ -121,6 +121,13 @@ class FleetScene(Scene):
             await self.acked_everywhere()
         await self.judge()
 
+    async def forgotten(self) -> None:
+        """What a failed test has left weighs no more in the next one's balance."""
+        mirrors = await self.ask(lambda client: client.list_mirrors(LINK))
+        left = [one.topic for one in mirrors if one.topic in self.names and one.state != "PROMOTED"]
+        for topic in left:
+            await self.fleet.linker("mirror", "delete", topic, "--link", LINK, "--yes")
+
     def check_placement(self, placed: Mapping[TopicPartition, Any]) -> None:
         """Other tests' topics weigh too, so that no more is known than who may be a replica."""
         real = {node.node_id for node in self.target.brokers}
@@ -155,3 +162,4 @@ async def fleet_scenes(
             fleet.resume(broker_id)  # else no producer there could end
         for scene in made:
             await scene.close()
+            await scene.forgotten()

@@ -63,11 +63,6 @@ async def test_a_leader_is_killed(make_scene: MakeFleetScene, fleet: Fleet) -> N
     await scene.nothing_led_by(victim)
     moved = time.monotonic() - since
     await measured(scene, "crash", since, leadership_moved=round(moved, 3))
-    after = await scene.led()
-    for tp, one in before.items():
-        assert victim not in after[tp].isr or after[tp].leader != victim
-        if one.leader != victim:
-            assert after[tp].leader == one.leader, "nobody else's partitions were touched"
     await fleet.started(victim)
     await scene.balanced()
     assert (await fleet.controller()).controller_epoch == head.controller_epoch

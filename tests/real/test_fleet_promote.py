@@ -83,8 +83,8 @@ async def test_killed_while_fenced(make_scene: MakeFleetScene, fleet: Fleet) -> 
         head = await head_killed(scene)
         following = await fleet.next_head(head)
         assert following.id != head.id
+        # No acks are waited for here: a client that asked the stopped broker for metadata waits for its own timeout.
         await scene.nothing_led_by(head.id)
-        await scene.acked_everywhere()  # with the broker still stopped
     await taken_back(scene, job, head, "FENCED")
 
 
