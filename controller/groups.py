@@ -1,0 +1,76 @@
+"""Consumer groups of a link: what is kept about them. Pure data; nothing here talks to a broker.
+
+A `GateRecord` is everything a sidecar has to know to take over the gate that holds a group on the target:
+it is written to the state store *before* the step at the coordinator that would be lost without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wire.types import TopicId
+
+
+class GateKind(StrEnum):
+    """How a group is held on the target; what each holds and what not stands in `linker.groups.gates`."""
+
+    CONSUMER = "consumer"  # a KIP-848 member that owns everything
+    CLASSIC = "classic"  # a classic member that never ends a rebalance
+    TRANSACTION = "transaction"  # offsets pending in a transaction
+    CONSUMER_AND_TRANSACTION = "consumer+transaction"
+    CLASSIC_AND_TRANSACTION = "classic+transaction"
+
+
+class GateStage(StrEnum):
+    """How far a gate is. Opening goes forward only, and each stage can be repeated by another sidecar."""
+
+    PLANNED = "PLANNED"  # names are chosen, nothing is certain at the coordinator
+    HELD = "HELD"
+    LEAVING = "LEAVING"  # final offsets are committed; the member leaves, or has left
+    ENDING = "ENDING"  # the member has left; the transaction ends, or has ended
+    OPEN = "OPEN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """The gate as a member of the consumer protocol (KIP-848)."""
+
+    member_id: str  # chosen by us: a UUID
+    member_epoch: int = 0  # 0: to be joined; the newest one that an answer named, else
+    topics: tuple[str, ...] = ()  # subscribed names, sorted
+    owned: tuple[tuple[TopicId, tuple[int, ...]], ...] = ()  # the union of all it ever owned, sorted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """The gate as a member of the classic protocol."""
+
+    member_id: str = ""  # given by the coordinator before the member joins
+    generation: int = -1  # -1: to be joined
+    protocols: tuple[str, ...] = ()  # assignors by name, the one that the source group uses first
+    protocol: str = ""  # the one that the coordinator chose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingTransaction:
+    """The gate as a transaction that holds offsets of the group, of two transactional ids in turns."""
+
+    transactional_ids: tuple[str, str]
+    current: int = 0  # index of the one that holds
+    producer_id: int = -1  # of the current one
+    producer_epoch: int = -1
+    # The other one may have a transaction open: a renewal began and was not seen to end.
+    renewing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord:
+    """A gate, as another sidecar needs it to take over. Parts that its kind does not have are None."""
+
+    group: str
+    kind: GateKind
+    stage: GateStage = GateStage.PLANNED
+    consumer: ConsumerMember | None = None
+    classic: ClassicMember | None = None
+    transaction: PendingTransaction | None = None
