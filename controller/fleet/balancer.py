@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from controller.cluster_view import PartitionView
 from controller.elections import Elections, Led, Sidecar, plan_elections
@@ -245,21 +246,36 @@ class Balancer:
                 break
             moved = True
         self._held.setdefault(origin, set()).update(tps)
+        clock = asyncio.get_running_loop().time
+        begin = clock()
         try:
             try:
                 await self._ports.move_fence(tps, origin, timeout=self._settings.hold_timeout)
             except (LinkerError, TimeoutError) as error:
                 # Safe without: all forward to one log. Producers with requests in flight may see a retry.
                 log.warning("moving leadership from %d undrained: %s", origin, error)
+            drained = clock()
             for _ in range(_MOVE_STEPS):
                 if not await self._carry_out(self._leader_steps(origin, wanted)):
                     break
                 moved = True
+            elected = clock()
             views = self._views()
             self.moves_done += sum(tp in views and views[tp][0].leader not in (origin, -1) for tp in tps)
             await self._adopt_changes()
+            adopted = clock()
         finally:
             await self._release()
+        ms = [
+            1000 * (after - before) for before, after in pairwise((begin, drained, elected, adopted, clock()))
+        ]
+        log.info(
+            "%d partitions led by %d moved; producers held %.0f ms (drained %.0f, elected %.0f, adopted %.0f, told %.0f)",
+            len(tps),
+            origin,
+            sum(ms),
+            *ms,
+        )
         return moved
 
     async def _release(self) -> None:
