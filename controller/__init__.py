@@ -10,5 +10,6 @@ state stores, `cluster_view` the shape of the target's metadata image, `handover
 judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume, `promote_checks` the
 steps that can be undone, `promote_handover` those that cannot, `promote_context` what they share,
 `placement`, `producer_ids` and `topic_configs` pure plans, `replica_plan` and `elections` those over several
-link brokers, `fleet/` several sidecars as one.
+link brokers, `fleet/` several sidecars as one. Of consumer groups: `groups` the gates' records, `group_phases` the
+table, `group_codec` their JSON, `group_decisions` which groups there are and their promote, `group_sync` offsets.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from controller import paths
+from controller import group_codec, paths
 from controller.errors import CorruptState, InvalidName
 from controller.phases import Phase
 from controller.state import (
@@ -18,6 +18,7 @@ from controller.state import (
     JobStatus,
     JsonValue,
     Link,
+    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
@@ -44,6 +45,8 @@ def path_of(entity: Entity) -> str:
             return paths.promote_job(entity.link, entity.id)
         case SidecarIdentity():
             return paths.sidecar_identity(entity.broker_id)
+        case MirrorGroup():
+            return paths.group(entity.link, entity.group)
 
 
 def encode(entity: Entity) -> dict[str, JsonValue]:
@@ -98,6 +101,8 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "draining": entity.draining,
                 "leaving": entity.leaving,
             }
+        case MirrorGroup():
+            return group_codec.encode(entity)
 
 
 def _encode_partition(state: MirrorPartition) -> dict[str, JsonValue]:
@@ -143,6 +148,8 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                 )
             case ("links", link, "promotes", job_id):
                 return _decode_job(link, int(job_id), _fields(value))
+            case ("links", link, "groups", group):
+                return group_codec.decode(link, paths.group_name(group), _fields(value))
             case ("sidecars", "identities", broker_id):
                 fields = _fields(value)
                 return SidecarIdentity(

@@ -13,11 +13,14 @@ from controller.state import (
     Entity,
     JobStatus,
     Link,
+    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
     PromoteJob,
     Record,
+    Removal,
+    RemoveGroup,
     RemoveLink,
     RemoveMirror,
     RemovePromoteJob,
@@ -26,8 +29,6 @@ from controller.state import (
 )
 from controller.store.base import Delete, Operation, Put, Versioned
 from wire.types import TopicPartition
-
-Removal = RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar
 
 
 class Stamp(NamedTuple):
@@ -48,6 +49,7 @@ class ControllerImage:
         self.floors: dict[str, ProducerIdFloor] = {}
         self.jobs: dict[tuple[str, int], PromoteJob] = {}
         self.identities: dict[int, SidecarIdentity] = {}
+        self.groups: dict[tuple[str, str], MirrorGroup] = {}
         self.versions: dict[str, int] = {}  # path -> version in the store
 
     @classmethod
@@ -89,6 +91,9 @@ class ControllerImage:
         """The mirror of a target topic, of whatever link: a target topic belongs to one link at most."""
         return next((mirror for (_, name), mirror in self.mirrors.items() if name == topic), None)
 
+    def link_groups(self, link: str) -> list[MirrorGroup]:
+        return [group for (name, _), group in sorted(self.groups.items()) if name == link]
+
     # Changing.
 
     def operations(self, records: Iterable[Record]) -> list[Operation]:
@@ -128,6 +133,7 @@ class ControllerImage:
             *self.floors.values(),
             *self.jobs.values(),
             *self.identities.values(),
+            *self.groups.values(),
         ]
         return {
             path: Versioned(codec.encode(entity), self.versions[path])
@@ -157,6 +163,8 @@ class ControllerImage:
                 self.jobs[entity.link, entity.id] = entity
             case SidecarIdentity():
                 self.identities[entity.broker_id] = entity
+            case MirrorGroup():
+                self.groups[entity.link, entity.group] = entity
 
     def _removed(self, record: Removal) -> list[str]:
         """The paths that go, deepest first."""
@@ -165,6 +173,8 @@ class ControllerImage:
                 return [paths.promote_job(record.link, record.id)]
             case RemoveSidecar():
                 return [paths.sidecar_identity(record.broker_id)]
+            case RemoveGroup():
+                return [paths.group(record.link, record.group)]
             case RemoveMirror():
                 top = paths.mirror(record.link, record.topic)
             case RemoveLink():
@@ -180,6 +190,8 @@ class ControllerImage:
                 self.jobs.pop((record.link, record.id), None)
             case RemoveSidecar():
                 self.identities.pop(record.broker_id, None)
+            case RemoveGroup():
+                self.groups.pop((record.link, record.group), None)
             case RemoveMirror():
                 self.mirrors.pop((record.link, record.topic), None)
                 for key in [k for k in self.partitions if k[0] == record.link and k[1].topic == record.topic]:
@@ -193,3 +205,5 @@ class ControllerImage:
                     del self.partitions[key]
                 for job_key in [k for k in self.jobs if k[0] == record.link]:
                     del self.jobs[job_key]
+                for group_key in [k for k in self.groups if k[0] == record.link]:
+                    del self.groups[group_key]

@@ -3,6 +3,7 @@
 
 Link and topic names become path segments, so both are validated against Kafka's own rule for topic names: its
 alphabet has no slash, and "." and ".." are refused. Nothing needs escaping after that, in any of the stores.
+Group ids may be any text in Kafka; those outside that alphabet are written as hex digits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from wire.types import TopicPartition
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 MAX_TOPIC_NAME = 249  # Kafka's own: 255 for a file name minus "-" and the partition's digits
 MAX_LINK_NAME = 100
+MAX_GROUP_BYTES = 255  # of its UTF-8: Kafka's own limit is a string's, 32767
 MAX_PARTITION = 2**31 - 1
+
+_HEX = "hex."
 
 CONTROLLER_EPOCH = "/controller_epoch"
 LINKS = "/links"
@@ -56,6 +60,31 @@ def mirror(link_name: str, topic: str) -> str:
 
 def partition_state(link_name: str, tp: TopicPartition) -> str:
     return f"{mirror(link_name, tp.topic)}/{_index('partition', tp.partition)}/state"
+
+
+def groups(link_name: str) -> str:
+    return f"{link(link_name)}/groups"
+
+
+def group(link_name: str, name: str) -> str:
+    return f"{groups(link_name)}/{group_segment(name)}"
+
+
+def group_segment(name: str) -> str:
+    """A group id as a path segment: as it is where that is a legal one, else `hex.` and its UTF-8 in hex digits."""
+    raw = name.encode("utf-8", "surrogatepass")
+    if not 0 < len(raw) <= MAX_GROUP_BYTES:
+        raise InvalidName(f"group id of {len(raw)} bytes: 1 to {MAX_GROUP_BYTES} are allowed")
+    if _LEGAL.fullmatch(name) and name not in (".", "..") and not name.startswith(_HEX):
+        return name
+    return _HEX + raw.hex()
+
+
+def group_name(segment: str) -> str:
+    """The group id of a path segment."""
+    if not segment.startswith(_HEX):
+        return segment
+    return bytes.fromhex(segment.removeprefix(_HEX)).decode("utf-8", "surrogatepass")
 
 
 def producer_ids(link_name: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
+from controller.group_phases import GroupPhase
+from controller.groups import GateKind, GateRecord
 from controller.phases import Phase
 from wire.types import TopicId, TopicPartition
 
@@ -138,6 +141,61 @@ class SidecarIdentity:
     leaving: bool = False  # it gives up everything, and is forgotten when it has
 
 
+class GroupProtocol(StrEnum):
+    """What the members of a group speak with their coordinator."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"  # KIP-848
+
+
+class GroupPolicy(StrEnum):
+    MANUAL = "manual"
+    AUTO = "auto"  # promoted by itself when it has left the source and waits on the target
+
+
+class GroupOffset(NamedTuple):
+    """A committed offset of a group, with the text that its consumer attached."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMove:
+    """A promote or a demote of a group as it was asked for."""
+
+    asked_at: int  # wall clock, ms
+    until: int | None = None  # wall clock, ms: given up then; None: no limit
+    force: bool = False
+    automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorGroup:
+    """A consumer group of the source that is held on the target until it is promoted."""
+
+    link: str
+    group: str
+    protocol: GroupProtocol
+    gate: GateKind  # the one that is, or is to be, closed
+    phase: GroupPhase = GroupPhase.DISCOVERED
+    policy: GroupPolicy = GroupPolicy.MANUAL
+    topics: tuple[str, ...] = ()  # mirrored topics that it reads, sorted
+    unmirrored: tuple[str, ...] = ()  # topics that it reads and that are not mirrored, sorted
+    reason: str | None = None
+    gate_state: GateRecord | None = None  # None: no gate was planned yet, or it was opened or released
+    move: GroupMove | None = None  # while a promote or demote is under way
+    # From OPENING on: what is, or was, published. While DEMOTING: what goes to the source.
+    offsets: tuple[GroupOffset, ...] = ()
+    since: int = 0  # wall clock ms of the last phase change
+
+
 # Records: what a decision emits and replay applies. An entity as a record means "this is its value now".
 
 
@@ -167,5 +225,14 @@ class RemoveSidecar:
     broker_id: int
 
 
-Entity = Link | MirrorTopic | MirrorPartition | ProducerIdFloor | PromoteJob | SidecarIdentity
-Record = Entity | RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar
+@dataclass(frozen=True, slots=True)
+class RemoveGroup:
+    """It is no longer mirrored."""
+
+    link: str
+    group: str
+
+
+Entity = Link | MirrorTopic | MirrorPartition | ProducerIdFloor | PromoteJob | SidecarIdentity | MirrorGroup
+Removal = RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar | RemoveGroup
+Record = Entity | Removal

@@ -28,10 +28,7 @@ from controller.fleet.shared import removal_entry
 from controller.manager import StoredController
 from controller.state import (
     Record,
-    RemoveLink,
-    RemoveMirror,
-    RemovePromoteJob,
-    RemoveSidecar,
+    Removal,
     SidecarIdentity,
 )
 from controller.store.base import ControllerFenced, Store, StoreError
@@ -456,7 +453,7 @@ class Head:
         if not records:
             latest = {path: node.value for path, node in image.nodes().items()}
         for record in records:
-            if isinstance(record, RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar):
+            if isinstance(record, Removal):
                 gone.append(removal_entry(record))
             else:
                 latest[path_of(record)] = encode_entity(record)

@@ -16,7 +16,15 @@ from controller.errors import ControllerError
 from controller.fleet.messages import Ask, Delta, Welcome, What
 from controller.image import ControllerImage, Stamp
 from controller.manager import LinkController, StoredController, wall_clock_ms
-from controller.state import Record, RemoveLink, RemoveMirror, RemovePromoteJob, RemoveSidecar
+from controller.state import (
+    Record,
+    Removal,
+    RemoveGroup,
+    RemoveLink,
+    RemoveMirror,
+    RemovePromoteJob,
+    RemoveSidecar,
+)
 from controller.store.base import Seat, Versioned
 from wire.types import TopicPartition
 
@@ -179,7 +187,7 @@ class SharedController(LinkController):
         )
 
 
-def removal_entry(record: RemoveLink | RemoveMirror | RemovePromoteJob | RemoveSidecar) -> list[str | int]:
+def removal_entry(record: Removal) -> list[str | int]:
     """As a Delta carries it."""
     match record:
         case RemoveLink():
@@ -190,6 +198,8 @@ def removal_entry(record: RemoveLink | RemoveMirror | RemovePromoteJob | RemoveS
             return ["promote", record.link, record.id]
         case RemoveSidecar():
             return ["sidecar", record.broker_id]
+        case RemoveGroup():
+            return ["group", record.link, record.group]
 
 
 def _removal(entry: list[str | int]) -> Record:
@@ -202,5 +212,7 @@ def _removal(entry: list[str | int]) -> Record:
             return RemovePromoteJob(link, number)
         case ["sidecar", int(broker_id)]:
             return RemoveSidecar(broker_id)
+        case ["group", str(link), str(group)]:
+            return RemoveGroup(link, group)
         case _:
             raise ControllerError(f"a removal that this program does not know: {entry}")

@@ -11,9 +11,19 @@ import pytest
 
 from controller.fleet import messages as m
 from controller.fleet.shared import NotTheController, SharedController
+from controller.groups import GateKind
 from controller.manager import StoredController
 from controller.phases import Phase
-from controller.state import JobStatus, MirrorTopic, ProducerIdFloor, Record, SidecarIdentity
+from controller.state import (
+    GroupProtocol,
+    JobStatus,
+    MirrorGroup,
+    MirrorTopic,
+    ProducerIdFloor,
+    Record,
+    RemoveGroup,
+    SidecarIdentity,
+)
 from controller.store import StoreError
 from controller.store.base import Candidate, Seat
 from tests.controller.fleet_kit import (
@@ -39,7 +49,7 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
     """One change of whatever kind, refused or not."""
     image = controller.image
     topics = sorted(topic for _, topic in image.mirrors)
-    match rng.randrange(9):
+    match rng.randrange(10):
         case 0:
             name = f"x{rng.randrange(3)}"
             if name in image.links:
@@ -70,6 +80,20 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
             job = image.running_jobs(LINK)[0]
             await controller.advance(LINK, [TP], Phase.ACTIVE, reasons={TP: "enough"})
             await controller.end_promote(job, JobStatus.ABANDONED, "enough", {})
+        case 9:
+            name = f"g/{rng.randrange(3)}"
+            records: list[Record] = [
+                MirrorGroup(
+                    link=LINK,
+                    group=name,
+                    protocol=GroupProtocol.CLASSIC,
+                    gate=GateKind.CLASSIC,
+                    since=rng.randrange(9),
+                )
+            ]
+            if (LINK, name) in image.groups and rng.random() < 0.5:
+                records = [RemoveGroup(LINK, name)]
+            await controller.decide(lambda _: (records, None))
         case 7:
             await controller.set_untruncated(LINK, TP, [(1, rng.randrange(9))])
         case _:
@@ -115,7 +139,7 @@ def test_a_copy_equals_the_heads_image_after_any_history(seed: int) -> None:
             ours, theirs = copy.image, controller.image
             assert ours.nodes() == theirs.nodes()
             assert ours.versions == theirs.versions
-            for table in ("links", "mirrors", "partitions", "floors", "jobs", "identities"):
+            for table in ("links", "mirrors", "partitions", "floors", "jobs", "identities", "groups"):
                 assert getattr(ours, table) == getattr(theirs, table)
             assert copy.controller_epoch == controller.controller_epoch
             assert len(told) > 20

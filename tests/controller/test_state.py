@@ -22,6 +22,15 @@ from controller.errors import (
     NotFound,
     Refused,
 )
+from controller.group_phases import GROUP_TRANSITIONS, GroupPhase
+from controller.groups import (
+    ClassicMember,
+    ConsumerMember,
+    GateKind,
+    GateRecord,
+    GateStage,
+    PendingTransaction,
+)
 from controller.image import ControllerImage
 from controller.manager import LinkController
 from controller.phases import (
@@ -36,8 +45,13 @@ from controller.phases import (
 )
 from controller.state import (
     Attempt,
+    GroupMove,
+    GroupOffset,
+    GroupPolicy,
+    GroupProtocol,
     JobStatus,
     Link,
+    MirrorGroup,
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
@@ -123,8 +137,34 @@ def test_a_name_is_refused_or_comes_back(name: str) -> None:
     assert paths.split(path) == ("links", "l", "mirrors", name, "3", "state")
 
 
+@given(st.text(min_size=1, max_size=300))
+def test_any_group_id_becomes_one_segment_and_comes_back(name: str) -> None:
+    try:
+        path = paths.group("l", name)
+    except InvalidName:
+        assert len(name.encode("utf-8", "surrogatepass")) > paths.MAX_GROUP_BYTES
+        return
+    *above, segment = paths.split(path)
+    assert above == ["links", "l", "groups"]
+    assert paths.group_name(segment) == name
+
+
+@pytest.mark.parametrize("name", ["hex.", "hex.61", ".", "..", "a/b", "orders"])
+def test_group_ids_do_not_collide(name: str) -> None:
+    others = ["hex.", "hex.61", "a", ".", "..", "a/b", "orders"]
+    assert [paths.group("l", other) == paths.group("l", name) for other in others].count(True) == 1
+
+
+def test_the_group_table_is_whole() -> None:
+    assert set(GROUP_TRANSITIONS) == set(GroupPhase)
+    assert GROUP_TRANSITIONS[GroupPhase.OPENING] == {GroupPhase.PROMOTED}
+
+
 # JSON.
 
+IDENTITY = SidecarIdentity(
+    broker_id=900, incarnation_id=b"\x05" * 16, log_dir_id=b"\x06" * 16, broker_epoch=12
+)
 ENTITIES = [
     Link(name="l", source_cluster_id="c", properties={"a": "b"}, options={"x": [1, None]}, created_at=4),
     MirrorTopic(
@@ -164,7 +204,36 @@ ENTITIES = [
     PromoteJob(
         id=3, link="l", partitions=(T0, T1), status=JobStatus.DONE, ended_at=1, phases_ms={"align": 1.5}
     ),
-    SidecarIdentity(broker_id=900, incarnation_id=b"\x05" * 16, log_dir_id=b"\x06" * 16, broker_epoch=12),
+    IDENTITY,
+    MirrorGroup(
+        link="l", group="g", protocol=GroupProtocol.CLASSIC, gate=GateKind.CLASSIC_AND_TRANSACTION, since=3
+    ),
+    MirrorGroup(
+        link="l",
+        group="a group/of any text",
+        protocol=GroupProtocol.CONSUMER,
+        gate=GateKind.CONSUMER_AND_TRANSACTION,
+        phase=GroupPhase.OPENING,
+        policy=GroupPolicy.AUTO,
+        topics=("t", "u"),
+        unmirrored=("v",),
+        reason="r",
+        gate_state=GateRecord(
+            group="a group/of any text",
+            kind=GateKind.CONSUMER_AND_TRANSACTION,
+            stage=GateStage.LEAVING,
+            consumer=ConsumerMember(
+                member_id="m", member_epoch=4, topics=("t",), owned=((b"\x07" * 16, (0, 1)),)
+            ),
+            classic=ClassicMember(member_id="c", generation=2, protocols=("range",), protocol="range"),
+            transaction=PendingTransaction(
+                transactional_ids=("x", "y"), current=1, producer_id=5, producer_epoch=6, renewing=True
+            ),
+        ),
+        move=GroupMove(asked_at=1, until=2, force=True, automatic=True),
+        offsets=(GroupOffset("t", 0, 2**40, "meta"), GroupOffset("t", 1, 0), GroupOffset("u", 0, 7)),
+        since=8,
+    ),
 ]
 
 
@@ -372,7 +441,7 @@ async def test_memory_follows_the_store_whatever_happens(seed: int) -> None:
         lambda: controller.fail_partition("l", rng.choice([T0, T1]), "x"),
         lambda: controller.restart_partition("l", rng.choice([T0, T1])),
         lambda: controller.advance("l", [rng.choice([T0, T1])], rng.choice(list(Phase))),
-        lambda: controller.save_identity(replace(ENTITIES[-1], broker_epoch=rng.randint(0, 3))),  # type: ignore[type-var]
+        lambda: controller.save_identity(replace(IDENTITY, broker_epoch=rng.randint(0, 3))),
         lambda: controller.create_link(f"x{rng.randint(0, 3)}", "c", {}),
         lambda: controller.delete_link(f"x{rng.randint(0, 3)}"),
     ]

@@ -1,0 +1,317 @@
+"""Decisions about mirrored groups: pure functions of the image that answer with records. A refusal is an exception.
+
+Which groups there are, by what gate each is held, and the steps of a promote and a demote. Offsets are `group_sync`'s; who
+talks to the coordinators is `linker.groups`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.decisions import link_of
+from controller.errors import NotFound, Refused
+from controller.group_phases import GroupPhase, check_group_transition
+from controller.groups import GateKind
+from controller.image import ControllerImage
+from controller.paths import MAX_GROUP_BYTES
+from controller.phases import ENDED
+from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
+
+# Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
+# RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (its generation is optional); "uniform" is the server's.
+_PLAIN_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky", "uniform"})
+# Phases in which discovery may change what a group covers and how it is held.
+_AT_REST = frozenset(
+    {
+        GroupPhase.DISCOVERED,
+        GroupPhase.GATED,
+        GroupPhase.REFUSED,
+        GroupPhase.FAILED,
+        GroupPhase.DEMOTED,
+    }
+)
+_NEVER_HELD = frozenset({GroupPhase.DISCOVERED, GroupPhase.REFUSED, GroupPhase.FAILED, GroupPhase.DEMOTED})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """A group as the source shows it."""
+
+    group: str
+    protocol: GroupProtocol
+    topics: frozenset[str]  # committed, subscribed or assigned
+    assignors: frozenset[str] = frozenset()  # of its members; none while it is empty
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """The link's options about groups."""
+
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...]
+    policy: GroupPolicy = GroupPolicy.MANUAL
+    gate: GateKind | None = None  # None: chosen by group
+
+    def takes(self, group: str) -> bool:
+        """Whether the link mirrors a group of this id."""
+        if not 0 < len(group.encode("utf-8", "surrogatepass")) <= MAX_GROUP_BYTES:
+            return False
+        return any(pattern.fullmatch(group) for pattern in self.include) and not any(
+            pattern.fullmatch(group) for pattern in self.exclude
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a look at the source means."""
+
+    records: Sequence[Record]
+    forget: Sequence[str]  # held ones that are no longer to be mirrored: release, then `forget`
+    hold_otherwise: Mapping[str, GateKind]  # held ones for which another gate is the right one now
+
+
+def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind | None = None) -> GateKind:
+    """The gate for a group: by what the target speaks (KIP-848) and what the members need. Two gates together, because each
+    has clients that it does not hold.
+
+    An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns in its place.
+    """
+    if wanted is not None:
+        return wanted
+    plain = found.protocol is GroupProtocol.CONSUMER or found.assignors <= _PLAIN_ASSIGNORS
+    if consumer_protocol and plain:
+        return GateKind.CONSUMER_AND_TRANSACTION
+    return GateKind.CLASSIC_AND_TRANSACTION
+
+
+def group_of(image: ControllerImage, link: str, name: str) -> MirrorGroup:
+    link_of(image, link)
+    group = image.groups.get((link, name))
+    if group is None:
+        raise NotFound(f"link {link!r} has no group {name!r}")
+    return group
+
+
+def live_topics(image: ControllerImage, link: str) -> frozenset[str]:
+    """Topics of the link whose log is on the target or on its way there."""
+    return frozenset(mirror.topic for mirror in image.link_mirrors(link) if mirror.target_replicas)
+
+
+def discover(
+    image: ControllerImage,
+    link: str,
+    found: Mapping[str, FoundGroup],
+    rules: GroupRules,
+    *,
+    consumer_protocol: bool,
+    now: int,
+) -> Discovery:
+    """Compare what the source has with what is known. Groups in the middle of a promote or a demote are left alone."""
+    link_of(image, link)
+    mirrored = live_topics(image, link)
+    others = {name: owner for owner, name in image.groups if owner != link}
+    records: list[Record] = []
+    forget: list[str] = []
+    otherwise: dict[str, GateKind] = {}
+    for name, seen in sorted(found.items()):
+        if not rules.takes(name) or not seen.topics & mirrored:
+            continue
+        gate = choose_gate(seen, consumer_protocol=consumer_protocol, wanted=rules.gate)
+        covered = {
+            "topics": tuple(sorted(seen.topics & mirrored)),
+            "unmirrored": tuple(sorted(seen.topics - mirrored)),
+            "protocol": seen.protocol,
+            "policy": rules.policy,
+        }
+        known = image.groups.get((link, name))
+        if known is None:
+            new = MirrorGroup(link=link, group=name, gate=gate, since=now, **covered)  # type: ignore[arg-type]
+            if name in others:
+                new = replace(new, phase=GroupPhase.REFUSED, reason=_of_another(others[name]))
+            records.append(new)
+            continue
+        if known.phase not in _AT_REST:
+            continue
+        changed = replace(known, **covered)  # type: ignore[arg-type]
+        if known.phase in _NEVER_HELD:
+            changed = replace(changed, gate=gate)
+        elif gate is not known.gate and seen.assignors:
+            # Without members the assignors are unknown: no reason to change a gate that stands.
+            otherwise[name] = gate
+        if changed != known:
+            records.append(changed)
+    for known in image.link_groups(link):
+        seen_now = found.get(known.group)
+        excluded = not rules.takes(known.group) or not (
+            mirrored & (seen_now.topics if seen_now is not None else set(known.topics))
+        )
+        gone = seen_now is None and known.phase in _NEVER_HELD
+        if known.phase is GroupPhase.PROMOTED:
+            excluded, gone = not rules.takes(known.group), False
+        elif known.phase not in _AT_REST:
+            continue
+        if excluded or gone:
+            forget.append(known.group)
+    return Discovery(records, forget, otherwise)
+
+
+def _of_another(link: str) -> str:
+    return f"a group of this id is mirrored by link {link}: the two would be one group on the target"
+
+
+def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why a group must not be gated, as far as the link state tells."""
+    for owner, name in image.groups:
+        other = image.groups[owner, name]
+        if name == group.group and owner != group.link and other.phase is not GroupPhase.REFUSED:
+            return _of_another(owner)
+    return None
+
+
+def step(
+    image: ControllerImage, link: str, name: str, phase: GroupPhase, now: int, **fields: Any
+) -> list[Record]:
+    """Move a group to a phase."""
+    known = group_of(image, link, name)
+    check_group_transition(f"group {name} of link {link!r}", known.phase, phase)
+    return [replace(known, phase=phase, since=now, **fields)]
+
+
+def amend(image: ControllerImage, link: str, name: str, **fields: Any) -> list[Record]:
+    """Change what is kept about a group, not its phase."""
+    known = group_of(image, link, name)
+    changed = replace(known, **fields)
+    return [] if changed == known else [changed]
+
+
+def forget(image: ControllerImage, link: str, name: str) -> list[Record]:
+    """No longer mirrored; nothing of it is held any more."""
+    known = image.groups.get((link, name))
+    if known is None:
+        return []
+    if known.phase not in _AT_REST | {GroupPhase.PROMOTED}:
+        raise Refused(f"group {name!r} is {known.phase}: wait for the end of that")
+    return [RemoveGroup(link, name)]
+
+
+# Promote and demote.
+
+
+def promotable(
+    image: ControllerImage, link: str, names: Sequence[str] | None, *, force: bool, partial: bool
+) -> list[MirrorGroup]:
+    """The groups that a promote would take: those named, or all that are not promoted. Refused lists every reason."""
+    link_of(image, link)
+    if names is None:
+        chosen = [group for group in image.link_groups(link) if group.phase is not GroupPhase.PROMOTED]
+        if not chosen:
+            raise Refused(f"link {link!r} has no group to promote")
+    else:
+        chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
+    reasons = [
+        f"group {group.group}: {why}"
+        for group in chosen
+        if (why := _not_promotable(group, force, partial)) is not None
+    ]
+    if reasons:
+        raise Refused("; ".join(reasons))
+    return chosen
+
+
+def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | None:
+    match group.phase:
+        case GroupPhase.GATED:
+            pass
+        case GroupPhase.REFUSED | GroupPhase.FAILED:
+            if not force:
+                return (
+                    f"it is {group.phase}: {group.reason}; with --force it is taken for promoted, with the offsets that its "
+                    "members on the target have"
+                )
+        case _:
+            return f"it is {group.phase}" + (f": {group.reason}" if group.reason else "")
+    if group.unmirrored and not partial:
+        return (
+            f"it also reads {_list(group.unmirrored)}, which the link does not mirror: mirror them, or give --partial and "
+            "its offsets of these topics stay behind"
+        )
+    return None
+
+
+def begin_promote(
+    image: ControllerImage,
+    link: str,
+    names: Sequence[str] | None,
+    *,
+    force: bool,
+    partial: bool,
+    timeout_ms: int | None,
+    now: int,
+    automatic: bool = False,
+) -> tuple[list[Record], list[str]]:
+    """All of them, or none."""
+    chosen = promotable(image, link, names, force=force, partial=partial)
+    move = GroupMove(
+        asked_at=now,
+        until=None if timeout_ms is None else now + timeout_ms,
+        force=force,
+        automatic=automatic,
+    )
+    records: list[Record] = []
+    for group in chosen:
+        if group.phase is GroupPhase.GATED:
+            changed = replace(group, phase=GroupPhase.DRAINING, move=move, reason=None, since=now)
+        else:
+            reason = f"taken for promoted by force: it was {group.phase} ({group.reason})"
+            changed = replace(group, phase=GroupPhase.PROMOTED, gate_state=None, reason=reason, since=now)
+        records.append(changed)
+    return records, [group.group for group in chosen]
+
+
+def begin_demote(
+    image: ControllerImage, link: str, names: Sequence[str], *, timeout_ms: int | None, now: int
+) -> tuple[list[Record], list[str]]:
+    """Back to the source. Refused once a topic of the group is promoted: the source does not get its records any more."""
+    chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
+    reasons = [
+        f"group {group.group}: {why}" for group in chosen if (why := _not_demotable(image, group)) is not None
+    ]
+    if reasons:
+        raise Refused("; ".join(reasons))
+    move = GroupMove(asked_at=now, until=None if timeout_ms is None else now + timeout_ms)
+    records: list[Record] = [
+        replace(group, phase=GroupPhase.DEMOTING, move=move, reason=None, offsets=(), since=now)
+        for group in chosen
+    ]
+    return records, [group.group for group in chosen]
+
+
+def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
+    if group.phase is not GroupPhase.PROMOTED:
+        return f"it is {group.phase}, only promoted groups can be demoted"
+    ended = sorted(
+        {
+            state.topic
+            for topic in group.topics
+            for state in image.topic_partitions(group.link, topic)
+            if state.phase in ENDED
+        }
+    )
+    if ended:
+        return f"its topics {_list(ended)} are promoted: the source has no new records of them"
+    return None
+
+
+def delete_groups(image: ControllerImage, link: str) -> None:
+    """Refused while a group of the link is in the middle of a promote or a demote."""
+    busy = [group.group for group in image.link_groups(link) if group.move is not None]
+    if busy:
+        raise Refused(f"link {link!r} is moving groups {_list(busy)}: wait for the end of that")
+
+
+def _list(names: Collection[str] | Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
