@@ -2,8 +2,8 @@
 answer.
 
 Lives here: what each partition of a consumer's fetch gets, waiting for data, redirecting to a replica in
-the consumer's rack. Not here: replica fetchers (``fetcher``), the window of recent batches (``fetcher``,
-through the LocalLog port).
+the consumer's rack or to the one that it named. Not here: replica fetchers (``fetcher``), the window of recent
+batches (``fetcher``, through the LocalLog port).
 
 Reads need the lease at the moment of answering (``fetch_decision.without_lease``). Until it is back a fetch is
 held and then looked for anew; at the end of the consumer's wait its answer is empty. Followers are not gated: they
@@ -151,7 +151,7 @@ class FetchSession:
         at_tail: list[LocalLog] = []
         elsewhere: list[Part] = []
         for part in fetch.parts:
-            if part.result is not None:
+            if part.result is not None or part.awaits_replica:
                 continue
             log = part.log
             read = None
@@ -195,7 +195,9 @@ class FetchSession:
                 if part.result is not None and part.result.size:
                     part.result = None
         fetch.listening = at_tail or [
-            part.log for part in fetch.parts if part.log is not None and part.result is None
+            part.log
+            for part in fetch.parts
+            if part.log is not None and part.result is None and not part.awaits_replica
         ]
         for log in fetch.listening:
             log.listeners.add(self._moved)

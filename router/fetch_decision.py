@@ -1,5 +1,5 @@
 """What a partition of a consumer's fetch gets that needs no data: refusals, and the replica in the
-consumer's rack.
+consumer's rack or the one that the consumer named.
 
 Also the source's answer put into ours. Not here: looking for data (``consumer_fetch.py``).
 """
@@ -31,12 +31,14 @@ PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})
 _OF_THE_LOG: Final = PASSED_ON | {0}
 # A replica that was at the end this recently takes over consumers of its rack.
 _CLOSE_FOLLOWER: Final = 10.0
+# A consumer whose client.rack is this and a broker id reads that replica and no other log.
+REPLICA_RACK: Final = "linker.replica="
 
 
 class Part:
     """One partition of a consumer's fetch."""
 
-    __slots__ = ("asked", "from_source", "key", "log", "mirror", "result", "tp")
+    __slots__ = ("asked", "awaits_replica", "from_source", "key", "log", "mirror", "result", "tp")
 
     def __init__(self, key: TopicKey, asked: FetchPartition) -> None:
         self.key = key
@@ -46,6 +48,7 @@ class Part:
         self.log: LocalLog | None = None
         self.result: FetchPartitionResult | None = None
         self.from_source = False
+        self.awaits_replica = False  # nobody but the replica that the consumer named may give it records
 
     def empty(self, error: int) -> FetchPartitionResult:
         """No records, with the offsets as far as they are known."""
@@ -95,11 +98,18 @@ def decide(
     part.log = hub.ports.local_log(part.tp)
     if asked.fetch_offset < partition.start_offset:
         return part.empty(OFFSET_OUT_OF_RANGE)
+    named = named_replica(request.rack_id)
+    if named is not None and _copies(hub, part.tp, named):
+        return _from_named(hub, part, named)
     if request.rack_id and (replica := _replica_in_rack(hub, part, request.rack_id)) is not None:
-        result = part.empty(0)
-        result.preferred_read_replica = replica
-        return result
+        return _redirected(part, replica)
     return None
+
+
+def _redirected(part: Part, replica: int) -> FetchPartitionResult:
+    result = part.empty(0)
+    result.preferred_read_replica = replica
+    return result
 
 
 def without_lease(parts: Iterable[Part]) -> bool:
@@ -116,6 +126,40 @@ def without_lease(parts: Iterable[Part]) -> bool:
     for part in gated:
         part.result = FetchPartitionResult(part.asked.index, 0)
     return bool(gated)
+
+
+def named_replica(rack: str) -> int | None:
+    """The broker that a consumer's `client.rack` names: 2 in `linker.replica=2`; None in any other rack."""
+    if not rack.startswith(REPLICA_RACK):
+        return None
+    number = rack[len(REPLICA_RACK) :]
+    # A broker id is an int32; isascii because isdecimal knows other digits too.
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= 10 else None
+
+
+def _copies(hub: ForwardingHub, tp: TopicPartition, broker_id: int) -> bool:
+    """Whether it is a real broker among the partition's replicas."""
+    topic = hub.ports.image().topics_by_name.get(tp.topic)
+    partition = topic.partitions.get(tp.partition) if topic is not None else None
+    ours = hub.ports.link_brokers() | {hub.ports.broker_id}
+    return partition is not None and broker_id in partition.replicas and broker_id not in ours
+
+
+def _from_named(hub: ForwardingHub, part: Part, replica: int) -> FetchPartitionResult | None:
+    """The redirection to the named replica, or why there is none; None: the replica cannot answer yet.
+
+    Who names a replica wants to know what is on that one, so nobody else's records are given instead. While it is
+    away or has not copied that far, the consumer waits: redirected, it would be told OFFSET_OUT_OF_RANGE, come
+    back to the leader (Java's FetchCollector), and be redirected again without a pause.
+    """
+    broker = hub.ports.image().brokers.get(replica)
+    progress = part.log.followers.get(replica) if part.log is not None else None
+    if progress is not None and part.asked.fetch_offset < progress.log_start_offset:
+        return part.empty(OFFSET_OUT_OF_RANGE)  # the replica's own retention took it
+    if broker is None or broker.fenced or progress is None or progress.fetch_offset < part.asked.fetch_offset:
+        part.awaits_replica = True
+        return None
+    return _redirected(part, replica)
 
 
 def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:

@@ -71,6 +71,9 @@ class FollowerProgress(Protocol):
     def fetch_offset(self) -> int: ...
 
     @property
+    def log_start_offset(self) -> int: ...
+
+    @property
     def caught_up_monotonic(self) -> float: ...
 
 

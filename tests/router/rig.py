@@ -62,6 +62,7 @@ class Directory:
 class Progress:
     fetch_offset: int
     caught_up_monotonic: float
+    log_start_offset: int = 0
 
 
 class Log:
