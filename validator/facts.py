@@ -40,9 +40,7 @@ class FindingKind(StrEnum):
     MISSING = "missing"  # a batch of the source is not on the replica
     EXTRA = "extra"  # a batch of the replica is not at the source
     DIFFERING = "differing"  # the same offsets, other bytes
-    OVERLAPPING = (
-        "overlapping"  # a batch shares offsets with another one of the same replica (a doubled batch does)
-    )
+    OVERLAPPING = "overlapping"  # a batch shares offsets with another one of the replica; a doubled one does
     CORRUPT = "corrupt"  # the bytes do not match the CRC they carry
     GAP = "gap"  # offsets that the source has are on no batch of the replica, which goes on behind them
     SHORT = "short"  # the replica ended before the end it had to have

@@ -91,6 +91,7 @@ class PartitionEvidence(Facts):
     partition: Count
     start: Offset
     end: Offset | None = None
+    handed_over_ms: Count | None = None  # when
     replicas: tuple[ReplicaEvidence, ...] = ()
     samples: tuple[Sample, ...] = Field(default=(), max_length=MAX_SAMPLES)
 
