@@ -7,6 +7,7 @@ The path already holds the names; they are not repeated in the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar, cast
 
 from controller import group_codec, paths
@@ -15,15 +16,21 @@ from controller.phases import Phase
 from controller.state import (
     Attempt,
     Entity,
+    EvidenceStatus,
     JobStatus,
     JsonValue,
     Link,
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
+    PartitionValidation,
     ProducerIdFloor,
+    PromoteEvidence,
     PromoteJob,
+    ReplicaValidation,
     SidecarIdentity,
+    ValidationMismatch,
+    ValidationPolicy,
 )
 from wire.types import TopicPartition, parse_topic_id, topic_id_str
 
@@ -39,6 +46,8 @@ def path_of(entity: Entity) -> str:
             return paths.mirror(entity.link, entity.topic)
         case MirrorPartition():
             return paths.partition_state(entity.link, entity.tp)
+        case PartitionValidation():
+            return paths.partition_validation(entity.link, entity.tp)
         case ProducerIdFloor():
             return paths.producer_ids(entity.link)
         case PromoteJob():
@@ -75,6 +84,12 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
             }
         case MirrorPartition():
             return _encode_partition(entity)
+        case PartitionValidation():
+            mismatch = entity.mismatch
+            return {
+                "replicas": [_plain(replica) for replica in entity.replicas],
+                "mismatch": None if mismatch is None else _plain(mismatch),
+            }
         case ProducerIdFloor():
             return {
                 "floor": entity.floor,
@@ -89,6 +104,9 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "ended_at": entity.ended_at,
                 "reason": entity.reason,
                 "phases_ms": dict(entity.phases_ms),
+                "validation": entity.validation.value,
+                "warnings": list(entity.warnings),
+                "evidence": None if entity.evidence is None else _plain(entity.evidence),
             }
         case SidecarIdentity():
             return {
@@ -138,6 +156,8 @@ def decode(path: str, value: JsonValue) -> Entity | None:
                 return _decode_mirror(link, topic, _fields(value))
             case ("links", link, "mirrors", topic, partition, "state"):
                 return _decode_partition(link, topic, int(partition), _fields(value))
+            case ("links", link, "mirrors", topic, partition, "validation"):
+                return _decode_validation(link, topic, int(partition), _fields(value))
             case ("links", link, "producer_ids"):
                 fields = _fields(value)
                 return ProducerIdFloor(
@@ -233,7 +253,74 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         ended_at=_optional(fields, "ended_at", int),
         reason=_optional(fields, "reason", str),
         phases_ms={str(k): float(v) for k, v in fields["phases_ms"].items()},
+        validation=ValidationPolicy(fields["validation"]),
+        warnings=tuple(str(warning) for warning in _list(fields, "warnings")),
+        evidence=None if fields["evidence"] is None else _decode_evidence(_fields(fields["evidence"])),
     )
+
+
+def _decode_evidence(fields: Mapping[str, Any]) -> PromoteEvidence:
+    return PromoteEvidence(
+        status=EvidenceStatus(fields["status"]),
+        replicas=_int(fields, "replicas"),
+        batches=_int(fields, "batches"),
+        records=_int(fields, "records"),
+        bytes=_int(fields, "bytes"),
+        mismatches=_int(fields, "mismatches"),
+        trouble=_optional(fields, "trouble", str),
+        html=_optional(fields, "html", str),
+        json=_optional(fields, "json", str),
+        parquet=_optional(fields, "parquet", str),
+        ended_at=_optional(fields, "ended_at", int),
+    )
+
+
+def _decode_validation(
+    link: str, topic: str, partition: int, fields: Mapping[str, Any]
+) -> PartitionValidation:
+    mismatch = fields["mismatch"]
+    return PartitionValidation(
+        link=link,
+        topic=topic,
+        partition=partition,
+        replicas=tuple(_decode_replica(_fields(replica)) for replica in _list(fields, "replicas")),
+        mismatch=None if mismatch is None else _decode_mismatch(_fields(mismatch)),
+    )
+
+
+def _decode_replica(fields: Mapping[str, Any]) -> ReplicaValidation:
+    return ReplicaValidation(
+        broker_id=_int(fields, "broker_id"),
+        start=_int(fields, "start"),
+        through=_int(fields, "through"),
+        batches=_int(fields, "batches"),
+        records=_int(fields, "records"),
+        bytes=_int(fields, "bytes"),
+        digest=_str(fields, "digest"),
+        source_digest=_str(fields, "source_digest"),
+        lawful={str(k): int(v) for k, v in fields["lawful"].items()},
+        at=_int(fields, "at"),
+    )
+
+
+def _decode_mismatch(fields: Mapping[str, Any]) -> ValidationMismatch:
+    return ValidationMismatch(
+        broker_id=_int(fields, "broker_id"),
+        offset=_int(fields, "offset"),
+        kind=_str(fields, "kind"),
+        detail=_str(fields, "detail"),
+        source=_optional(fields, "source", str),
+        replica=_optional(fields, "replica", str),
+        at=_int(fields, "at"),
+    )
+
+
+def _plain(value: ReplicaValidation | ValidationMismatch | PromoteEvidence) -> dict[str, JsonValue]:
+    """The fields by their names; enums are strings already."""
+    return {
+        field.name: dict(found) if isinstance(found := getattr(value, field.name), Mapping) else found
+        for field in dataclass_fields(value)
+    }
 
 
 def _fields(value: JsonValue) -> Mapping[str, Any]:
@@ -255,6 +342,10 @@ def _int(fields: Mapping[str, Any], name: str) -> int:
 
 def _str(fields: Mapping[str, Any], name: str) -> str:
     return _typed(fields, name, str)
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    return _typed(fields, name, list)
 
 
 def _optional(fields: Mapping[str, Any], name: str, kind: Callable[..., T]) -> T | None:

@@ -22,11 +22,14 @@ from controller.state import (
     Link,
     MirrorPartition,
     MirrorTopic,
+    PromoteEvidence,
     PromoteJob,
     Record,
     RemoveLink,
     RemoveMirror,
+    ValidationPolicy,
 )
+from controller.validations import forget, forget_truncated
 from wire.types import TopicId, TopicPartition
 
 
@@ -139,7 +142,9 @@ def set_untruncated(
     """Which replicas still have to truncate after the source lost data."""
     state = partition_of(image, link, tp)
     wanted = tuple(sorted(replicas))
-    return [] if wanted == state.untruncated else [replace(state, untruncated=wanted)]
+    if wanted == state.untruncated:
+        return []
+    return [replace(state, untruncated=wanted), *forget_truncated(image, link, tp, dict(wanted))]
 
 
 def change(
@@ -272,7 +277,7 @@ def fail_partition(
 
 def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now: int) -> list[Record]:
     """The operator's override of FAILED: link it again from the beginning, with a new session epoch."""
-    return change(
+    restarted = change(
         image,
         link,
         [tp],
@@ -284,10 +289,15 @@ def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now
         start_offset=None,
         source_epochs=(),
     )
+    return [*restarted, *forget(image, link, [tp])]
 
 
 def begin_promote(
-    image: ControllerImage, link: str, topics: Sequence[str] | None, now: int
+    image: ControllerImage,
+    link: str,
+    topics: Sequence[str] | None,
+    now: int,
+    validation: ValidationPolicy = ValidationPolicy.SKIP,
 ) -> tuple[list[Record], PromoteJob]:
     """A job over whole topics (None: all of the link that are not promoted yet)."""
     link_of(image, link)
@@ -310,7 +320,7 @@ def begin_promote(
     if busy.intersection(tps):
         raise Refused(f"a promote of {min(busy.intersection(tps))} is running already")
     number = max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
-    job = PromoteJob(id=number, link=link, partitions=tuple(tps), started_at=now)
+    job = PromoteJob(id=number, link=link, partitions=tuple(tps), started_at=now, validation=validation)
     return [job], job
 
 
@@ -322,7 +332,9 @@ def end_promote(
     reason: str | None,
     phases_ms: Mapping[str, float],
     now: int,
+    warnings: Sequence[str] = (),
 ) -> list[Record]:
+    """The job is over. What it promoted is still to be proved as a whole, unless its validation is skipped."""
     job = image.jobs.get((link, job_id))
     if job is None:
         raise NotFound(f"link {link!r} has no promote {job_id}")
@@ -331,7 +343,19 @@ def end_promote(
     held = [tp for tp in job.partitions if partition_of(image, link, tp).phase in PROMOTING]
     if held:
         raise Refused(f"promote {job_id} of link {link!r} still holds {_list([str(tp) for tp in held])}")
-    return [replace(job, status=status, reason=reason, phases_ms=dict(phases_ms), ended_at=now)]
+    promoted = any(partition_of(image, link, tp).phase is Phase.PROMOTED for tp in job.partitions)
+    proving = promoted and job.validation is not ValidationPolicy.SKIP
+    return [
+        replace(
+            job,
+            status=status,
+            reason=reason,
+            phases_ms=dict(phases_ms),
+            ended_at=now,
+            warnings=tuple(warnings),
+            evidence=PromoteEvidence() if proving else None,
+        )
+    ]
 
 
 def advance(

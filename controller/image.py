@@ -16,6 +16,7 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
+    PartitionValidation,
     ProducerIdFloor,
     PromoteJob,
     Record,
@@ -46,6 +47,7 @@ class ControllerImage:
         self.links: dict[str, Link] = {}
         self.mirrors: dict[tuple[str, str], MirrorTopic] = {}
         self.partitions: dict[tuple[str, TopicPartition], MirrorPartition] = {}
+        self.validations: dict[tuple[str, TopicPartition], PartitionValidation] = {}
         self.floors: dict[str, ProducerIdFloor] = {}
         self.jobs: dict[tuple[str, int], PromoteJob] = {}
         self.identities: dict[int, SidecarIdentity] = {}
@@ -130,6 +132,7 @@ class ControllerImage:
             *self.links.values(),
             *self.mirrors.values(),
             *self.partitions.values(),
+            *self.validations.values(),
             *self.floors.values(),
             *self.jobs.values(),
             *self.identities.values(),
@@ -157,6 +160,8 @@ class ControllerImage:
                 self.mirrors[entity.link, entity.topic] = entity
             case MirrorPartition():
                 self.partitions[entity.link, entity.tp] = entity
+            case PartitionValidation():
+                self.validations[entity.link, entity.tp] = entity
             case ProducerIdFloor():
                 self.floors[entity.link] = entity
             case PromoteJob():
@@ -194,15 +199,17 @@ class ControllerImage:
                 self.groups.pop((record.link, record.group), None)
             case RemoveMirror():
                 self.mirrors.pop((record.link, record.topic), None)
-                for key in [k for k in self.partitions if k[0] == record.link and k[1].topic == record.topic]:
-                    del self.partitions[key]
+                for table in (self.partitions, self.validations):
+                    for key in [k for k in table if k[0] == record.link and k[1].topic == record.topic]:
+                        del table[key]
             case RemoveLink():
                 self.links.pop(record.link, None)
                 self.floors.pop(record.link, None)
                 for mirror_key in [k for k in self.mirrors if k[0] == record.link]:
                     del self.mirrors[mirror_key]
-                for key in [k for k in self.partitions if k[0] == record.link]:
-                    del self.partitions[key]
+                for table in (self.partitions, self.validations):
+                    for key in [k for k in table if k[0] == record.link]:
+                        del table[key]
                 for job_key in [k for k in self.jobs if k[0] == record.link]:
                     del self.jobs[job_key]
                 for group_key in [k for k in self.groups if k[0] == record.link]:

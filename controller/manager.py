@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from controller import decisions
+from controller import decisions, validations
 from controller.decisions import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -28,10 +28,12 @@ from controller.state import (
     MirrorPartition,
     MirrorTopic,
     ProducerIdFloor,
+    PromoteEvidence,
     PromoteJob,
     Record,
     RemoveSidecar,
     SidecarIdentity,
+    ValidationPolicy,
 )
 from controller.store.base import ControllerFenced, Store
 from wire.types import TopicId, TopicPartition
@@ -216,21 +218,51 @@ class LinkController(ABC):
     # Promote. Only the promote driver calls the last three.
 
     async def begin_promote(
-        self, link: str, topics: Sequence[str] | None = None, *, dry_run: bool = False
+        self,
+        link: str,
+        topics: Sequence[str] | None = None,
+        *,
+        validation: ValidationPolicy = ValidationPolicy.SKIP,
+        dry_run: bool = False,
     ) -> PromoteJob:
         now = self._now()
-        return await self.decide(lambda image: decisions.begin_promote(image, link, topics, now), dry_run)
+        return await self.decide(
+            lambda image: decisions.begin_promote(image, link, topics, now, validation), dry_run
+        )
 
     async def end_promote(
-        self, job: PromoteJob, status: JobStatus, reason: str | None, phases_ms: Mapping[str, float]
+        self,
+        job: PromoteJob,
+        status: JobStatus,
+        reason: str | None,
+        phases_ms: Mapping[str, float],
+        warnings: Sequence[str] = (),
     ) -> None:
         now = self._now()
         await self.decide(
             lambda image: (
-                decisions.end_promote(image, job.link, job.id, status, reason, phases_ms, now),
+                decisions.end_promote(image, job.link, job.id, status, reason, phases_ms, now, warnings),
                 None,
             )
         )
+
+    async def close_evidence(self, link: str, job_id: int, evidence: PromoteEvidence) -> None:
+        """What the last run after a hand-over has found, or why there was none."""
+        closed = replace(evidence, ended_at=self._now())
+        await self.decide(lambda image: (validations.close_evidence(image, link, job_id, closed), None))
+
+    # Validation. Only the validation runner calls these; a restart of the mirror forgets by itself.
+
+    async def advance_validation(self, link: str, advances: Sequence[validations.Advance]) -> None:
+        now = self._now()
+        await self.decide(lambda image: (validations.advance(image, link, advances, now), None))
+
+    async def forget_validation(
+        self, link: str, tps: Iterable[TopicPartition], brokers: Collection[int] | None = None
+    ) -> None:
+        """Of all replicas, or of these brokers': their copies are not the ones any more that were compared."""
+        chosen = list(tps)
+        await self.decide(lambda image: (validations.forget(image, link, chosen, brokers), None))
 
     async def advance(
         self,

@@ -62,6 +62,10 @@ def partition_state(link_name: str, tp: TopicPartition) -> str:
     return f"{mirror(link_name, tp.topic)}/{_index('partition', tp.partition)}/state"
 
 
+def partition_validation(link_name: str, tp: TopicPartition) -> str:
+    return f"{mirror(link_name, tp.topic)}/{_index('partition', tp.partition)}/validation"
+
+
 def groups(link_name: str) -> str:
     return f"{link(link_name)}/groups"
 

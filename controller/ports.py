@@ -8,6 +8,7 @@ is the driver's business. Calls are idempotent: after a restart the driver makes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from controller.alignment import ReplicaPosition, SourceEnd
 from controller.cluster_view import ImageView
 from controller.handover import HandOverItem
 from controller.phases import Phase
+from controller.state import ValidationPolicy
 from wire.types import TopicPartition
 
 Tps = Collection[TopicPartition]
@@ -79,6 +81,33 @@ class TailCheck(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """Why a partition is not proved near enough to its end. `failing`: the validator was tried and could not;
+    `hopeless`: no waiting will change it."""
+
+    reason: str
+    failing: bool = False
+    hopeless: bool = False
+
+
+class Validation(Protocol):
+    """The validator, which proves replicas equal to the source from their start on."""
+
+    def run(self, tps: Tps) -> AbstractAsyncContextManager[None]:
+        """Inside, it works on these partitions, again and again; on leaving it, its run is ended: nothing is to
+        compete with what happens behind the fence."""
+        ...
+
+    def unproved(self, tps: Tps) -> Mapping[TopicPartition, Unproved]:
+        """Those that are not proved to within the configured distance of the source's end as last seen."""
+        ...
+
+    async def wait(self, *, timeout: float) -> None:
+        """Until it has got further, or not, or the time is over."""
+        ...
+
+
 class HandOver(Protocol):
     """The target's controller and its metadata log."""
 
@@ -134,6 +163,7 @@ class PromotePorts:
     tail_check: TailCheck
     hand_over: HandOver
     configs: Configs
+    validation: Validation | None = None  # None: there is none, and none is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +184,7 @@ class PromoteSettings:
     backoff: float = 0.05  # after an error, doubling
     max_backoff: float = 1.0
     batch_partitions: int = 256
+    validation: ValidationPolicy = ValidationPolicy.SKIP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

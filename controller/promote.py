@@ -26,6 +26,7 @@ from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 logger = logging.getLogger(__name__)
+_MOST_WARNINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +227,7 @@ class PromoteDriver:
             JobStatus.DONE if done else JobStatus.ABANDONED,
             None if done else outcome.reason or describe(abandoned),
             phases_ms,
+            [warning for context in contexts for warning in context.warnings][:_MOST_WARNINGS],
         )
         return outcome
 

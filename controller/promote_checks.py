@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from controller.alignment import (
@@ -21,6 +22,7 @@ from controller.errors import PromoteAbandoned
 from controller.handover import broker_trouble
 from controller.phases import Phase
 from controller.promote_context import BatchContext
+from controller.state import ValidationPolicy
 from wire.types import TopicPartition
 
 # The longest single wait for an event, after which failures and brokers are looked at again.
@@ -58,13 +60,22 @@ class Checks:
         await context.controller.advance(context.link, context.tps, Phase.CATCHING_UP)
         deadline = context.now() + self._settings.catch_up_timeout
         with context.timed("catch_up"):
-            while not await self._nearly_there(deadline):
-                if context.now() >= deadline:
-                    raise PromoteAbandoned(
-                        f"not caught up within {self._settings.catch_up_timeout:g} s", dict(context.waiting)
-                    )
+            async with self._validator():
+                while not await self._nearly_there(deadline):
+                    if context.now() >= deadline:
+                        raise PromoteAbandoned(
+                            f"not caught up within {self._settings.catch_up_timeout:g} s",
+                            dict(context.waiting),
+                        )
         context.waiting = {}
         context.tell()
+
+    def _validator(self) -> AbstractAsyncContextManager[None]:
+        """At work on the batch while it catches up."""
+        validation = self._ports.validation
+        if self._settings.validation is ValidationPolicy.SKIP or validation is None:
+            return nullcontext()
+        return validation.run(self._context.tps)
 
     async def _nearly_there(self, deadline: float) -> bool:
         context, tps = self._context, self._context.tps
@@ -99,7 +110,36 @@ class Checks:
             context.tell()
             await asyncio.sleep(min(left, self._settings.idle_poll))
             return False
-        return True
+        return await self._proved(tps, left)
+
+    async def _proved(self, tps: Collection[TopicPartition], left: float) -> bool:
+        """Whether every replica is validated almost to its end, or that is not to keep the fence from closing.
+
+        Raises when it is required and will never be. What is only to be warned of is waited for as long as the
+        validator gets on with it.
+        """
+        context, policy = self._context, self._settings.validation
+        if policy is ValidationPolicy.SKIP:
+            return True
+        if self._ports.validation is None:
+            raise PromoteAbandoned("the replicas are to be validated, but there is no validator")
+        missing = self._ports.validation.unproved(tps)
+        warn = policy is ValidationPolicy.WARN
+        hopeless = {tp: one.reason for tp, one in missing.items() if one.hopeless}
+        if hopeless and not warn:
+            raise PromoteAbandoned("the replicas are not validated, and cannot be", hopeless)
+        waited = {
+            tp: one.reason for tp, one in missing.items() if not (warn and (one.failing or one.hopeless))
+        }
+        if not waited:
+            context.warnings = tuple(f"{tp}: {one.reason}" for tp, one in sorted(missing.items()))
+            return True
+        context.waiting = waited
+        context.tell()
+        await context.within(
+            self._ports.validation.wait(timeout=min(left, 1.0)), min(left, 1.0), "waiting for the validator"
+        )
+        return False
 
     def _behind(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         late: dict[TopicPartition, str] = {}

@@ -48,6 +48,8 @@ class BatchContext:
         self.abandoned: dict[TopicPartition, str] = {}
         self.fence_end = 0.0  # loop time; set when the fence is taken
         self._fenced_since: float | None = None
+        #: What a validation that only warns would have kept the batch for.
+        self.warnings: tuple[str, ...] = ()
         # Why each partition waits, for reports and for the reason if the deadline passes.
         self.waiting: dict[TopicPartition, str] = {}
 

@@ -109,12 +109,12 @@ class Mirrors:
 
     def on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller: take over what was committed; everything, if it does not say what."""
-        if records and all(isinstance(record, PartitionState) for record in records):
-            for record in records:
-                if isinstance(record, PartitionState):
-                    self._partitions[record.link, record.tp] = ServedPartition(self, record)
-        elif not records or any(isinstance(r, MirrorTopic | RemoveMirror | RemoveLink) for r in records):
+        if not records or any(isinstance(r, MirrorTopic | RemoveMirror | RemoveLink) for r in records):
             self.rebuild()
+            return
+        for record in records:
+            if isinstance(record, PartitionState):
+                self._partitions[record.link, record.tp] = ServedPartition(self, record)
 
     def rebuild(self) -> None:
         """From the controller's image, anew."""

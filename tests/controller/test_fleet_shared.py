@@ -26,6 +26,7 @@ from controller.state import (
 )
 from controller.store import StoreError
 from controller.store.base import Candidate, Seat
+from controller.validations import watermark
 from tests.controller.fleet_kit import (
     LINK,
     TP,
@@ -36,6 +37,7 @@ from tests.controller.fleet_kit import (
     welcome,
     with_mirror,
 )
+from tests.controller.validation_kit import an_advance
 from tests.controller.virtual_loop import run_virtual
 
 
@@ -49,7 +51,7 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
     """One change of whatever kind, refused or not."""
     image = controller.image
     topics = sorted(topic for _, topic in image.mirrors)
-    match rng.randrange(10):
+    match rng.randrange(12):
         case 0:
             name = f"x{rng.randrange(3)}"
             if name in image.links:
@@ -96,6 +98,14 @@ async def any_change(controller: StoredController, rng: random.Random) -> None:
             await controller.decide(lambda _: (records, None))
         case 7:
             await controller.set_untruncated(LINK, TP, [(1, rng.randrange(9))])
+        case 8:
+            state = image.partitions[LINK, TP]
+            base = watermark(image, LINK, TP, 1)
+            await controller.advance_validation(
+                LINK, [an_advance(TP, state.session_epoch, base, (base or 0) + rng.randrange(9))]
+            )
+        case 10:
+            await controller.forget_validation(LINK, [TP])
         case _:
             await controller.set_source_epochs(LINK, TP, [(1, rng.randrange(9))])
 
@@ -139,7 +149,16 @@ def test_a_copy_equals_the_heads_image_after_any_history(seed: int) -> None:
             ours, theirs = copy.image, controller.image
             assert ours.nodes() == theirs.nodes()
             assert ours.versions == theirs.versions
-            for table in ("links", "mirrors", "partitions", "floors", "jobs", "identities", "groups"):
+            for table in (
+                "links",
+                "mirrors",
+                "partitions",
+                "validations",
+                "floors",
+                "jobs",
+                "identities",
+                "groups",
+            ):
                 assert getattr(ours, table) == getattr(theirs, table)
             assert copy.controller_epoch == controller.controller_epoch
             assert len(told) > 20

@@ -45,6 +45,7 @@ from controller.phases import (
 )
 from controller.state import (
     Attempt,
+    EvidenceStatus,
     GroupMove,
     GroupOffset,
     GroupPolicy,
@@ -54,9 +55,14 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
+    PartitionValidation,
     ProducerIdFloor,
+    PromoteEvidence,
     PromoteJob,
+    ReplicaValidation,
     SidecarIdentity,
+    ValidationMismatch,
+    ValidationPolicy,
 )
 from controller.store import ControllerFenced, StoreError
 from tests.controller.memory_store import MemoryStore
@@ -200,9 +206,48 @@ ENTITIES = [
         attempt=Attempt(leader_epoch=4, partition_epoch=11),
         since=8,
     ),
+    PartitionValidation(link="l", topic="t", partition=0),
+    PartitionValidation(
+        link="l",
+        topic="t",
+        partition=1,
+        replicas=(
+            ReplicaValidation(
+                broker_id=2,
+                start=5,
+                through=2**40,
+                batches=3,
+                records=7,
+                bytes=900,
+                digest="0f" * 16,
+                source_digest="f0" * 16,
+                lawful={"compacted": 4},
+                at=8,
+            ),
+        ),
+        mismatch=ValidationMismatch(
+            broker_id=3, offset=9, kind="missing", detail="d", source="batch 9..11", replica=None, at=10
+        ),
+    ),
     ProducerIdFloor(link="l", floor=1, source_seen=2, sampled_at=3),
     PromoteJob(
         id=3, link="l", partitions=(T0, T1), status=JobStatus.DONE, ended_at=1, phases_ms={"align": 1.5}
+    ),
+    PromoteJob(
+        id=4,
+        link="l",
+        partitions=(T0,),
+        validation=ValidationPolicy.WARN,
+        warnings=("t-0: slow",),
+        evidence=PromoteEvidence(
+            status=EvidenceStatus.CLOSED,
+            replicas=3,
+            batches=4,
+            records=5,
+            bytes=6,
+            html="/x.html",
+            ended_at=7,
+        ),
     ),
     IDENTITY,
     MirrorGroup(

@@ -14,6 +14,7 @@ from controller.store.base import Operation
 from fetcher.directory import MirrorDirectory
 from linker.links.mirrors import Mirrors
 from tests.controller.memory_store import MemoryStore
+from tests.controller.validation_kit import an_advance
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
 
@@ -60,6 +61,23 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
         await controller.fail_partition("l", T0, "retention outran it")
     store.losing = False
     await controller.fail_partition("l", T0, "retention outran it")
+    served = mirrors.partition("l", T0)
+    assert served is not None
+    assert not served.forwarding
+
+
+async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_were() -> None:
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    mirrors = Mirrors(lambda: controller.image, ClusterImage, MirrorDirectory(), lambda link: True, 900)
+    controller.listeners.add(mirrors.on_records)
+    await controller.create_link("l", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="t", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
+    )
+    await controller.establish(
+        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
+    await controller.advance_validation("l", [an_advance(T0, 3, None, 5, mismatch=5)])
     served = mirrors.partition("l", T0)
     assert served is not None
     assert not served.forwarding
