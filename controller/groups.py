@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wire.types import TopicId
-
 
 class GateKind(StrEnum):
     """How a group is held on the target; what each holds and what not stands in `linker.groups.gates`."""
@@ -34,12 +32,14 @@ class GateStage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """The gate as a member of the consumer protocol (KIP-848)."""
+    """The gate as a member of the consumer protocol (KIP-848).
+
+    What it owns is not kept: it always says that it owns every partition of its topics.
+    """
 
     member_id: str  # chosen by us: a UUID
     member_epoch: int = 0  # 0: to be joined; the newest one that an answer named, else
     topics: tuple[str, ...] = ()  # subscribed names, sorted
-    owned: tuple[tuple[TopicId, tuple[int, ...]], ...] = ()  # the union of all it ever owned, sorted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,8 @@ class PendingTransaction:
 
     transactional_ids: tuple[str, str]
     current: int = 0  # index of the one that holds
-    producer_id: int = -1  # of the current one
+    producer_id: int = -1  # of the current one; -1: to be begun
     producer_epoch: int = -1
-    # The other one may have a transaction open: a renewal began and was not seen to end.
-    renewing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

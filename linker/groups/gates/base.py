@@ -82,6 +82,10 @@ class Gate(Protocol):
         """Commit while gated. Raises CommitFailed by partition, GateLost, GroupActive."""
         ...
 
+    def unheld(self) -> frozenset[TopicPartition]:
+        """Partitions of the group that no part of the gate holds, as far as known."""
+        ...
+
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Publish the final offsets, let the clients in, and see that they can read those offsets.
 

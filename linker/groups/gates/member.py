@@ -1,0 +1,230 @@
+"""What the two gates that are members of the group have in common: the member (`MemberHold`) and the gate around it.
+
+The hold knows its protocol and nothing of stages; the gate moves the stages and is what others see. PairGate puts a
+transaction beside a hold.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from typing import ClassVar
+
+from controller.groups import GateRecord, GateStage
+from linker.groups.gates import codes
+from linker.groups.gates.base import (
+    CommitFailed,
+    GateError,
+    GateLost,
+    LostReason,
+    OffsetAndMetadata,
+)
+from linker.groups.gates.coordinators import Coordinators
+from linker.groups.gates.ledger import Ledger
+from linker.groups.gates.requests import describe, offset_fetch
+from linker.groups.gates.settings import GateSettings
+from wire.types import TopicPartition
+
+
+class MemberHold(abc.ABC):
+    """A member of the group that keeps everybody else from reading."""
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        ledger: Ledger,
+        settings: GateSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.coordinators = coordinators
+        self.ledger = ledger
+        self.settings = settings
+        self.clock = clock
+        self.sleep = sleep
+        self.jitter = jitter
+        #: Partitions that a client was given all the same, as of the last look.
+        self.unheld: frozenset[TopicPartition] = frozenset()
+        self._due = clock()
+
+    @property
+    def group(self) -> str:
+        return self.ledger.record.group
+
+    @property
+    @abc.abstractmethod
+    def member_id(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def joined(self) -> bool:
+        """Whether the record says that the member has joined."""
+
+    @abc.abstractmethod
+    async def take(self, partitions: Iterable[TopicPartition]) -> None:
+        """Join, or see that the member of the record is still there, or widen what it holds."""
+
+    @abc.abstractmethod
+    def interval(self) -> float:
+        """Seconds between two heartbeats."""
+
+    @abc.abstractmethod
+    async def beat(self) -> None: ...
+
+    @abc.abstractmethod
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        held_otherwise: Container[TopicPartition] = frozenset(),
+    ) -> None:
+        """Commit as the member. `held_otherwise`: partitions that clients cannot read even if they were given them."""
+
+    @abc.abstractmethod
+    async def leave(self) -> None:
+        """Leave, or see that the member has left."""
+
+    @abc.abstractmethod
+    async def forget(self) -> None:
+        """The member is gone: the record is as it was before it joined."""
+
+    def due(self) -> float:
+        return self._due
+
+    def beaten(self) -> None:
+        """The next heartbeat is due an interval from now, a little less at random: many groups spread by it."""
+        self._due = self.clock() + self.interval() * (1 - 0.2 * self.jitter())
+
+    async def lost(self, detail: str) -> GateLost:
+        """The error to raise, with who is in the group now; the record is reset, so that it can be taken anew."""
+        described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+        others = described.others(self.member_id)
+        kind = self.ledger.record.kind
+        await self.forget()
+        if others and described.protocol and described.protocol != self.protocol:
+            reason = LostReason.CONVERTED
+        elif others:
+            reason = LostReason.SOMEBODY_ELSE
+        elif not described.protocol:
+            reason = LostReason.DELETED
+        else:
+            reason = LostReason.EXPIRED
+        if others:
+            detail += "; stop these members, then the gate can be taken again"
+        else:
+            detail += "; take it again"
+        return GateLost(self.group, kind, reason, detail, members=others)
+
+    #: As DescribeGroups and ListGroups call it.
+    protocol: ClassVar[str] = "consumer"
+
+    def check_rights(self, failed: Mapping[TopicPartition, int]) -> None:
+        """Raise if a right is missing, which no repetition helps."""
+        for tp, code in failed.items():
+            if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
+                codes.check(code, "offset_commit", self.group, resource=tp.topic)
+
+
+async def see_committed(
+    coordinators: Coordinators,
+    group: str,
+    final: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    timeout: float,
+) -> None:
+    """CommitFailed unless the offsets are what the coordinator has."""
+    found = await offset_fetch(coordinators, group, final, require_stable=False, timeout=timeout)
+    wrong = {
+        tp: f"{wanted.offset} was committed, the coordinator has {_shown(found.offsets.get(tp))}"
+        for tp, wanted in final.items()
+        if found.offsets.get(tp) != wanted
+    }
+    if wrong:
+        raise CommitFailed(group, wrong)
+
+
+def _shown(found: OffsetAndMetadata | None) -> str:
+    return "nothing" if found is None else str(found.offset)
+
+
+def committable(final: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Without the partitions that have no offset: where nothing is committed the client's own reset rule counts."""
+    return {tp: offset for tp, offset in final.items() if offset.offset >= 0}
+
+
+def check_stage(record: GateRecord, *allowed: GateStage) -> None:
+    """A gate that is being opened is not closed or renewed any more."""
+    if record.stage not in allowed:
+        raise GateError(
+            record.group, f"the gate is {record.stage}, it can only be opened to the end or released"
+        )
+
+
+class MemberGate:
+    """A gate that is a member and nothing else."""
+
+    hold_type: ClassVar[type[MemberHold]]
+
+    def __init__(self, hold: MemberHold) -> None:
+        self.hold = hold
+        self.ledger = hold.ledger
+
+    @property
+    def record(self) -> GateRecord:
+        return self.ledger.record
+
+    def unheld(self) -> frozenset[TopicPartition]:
+        return self.hold.unheld
+
+    async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
+        check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
+        try:
+            await self.hold.take(assignment)
+        except GateLost:
+            await self.ledger.update(stage=GateStage.PLANNED)
+            raise
+        await self.ledger.update(stage=GateStage.HELD)
+        return self.record
+
+    def due(self) -> float:
+        return self.hold.due()
+
+    async def renew(self) -> GateRecord:
+        check_stage(self.record, GateStage.HELD)
+        if self.hold.clock() >= self.hold.due():
+            try:
+                await self.hold.beat()
+            except GateLost:
+                await self.ledger.update(stage=GateStage.PLANNED)
+                raise
+        return self.record
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        check_stage(self.record, GateStage.HELD)
+        try:
+            await self.hold.commit(committable(offsets))
+        except GateLost:
+            await self.ledger.update(stage=GateStage.PLANNED)
+            raise
+
+    async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        hold, offsets = self.hold, committable(final)
+        if self.record.stage is GateStage.HELD:
+            await self.commit(offsets)
+            await see_committed(
+                hold.coordinators, hold.group, offsets, timeout=hold.settings.operation_timeout
+            )
+            await self.ledger.update(stage=GateStage.LEAVING)
+        if self.record.stage is GateStage.LEAVING:
+            await hold.leave()
+            await self.ledger.update(stage=GateStage.OPEN)
+        check_stage(self.record, GateStage.OPEN)
+
+    async def release(self) -> None:
+        await self.hold.leave()
+        await self.ledger.update(stage=GateStage.OPEN)
