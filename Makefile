@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Tests run side by side: as many processes as cores, and two with clusters of their own (about 3 GB each).
+WORKERS      ?= auto
+REAL_WORKERS ?= 2
 
 .PHONY: help demo test test-fast lint format bench chaos fleet-figures clients sim sim-mutations clean
 .DELETE_ON_ERROR:
@@ -19,11 +22,11 @@ demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, pr
 	$(BIN)/linker demo --out build/demo
 
 test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
-	$(BIN)/python -m pytest -m "not real and not slow"
-	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly
+	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
+	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) --dist loadfile
 
 test-fast: $(STAMP)  ## only what needs no broker
-	$(BIN)/python -m pytest -m "not real and not slow"
+	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import contracts, generated tables
 	$(BIN)/ruff check .
