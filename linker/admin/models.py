@@ -7,12 +7,21 @@ Numbers that are not known yet are ``None``, never 0: a lag of 0 is a promise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
 TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
@@ -20,6 +29,28 @@ TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 LinkName = Annotated[str, StringConstraints(pattern=LINK_NAME_PATTERN)]
 TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]
 Millis = Annotated[int, Field(ge=0)]
+
+
+def patterns(text: str) -> list[str]:
+    """Comma-separated regular expressions, as Kafka's tools take them."""
+    return [one for part in text.split(",") if (one := part.strip())]
+
+
+def _check_patterns(text: str) -> str:
+    for one in patterns(text):
+        try:
+            re.compile(one)
+        except re.error as error:
+            raise ValueError(f"{one!r} is no regular expression: {error}") from None
+    return text
+
+
+Patterns = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_check_patterns)]
+GroupPromotePolicy = Literal["manual", "auto"]
+GateChoice = Literal[
+    "auto", "consumer", "classic", "transaction", "consumer+transaction", "classic+transaction"
+]
+ReadsPolicy = Literal["allow", "hold"]
 
 
 class Model(BaseModel):
@@ -99,6 +130,38 @@ class LinkOptions(Model):
         default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
     )
 
+    groups_include: Patterns = Field(
+        default=".*",
+        description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
+        "group id. Empty: none.",
+    )
+    groups_exclude: Patterns = Field(
+        default="connect-.*,console-consumer-.*,_.*",
+        description="Of those, the ones that are not; they are on their own on the target.",
+    )
+    groups_sync_interval_ms: int = Field(
+        default=1000, ge=100, le=3_600_000, description="How often offsets of held groups are brought over."
+    )
+    groups_promote: GroupPromotePolicy = Field(
+        default="manual",
+        description="auto: a group is promoted by itself when it has left the source and waits on the target.",
+    )
+    groups_gate: GateChoice = Field(
+        default="auto", description="By what groups are held; auto: chosen for each group."
+    )
+    unpromoted_reads: ReadsPolicy = Field(
+        default="allow",
+        description="Whether consumers may read topics through the link before they are promoted: allow or hold. For "
+        "clients that neither of the next two names.",
+    )
+    unpromoted_reads_hold: Patterns = Field(
+        default="consumer-spark-kafka-.*,consumer-null-.*",
+        description="Client ids whose reads are held: those of consumers that keep their offsets themselves.",
+    )
+    unpromoted_reads_allow: Patterns = Field(
+        default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
+    )
+
 
 class LinkOptionsUpdate(Model):
     """Only what is given changes."""
@@ -106,6 +169,14 @@ class LinkOptionsUpdate(Model):
     fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
     partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
+    groups_include: Patterns | None = None
+    groups_exclude: Patterns | None = None
+    groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
+    groups_promote: GroupPromotePolicy | None = None
+    groups_gate: GateChoice | None = None
+    unpromoted_reads: ReadsPolicy | None = None
+    unpromoted_reads_hold: Patterns | None = None
+    unpromoted_reads_allow: Patterns | None = None
 
     def applied_to(self, options: LinkOptions) -> LinkOptions:
         return options.model_copy(update=self.model_dump(exclude_none=True))

@@ -1,0 +1,96 @@
+"""One look at the source: which groups it has, who is in them, what they read; and what that means for the link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controller import group_decisions
+from controller.group_decisions import Discovery, FoundGroup
+from controller.group_sync import Committed
+from controller.image import ControllerImage
+from controller.state import GroupProtocol, Record
+from linker.groups.book import GroupBook
+from linker.groups.group_reader import GroupReader, GroupView, ListedGroup
+from linker.groups.run import GroupRun
+from linker.groups.settings import GroupSettings
+from wire.types import TopicPartition
+
+_TIMEOUT = 10.0
+# A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
+_CONSUMERS = frozenset({"consumer", ""})
+
+
+class Look:
+    """What one look has found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, FoundGroup] = {}
+        self.views: dict[str, GroupView] = {}
+        self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        #: Known groups that the source certainly does not have any more.
+        self.gone: set[str] = set()
+        #: Why some groups are not known: broker or group -> reason.
+        self.trouble: dict[str, str] = {}
+
+
+async def look(
+    source: GroupReader, book: GroupBook, settings: GroupSettings, runs: Mapping[str, GroupRun]
+) -> Look:
+    """Ask the source. Raises LinkerError if it cannot be asked at all."""
+    listing = await source.list_groups(timeout=_TIMEOUT)
+    seen = Look()
+    seen.trouble.update((f"broker {node}", why) for node, why in listing.silent.items())
+    wanted = {
+        name: one
+        for name, one in listing.groups.items()
+        if one.protocol is not None and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
+    }
+    known = {group.group for group in book.all()}
+    if not listing.silent:
+        seen.gone = known - listing.groups.keys()
+    views, failed = await source.describe(
+        [name for name, one in wanted.items() if _may_have_members(one)], timeout=_TIMEOUT
+    )
+    seen.trouble.update(failed)
+    unread = [name for name in wanted if (runs.get(name) is None or runs[name].source is None)]
+    offsets = await source.offsets(unread, timeout=_TIMEOUT)
+    seen.trouble.update(offsets.failed)
+    seen.offsets = offsets.found
+    for name, one in wanted.items():
+        if name in failed or name in offsets.failed:
+            continue
+        view = views.get(name) or GroupView(name, one.state or "Empty", one.protocol or GroupProtocol.CLASSIC)
+        run = runs.get(name)
+        known_offsets = None if run is None else run.source
+        committed = offsets.found.get(name) or known_offsets or {}
+        topics = view.topics | {tp.topic for tp in committed}
+        seen.views[name] = view
+        seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors)
+    # What could not be read this time is as it was.
+    for group in book.all():
+        if group.group not in seen.found and group.group not in seen.gone:
+            topics = frozenset({*group.topics, *group.unmirrored})
+            seen.found[group.group] = FoundGroup(group.group, group.protocol, topics)
+    return seen
+
+
+def _may_have_members(listed: ListedGroup) -> bool:
+    return listed.state not in ("Empty", "Dead")
+
+
+async def discover(
+    book: GroupBook, seen: Look, settings: GroupSettings, *, consumer_protocol: bool
+) -> Discovery:
+    """Make durable what a look means."""
+    result: list[Discovery] = []
+    now = book.now()
+
+    def decide(image: ControllerImage) -> Sequence[Record]:
+        found = group_decisions.discover(
+            image, book.link, seen.found, settings.rules, consumer_protocol=consumer_protocol, now=now
+        )
+        result.append(found)
+        return found.records
+
+    await book.commit(decide)
+    return result[-1]

@@ -1,0 +1,415 @@
+"""Groups of one cluster as their coordinators tell them: which there are, who is in them, what they have committed.
+
+One connection per coordinator, requests in batches. Everything here may be repeated. An answer that one group did not get is
+an error of that group only; what a coordinator did not answer is an error of all of its groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from controller.group_sync import Committed
+from controller.state import GroupProtocol
+from linker.groups.gates import GroupMember
+from linker.groups.members import assigned_partitions, subscribed_topics
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
+from wire.types import TopicPartition
+
+PURPOSE = "groups"
+_BATCH = 200  # groups in one request: some ten milliseconds of decoding
+_GROUP_KEY = 0
+_FIRST_BATCHED_FIND = 4  # FindCoordinator: several keys
+_FIRST_BATCHED_OFFSETS = 8  # OffsetFetch: several groups
+_MOVED = frozenset({14, 15, 16})  # COORDINATOR_LOAD_IN_PROGRESS, _NOT_AVAILABLE, NOT_COORDINATOR
+_GROUP_ID_NOT_FOUND = 69
+_UNSTABLE_OFFSET_COMMIT = 88
+_EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as ListGroups shows it. State and protocol are None where the broker is too old to tell."""
+
+    group: str
+    protocol_type: str
+    state: str | None
+    protocol: GroupProtocol | None  # None: neither classic nor consumer
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as its coordinator describes it."""
+
+    group: str
+    state: str = "Dead"
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+    members: tuple[GroupMember, ...] = ()
+    topics: frozenset[str] = frozenset()  # subscribed or assigned
+    assignors: frozenset[str] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        return not self.members and self.state in _EMPTY_STATES
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Committed offsets by group, and why others are not among them."""
+
+    found: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    unstable: dict[str, str] = field(default_factory=dict)  # a transaction of its members is not over
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Listing:
+    """All groups of the cluster, as far as its brokers answered."""
+
+    groups: dict[str, ListedGroup] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)  # broker -> why its groups are not known
+
+
+class GroupReader:
+    """A reader over one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._nodes: dict[str, int] = {}
+
+    async def list_groups(self, *, timeout: float) -> Listing:
+        """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
+        await self._cluster.refresh((), timeout=timeout)
+        nodes = list(self._cluster.nodes)
+        listing = Listing()
+        answers = await asyncio.gather(
+            *(self._listed(node, timeout) for node in nodes), return_exceptions=True
+        )
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, LinkerError):
+                listing.silent[node] = str(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                for one in answer:
+                    listing.groups[one.group] = one
+                    self._nodes[one.group] = node
+        if nodes and len(listing.silent) == len(nodes):
+            raise LinkerError(
+                f"no broker of {self._cluster.name} lists its groups: {listing.silent[nodes[0]]}"
+            )
+        return listing
+
+    async def _listed(self, node: int, timeout: float) -> list[ListedGroup]:
+        answer = await self._cluster.call("list_groups", {}, node_id=node, timeout=timeout, purpose=PURPOSE)
+        _raise(answer.error_code, "list_groups")
+        return [
+            ListedGroup(
+                one.group_id,
+                one.protocol_type,
+                getattr(one, "group_state", None),
+                _protocol(getattr(one, "group_type", None)),
+            )
+            for one in answer.groups
+        ]
+
+    # --- describing --------------------------------------------------------------------------------------------------
+
+    async def describe(
+        self, names: Collection[str], *, timeout: float
+    ) -> tuple[dict[str, GroupView], dict[str, str]]:
+        """Who is in the groups; and why others are not known. A group that does not exist is `Dead`, without members."""
+        views: dict[str, GroupView] = {}
+        failed: dict[str, str] = {}
+        await self._by_node(
+            names, failed, timeout, lambda node, some: self._described(node, some, views, failed, timeout)
+        )
+        return views, failed
+
+    async def _described(
+        self,
+        node: int,
+        names: Sequence[str],
+        views: dict[str, GroupView],
+        failed: dict[str, str],
+        timeout: float,
+    ) -> None:
+        # A consumer group is GROUP_ID_NOT_FOUND (69) to DescribeGroups, or Dead to one that is too old to say so.
+        answer = await self._cluster.call(
+            "describe_groups", {"groups": list(names)}, node_id=node, timeout=timeout, purpose=PURPOSE
+        )
+        maybe_consumer = []
+        for one in answer.groups:
+            code = int(one.error_code)
+            if code == _GROUP_ID_NOT_FOUND or (not code and one.group_state == "Dead"):
+                maybe_consumer.append(one.group_id)
+            elif code:
+                self._failed(one.group_id, code, failed)
+            else:
+                views[one.group_id] = _classic_view(one)
+        if not maybe_consumer:
+            return
+        try:
+            answer = await self._cluster.call(
+                "consumer_group_describe",
+                {"group_ids": maybe_consumer},
+                node_id=node,
+                timeout=timeout,
+                purpose=PURPOSE,
+            )
+        except UnsupportedApi:
+            views.update((name, GroupView(name)) for name in maybe_consumer)
+            return
+        for one in answer.groups:
+            code = int(one.error_code)
+            if code == _GROUP_ID_NOT_FOUND:
+                views[one.group_id] = GroupView(one.group_id)
+            elif code:
+                self._failed(one.group_id, code, failed)
+            else:
+                views[one.group_id] = _consumer_view(one)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def offsets(self, names: Collection[str], *, timeout: float, stable: bool = False) -> Offsets:
+        """All that the groups have committed. `stable`: groups with offsets in an open transaction are told apart
+        (KIP-447), else the offsets from before it are given."""
+        answer = Offsets()
+        await self._by_node(
+            names,
+            answer.failed,
+            timeout,
+            lambda node, some: self._fetched(node, some, answer, timeout, stable),
+        )
+        return answer
+
+    async def _fetched(
+        self, node: int, names: Sequence[str], into: Offsets, timeout: float, stable: bool
+    ) -> None:
+        connection = await self._cluster.connection(node, purpose=PURPOSE)
+        offered = connection.api_range("offset_fetch")
+        if offered is None or offered[1] < _FIRST_BATCHED_OFFSETS:
+            for name in names:
+                answer = await self._cluster.call(
+                    "offset_fetch",
+                    {"group_id": name, "topics": None, "require_stable": stable},
+                    node_id=node,
+                    timeout=timeout,
+                    purpose=PURPOSE,
+                )
+                self._take_offsets(name, answer, into)
+            return
+        # v10 names topics by id: names are what is the same on both clusters.
+        answer = await self._cluster.call(
+            "offset_fetch",
+            {"groups": [{"group_id": name, "topics": None} for name in names], "require_stable": stable},
+            node_id=node,
+            timeout=timeout,
+            purpose=PURPOSE,
+            version=min(offered[1], 9),
+        )
+        for group in answer.groups:
+            self._take_offsets(group.group_id, group, into)
+
+    def _take_offsets(self, name: str, answer: Any, into: Offsets) -> None:
+        code = int(getattr(answer, "error_code", 0))
+        if code == _GROUP_ID_NOT_FOUND:
+            into.found[name] = {}
+            return
+        if code:
+            self._failed(name, code, into.failed)
+            return
+        found: dict[TopicPartition, Committed] = {}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                code = int(partition.error_code)
+                if code == _UNSTABLE_OFFSET_COMMIT:
+                    into.unstable[name] = (
+                        f"{topic.name}-{partition.partition_index} is in an open transaction"
+                    )
+                elif code:
+                    into.failed[name] = f"{topic.name}-{partition.partition_index}: {error_name(code)}"
+                elif partition.committed_offset >= 0:
+                    found[TopicPartition(topic.name, partition.partition_index)] = Committed(
+                        partition.committed_offset, partition.metadata or ""
+                    )
+        if name not in into.unstable and name not in into.failed:
+            into.found[name] = found
+
+    async def commit_empty(
+        self, name: str, offsets: Mapping[TopicPartition, Committed], *, timeout: float
+    ) -> None:
+        """Commit for a group that has no members; LinkerError if it has, or a partition was refused."""
+        failed: dict[str, str] = {}
+        nodes = await self._locate([name], failed, timeout)
+        if failed:
+            raise LinkerError(f"group {name}: {failed[name]}")
+        by_topic: dict[str, list[dict[str, object]]] = {}
+        for tp, commit in sorted(offsets.items()):
+            by_topic.setdefault(tp.topic, []).append(
+                {
+                    "partition_index": tp.partition,
+                    "committed_offset": commit.offset,
+                    "committed_leader_epoch": -1,
+                    "committed_metadata": commit.metadata,
+                }
+            )
+        connection = await self._cluster.connection(nodes[name], purpose=PURPOSE)
+        offered = connection.api_range("offset_commit") or (0, 9)
+        answer = await connection.call(
+            "offset_commit",
+            {
+                "group_id": name,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "topics": [{"name": topic, "partitions": parts} for topic, parts in by_topic.items()],
+            },
+            timeout=timeout,
+            max_version=min(offered[1], 9),
+        )
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                code = int(partition.error_code)
+                if code:
+                    self._failed(name, code, {})
+                    raise LinkerError(
+                        f"group {name}: {topic.name}-{partition.partition_index} was not committed: {error_name(code)}"
+                    )
+
+    # --- coordinators ------------------------------------------------------------------------------------------------
+
+    def _failed(self, name: str, code: int, failed: dict[str, str]) -> None:
+        failed[name] = error_name(code)
+        if code in _MOVED:
+            self._nodes.pop(name, None)
+
+    async def _by_node(
+        self, names: Collection[str], failed: dict[str, str], timeout: float, ask: Any
+    ) -> None:
+        """Ask each coordinator for its groups, batch after batch on its one connection."""
+        nodes = await self._locate(names, failed, timeout)
+        by_node: dict[int, list[str]] = {}
+        for name, node in nodes.items():
+            by_node.setdefault(node, []).append(name)
+
+        async def one(node: int, mine: list[str]) -> None:
+            for some in _batches(mine, _BATCH):
+                try:
+                    await ask(node, some)
+                except LinkerError as error:
+                    for name in some:
+                        failed[name] = str(error)
+                        self._nodes.pop(name, None)
+                    if isinstance(error, RequestTimedOut):
+                        timed_out = mine[mine.index(some[-1]) + 1 :]
+                        failed.update(dict.fromkeys(timed_out, str(error)))
+                        return
+
+        await asyncio.gather(*(one(node, mine) for node, mine in by_node.items()))
+
+    async def _locate(self, names: Collection[str], failed: dict[str, str], timeout: float) -> dict[str, int]:
+        unknown = [name for name in names if name not in self._nodes]
+        for some in _batches(unknown, _BATCH):
+            try:
+                await self._find(some, failed, timeout)
+            except LinkerError as error:
+                failed.update(dict.fromkeys(some, str(error)))
+        return {name: self._nodes[name] for name in names if name in self._nodes}
+
+    async def _find(self, names: Sequence[str], failed: dict[str, str], timeout: float) -> None:
+        connection = await self._cluster.connection(None, purpose=PURPOSE)
+        offered = connection.api_range("find_coordinator")
+        if offered is None or offered[1] < _FIRST_BATCHED_FIND:
+            for name in names:
+                one = await self._cluster.call(
+                    "find_coordinator",
+                    {"key": name, "key_type": _GROUP_KEY},
+                    timeout=timeout,
+                    purpose=PURPOSE,
+                )
+                self._found(name, one, failed)
+            return
+        answer = await self._cluster.call(
+            "find_coordinator",
+            {"key_type": _GROUP_KEY, "coordinator_keys": list(names)},
+            timeout=timeout,
+            purpose=PURPOSE,
+        )
+        for one in answer.coordinators:
+            self._found(one.key, one, failed)
+
+    def _found(self, name: str, one: Any, failed: dict[str, str]) -> None:
+        code = int(one.error_code)
+        if code or int(one.node_id) < 0:
+            failed[name] = f"no coordinator: {error_name(code)}"
+        else:
+            self._nodes[name] = int(one.node_id)
+
+
+def _classic_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            getattr(member, "group_instance_id", None),
+            assigned_partitions(bytes(member.member_assignment)),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    if one.protocol_type == "consumer":
+        topics.update(*(subscribed_topics(bytes(member.member_metadata)) for member in one.members))
+    assignors = frozenset({one.protocol_data}) if members and one.protocol_data else frozenset()
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CLASSIC, members, frozenset(topics), assignors
+    )
+
+
+def _consumer_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            member.instance_id,
+            tuple(
+                TopicPartition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            ),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    topics.update(name for member in one.members for name in member.subscribed_topic_names)
+    assignors = frozenset({one.assignor_name}) if members and one.assignor_name else frozenset()
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CONSUMER, members, frozenset(topics), assignors
+    )
+
+
+def _protocol(group_type: str | None) -> GroupProtocol | None:
+    """KIP-848's group types; brokers before it know classic groups only."""
+    match (group_type or "classic").lower():
+        case "classic":
+            return GroupProtocol.CLASSIC
+        case "consumer":
+            return GroupProtocol.CONSUMER
+        case _:
+            return None
+
+
+def _raise(code: object, api: str) -> None:
+    if int(code):  # type: ignore[call-overload]
+        raise BrokerError(int(code), api=api)  # type: ignore[call-overload]
+
+
+def _batches(names: Iterable[str], size: int) -> Iterable[list[str]]:
+    rest = iter(names)
+    while some := list(islice(rest, size)):
+        yield some

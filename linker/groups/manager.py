@@ -1,0 +1,402 @@
+"""The groups of one link, on the link controller: when the source is looked at, offsets are synced, gates are renewed.
+
+Each of the three has its own beat, so that a slow source does not let a gate expire. What happens to one group in order is
+tender.py's. Ending the manager leaves every gate as it stands: the next link controller takes them over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller import group_decisions
+from controller.errors import Refused
+from controller.group_phases import UNDER_WAY, GroupPhase
+from controller.group_sync import Offsets, wanted_offsets
+from controller.groups import GateKind
+from controller.state import GroupPolicy, MirrorGroup, Record
+from linker.groups.discovery import Look, discover, look
+from linker.groups.gates import GateLost, GroupMember
+from linker.groups.run import GroupRun
+from linker.groups.settings import DISCOVERY_INTERVAL, GroupSettings
+from linker.groups.tender import Tender, Tools
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+_RENEW_BEAT = 0.25
+_AT_ONCE = 64  # groups that are committed, or gated, at the same time
+_READ_TIMEOUT = 10.0
+_FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
+_RELEASE_TIMEOUT = 15.0
+# The final sync is the tender's own.
+_SYNCED = frozenset({GroupPhase.GATED, GroupPhase.DRAINING})
+
+
+@dataclass(slots=True)
+class SyncStats:
+    """Counters for metrics."""
+
+    rounds: int = 0
+    commits: int = 0  # groups committed for
+    offsets: int = 0  # partitions committed
+    errors: int = 0
+    last_seconds: float = 0.0  # how long the newest round took
+    gates_lost: int = 0
+
+
+class GroupManager:
+    """Runs while this sidecar is the link controller and the link runs."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        settings: GroupSettings,
+        *,
+        consumer_protocol: Callable[[], bool],
+    ) -> None:
+        self._tools = tools
+        self._settings = settings
+        self._consumer_protocol = consumer_protocol
+        self.runs: dict[str, GroupRun] = {}
+        #: Why the source's groups are not known, or not all of them; None if they are.
+        self.trouble: str | None = None
+        self.stats = SyncStats()
+        self._committing = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look_now = asyncio.Event()
+        self._running = False
+
+    @property
+    def _link(self) -> str:
+        return self._tools.book.link
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        book = self._tools.book
+        book.controller.listeners.add(self._on_records)
+        self._running = True
+        try:
+            self._follow(book.all())
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renewing(), name=f"{book.link}: group gates")
+                if self._settings.any or book.all():
+                    group.create_task(self._discovering(), name=f"{book.link}: group discovery")
+                    group.create_task(self._syncing(), name=f"{book.link}: group offsets")
+        finally:
+            self._running = False
+            book.controller.listeners.discard(self._on_records)
+            tasks = set(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def release_all(self) -> None:
+        """The link is deleted: nobody is held any more. What does not answer in time opens by itself."""
+        held = [run for run in self.runs.values() if run.gate is not None]
+        try:
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
+                await asyncio.gather(*(self._release(run) for run in held), return_exceptions=True)
+        except TimeoutError:
+            log.warning("link %s: some gates were not released in time and open by themselves", self._link)
+
+    def look_now(self) -> None:
+        """Do not wait for the next look: something changed that decides which groups there are."""
+        self._look_now.set()
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller: take up what was committed, whoever asked for it."""
+        book = self._tools.book
+        mine = (
+            book.all()
+            if not records
+            else [one for one in records if isinstance(one, MirrorGroup) and one.link == book.link]
+        )
+        self._follow(mine)
+
+    def _follow(self, groups: Iterable[MirrorGroup]) -> None:
+        for group in groups:
+            run = self.runs.setdefault(group.group, GroupRun(group.group))
+            if group.phase in (GroupPhase.DISCOVERED, GroupPhase.DEMOTED, *UNDER_WAY) or (
+                group.phase is GroupPhase.GATED and run.gate is None
+            ):
+                self._tend(run)
+
+    def _tend(self, run: GroupRun) -> None:
+        if not self._running or (run.task is not None and not run.task.done()):
+            return
+        run.task = self._spawn(Tender(self._tools, run).tend(), f"group {run.name}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self._link}: {what}")
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # The next look takes the group up again.
+                log.error("link %s: %s ended by a bug", self._link, what, exc_info=error)
+
+        task.add_done_callback(done)
+        return task
+
+    # --- which groups there are --------------------------------------------------------------------------------------
+
+    async def _discovering(self) -> None:
+        while True:
+            self._look_now.clear()
+            try:
+                await self.look()
+            except LinkerError as error:
+                if self.trouble != str(error):
+                    log.warning("link %s: the source's groups cannot be read: %s", self._link, error)
+                self.trouble = str(error)
+            try:
+                async with asyncio.timeout(DISCOVERY_INTERVAL):
+                    await self._look_now.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Once: find, forget, gate otherwise, promote by policy. Raises LinkerError."""
+        tools = self._tools
+        seen = await look(tools.source, tools.book, self._settings, self.runs)
+        found = await discover(tools.book, seen, self._settings, consumer_protocol=self._consumer_protocol())
+        self.trouble = "; ".join(f"{what}: {why}" for what, why in list(seen.trouble.items())[:3]) or None
+        for name in found.forget:
+            self._spawn(self._forget(name), f"forgetting group {name}")
+        for name, kind in found.hold_otherwise.items():
+            if (run := self.runs.get(name)) is not None:
+                self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
+        self._note(seen)
+        self._follow(tools.book.all())
+        await self._retry()
+        await self._promote_by_policy()
+
+    def _note(self, seen: Look) -> None:
+        for name, run in self.runs.items():
+            view = seen.views.get(name)
+            run.gone = name in seen.gone
+            if run.source is None:
+                run.source = seen.offsets.get(name)
+            if view is None:
+                continue
+            run.source_view = view
+            run.seen_active = run.seen_active or bool(view.members)
+            run.empty_looks = run.empty_looks + 1 if view.empty else 0
+
+    async def _forget(self, name: str) -> None:
+        """A group that is no longer to be mirrored: let go, then gone from the state."""
+        run = self.runs.get(name)
+        try:
+            if run is not None:
+                await self._release(run)
+            book = self._tools.book
+            await book.commit(lambda image: group_decisions.forget(image, book.link, name))
+        except (Refused, LinkerError) as error:
+            log.warning("link %s: group %s is not let go yet: %s", self._link, name, error)
+            return
+        self.runs.pop(name, None)
+        log.info("link %s: group %s is no longer mirrored", self._link, name)
+
+    async def _release(self, run: GroupRun) -> None:
+        async with run.lock:
+            gate, run.gate, run.covered = run.gate, None, frozenset()
+            if gate is not None:
+                await gate.release()
+
+    async def _hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
+        """Another gate is the right one: its members have shown an assignor that this one does not go with."""
+        if run.gate is None:
+            return
+        log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
+        try:
+            await self._release(run)
+            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
+        except LinkerError as error:
+            log.warning("link %s: group %s keeps its gate for now: %s", self._link, run.name, error)
+
+    async def _retry(self) -> None:
+        """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
+        now = time.monotonic()
+        book = self._tools.book
+        due = [
+            run
+            for group in book.all()
+            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED)
+            and (run := self.runs.get(group.group)) is not None
+            and run.retry_at <= now
+        ]
+        if not due:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in due], timeout=_READ_TIMEOUT)
+        for run in due:
+            run.retry_pause = min(max(run.retry_pause * 2, _FIRST_RETRY), _LONGEST_RETRY)
+            run.retry_at = now + run.retry_pause
+            group, view = book.get(run.name), views.get(run.name)
+            if group is None or view is None:
+                continue
+            run.target_view = view
+            if view.empty and group_decisions.refusal(book.image, group) is None:
+                run.target = None
+                await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
+
+    async def _promote_by_policy(self) -> None:
+        """Those that have left the source, at two looks in a row, and that somebody waits for on the target."""
+        book = self._tools.book
+        ready = [
+            run
+            for group in book.all()
+            if group.policy is GroupPolicy.AUTO
+            and group.phase is GroupPhase.GATED
+            and not group.unmirrored
+            and (run := self.runs.get(group.group)) is not None
+            and run.gate is not None
+            and run.empty_looks >= 2
+        ]
+        if not ready:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in ready], timeout=_READ_TIMEOUT)
+        for run in ready:
+            view = views.get(run.name)
+            if view is None or not self._waiting(run, view.members):
+                continue
+            run.target_view = view
+            now, name = book.now(), run.name
+            await book.commit(
+                lambda image, name=name, now=now: group_decisions.begin_promote(  # type: ignore[misc]
+                    image,
+                    book.link,
+                    [name],
+                    force=False,
+                    partial=False,
+                    timeout_ms=None,
+                    now=now,
+                    automatic=True,
+                )[0]
+            )
+            log.info("link %s: group %s has left the source and is promoted by policy", self._link, name)
+
+    def _waiting(self, run: GroupRun, members: Sequence[GroupMember]) -> bool:
+        """Whether anybody but our gate is in the group on the target."""
+        gate = None if run.gate is None else run.gate.record
+        ours = {
+            part.member_id
+            for part in (() if gate is None else (gate.consumer, gate.classic))
+            if part is not None
+        }
+        return any(member.member_id not in ours for member in members)
+
+    # --- gates -------------------------------------------------------------------------------------------------------
+
+    async def _renewing(self) -> None:
+        while True:
+            now = time.monotonic()
+            for run in tuple(self.runs.values()):
+                due = run.gate is not None and run.gate.due() <= now
+                if due and (run.renewing is None or run.renewing.done()):
+                    run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
+            await asyncio.sleep(_RENEW_BEAT)
+
+    async def _renew(self, run: GroupRun) -> None:
+        try:
+            async with run.lock:
+                if run.gate is not None:
+                    await run.gate.renew()
+        except GateLost as error:
+            await self._lost(run, error)
+        except (LinkerError, TimeoutError) as error:
+            run.trouble = f"its gate could not be renewed: {error}"
+
+    async def _lost(self, run: GroupRun, error: GateLost) -> None:
+        self.stats.gates_lost += 1
+        try:
+            await Tender(self._tools, run).lost(error)
+        except LinkerError as second:
+            log.warning("link %s: group %s: %s", self._link, run.name, second)
+        group = self._tools.book.get(run.name)
+        if group is not None:
+            self._follow([group])
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def _syncing(self) -> None:
+        interval = self._settings.sync_interval
+        while True:
+            started = time.monotonic()
+            try:
+                await self.sync()
+            except LinkerError as error:
+                self.stats.errors += 1
+                log.warning("link %s: the offsets of groups were not synced: %s", self._link, error)
+            self.stats.rounds += 1
+            self.stats.last_seconds = time.monotonic() - started
+            await asyncio.sleep(max(interval - self.stats.last_seconds, interval / 10))
+
+    async def sync(self) -> None:
+        """Once: read all held groups at the source, commit what changed. Raises LinkerError."""
+        book, tools = self._tools.book, self._tools
+        held = {
+            group.group: (group, run)
+            for group in book.all()
+            if group.phase in _SYNCED
+            and (run := self.runs.get(group.group)) is not None
+            and run.gate is not None
+            and not run.gone
+        }
+        if not held:
+            return
+        read_at = time.monotonic()
+        answer = await tools.source.offsets(list(held), timeout=_READ_TIMEOUT)
+        for name, reason in answer.failed.items():
+            held[name][1].trouble = f"its offsets cannot be read at the source: {reason}"
+        unknown = [name for name in answer.found if held[name][1].target is None]
+        if unknown:
+            on_target = await tools.target.offsets(unknown, timeout=_READ_TIMEOUT)
+            for name, offsets in on_target.found.items():
+                held[name][1].target = dict(offsets)
+            for name, reason in on_target.failed.items():
+                held[name][1].trouble = f"its offsets cannot be read on the target: {reason}"
+        every = {tp for offsets in answer.found.values() for tp in offsets}
+        await tools.bounds.refresh(every, timeout=_READ_TIMEOUT)
+        bounds = tools.bounds.known(every)
+        work = []
+        for name, offsets in answer.found.items():
+            group, run = held[name]
+            run.source = offsets
+            wanted = wanted_offsets(offsets, group.topics, bounds)
+            if run.target is None:
+                continue
+            run.wanted = wanted
+            if all(run.target.get(tp) == commit for tp, commit in wanted.items()) and not Tender(
+                tools, run
+            ).uncovered(group):
+                run.synced_at = read_at
+            else:
+                work.append(self._sync_one(group, run, wanted, read_at))
+        await asyncio.gather(*work)
+
+    async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
+        tender = Tender(self._tools, run)
+        async with self._committing:
+            try:
+                if tender.uncovered(group):
+                    await tender.hold(group)
+                committed = await tender.commit(wanted, _SYNCED)
+            except GateLost as error:
+                await self._lost(run, error)
+                return
+            except (LinkerError, TimeoutError) as error:
+                self.stats.errors += 1
+                run.trouble = f"its offsets were not committed on the target: {error}"
+                return
+        run.trouble = None
+        run.synced_at = read_at
+        self.stats.commits += 1
+        self.stats.offsets += committed

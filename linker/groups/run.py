@@ -1,0 +1,55 @@
+"""One group as this process knows it now: its gate, its offsets on both sides, who is in it. Nothing of this is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.group_sync import Committed
+from linker.groups.gates import Gate, GroupMember
+from linker.groups.group_reader import GroupView
+from wire.types import TopicPartition
+
+
+@dataclass(slots=True)
+class GroupRun:
+    """The running side of a mirrored group."""
+
+    name: str
+    #: Held for every call of the gate: one at a time.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gate: Gate | None = None
+    covered: frozenset[TopicPartition] = frozenset()  # what the gate was closed over
+    source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
+    target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
+    wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    synced_at: float | None = None  # monotonic: the target has what the source had then
+    source_view: GroupView | None = None
+    target_view: GroupView | None = None
+    gone: bool = False  # the source does not have the group any more
+    seen_active: bool = False  # it had members at the source since this process looks
+    empty_looks: int = 0  # looks in a row at which it had none
+    trouble: str | None = None  # of the newest attempt at anything, None if that worked
+    waiting_for: str | None = None  # what a promote or demote waits for
+    still_there: tuple[GroupMember, ...] = ()  # who it waits for
+    task: asyncio.Task[None] | None = None
+    renewing: asyncio.Task[None] | None = None
+    retry_at: float = 0.0  # monotonic: a refused or failed group is not looked at again before
+    retry_pause: float = 0.0
+
+    def sync_age(self) -> float | None:
+        """Seconds since the target had everything that the source had; None: never yet."""
+        return None if self.synced_at is None else max(0.0, time.monotonic() - self.synced_at)
+
+
+def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
+    """Members as a person looks for them: client id, host, partitions."""
+    shown = []
+    for member in members[:most]:
+        partitions = [f"{tp.topic}-{tp.partition}" for tp in member.partitions]
+        what = ", ".join(partitions[:4]) + (f" and {len(partitions) - 4} more" if len(partitions) > 4 else "")
+        shown.append(f"{member} ({what or 'no partitions'})")
+    more = f" and {len(members) - most} more" if len(members) > most else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,40 @@
+"""The link's options about groups, as the work on them takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.group_decisions import GroupRules
+from controller.groups import GateKind
+from controller.state import GroupPolicy, JsonValue
+from linker.admin.models import LinkOptions, patterns
+
+#: Seconds between looks at which groups the source has.
+DISCOVERY_INTERVAL = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    rules: GroupRules
+    sync_interval: float  # seconds
+
+    @property
+    def any(self) -> bool:
+        """Whether the link mirrors groups at all."""
+        return bool(self.rules.include)
+
+
+def group_settings(options: Mapping[str, JsonValue]) -> GroupSettings:
+    """Of a link's stored options; what is not there has its default."""
+    given = LinkOptions.model_validate(dict(options))
+    return GroupSettings(
+        GroupRules(
+            tuple(re.compile(one) for one in patterns(given.groups_include)),
+            tuple(re.compile(one) for one in patterns(given.groups_exclude)),
+            GroupPolicy(given.groups_promote),
+            None if given.groups_gate == "auto" else GateKind(given.groups_gate),
+        ),
+        given.groups_sync_interval_ms / 1000,
+    )
