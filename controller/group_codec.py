@@ -18,7 +18,6 @@ from controller.groups import (
     PendingTransaction,
 )
 from controller.state import GroupMove, GroupOffset, GroupPolicy, GroupProtocol, JsonValue, MirrorGroup
-from wire.types import parse_topic_id, topic_id_str
 
 
 def encode(group: MirrorGroup) -> dict[str, JsonValue]:
@@ -103,7 +102,6 @@ def _encode_gate(gate: GateRecord) -> dict[str, JsonValue]:
             "member_id": consumer.member_id,
             "member_epoch": consumer.member_epoch,
             "topics": list(consumer.topics),
-            "owned": [[topic_id_str(topic_id), list(partitions)] for topic_id, partitions in consumer.owned],
         },
         "classic": None
         if classic is None
@@ -120,7 +118,6 @@ def _encode_gate(gate: GateRecord) -> dict[str, JsonValue]:
             "current": transaction.current,
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
-            "renewing": transaction.renewing,
         },
     }
 
@@ -142,10 +139,6 @@ def _decode_consumer(fields: Mapping[str, Any]) -> ConsumerMember:
         member_id=_text(fields["member_id"]),
         member_epoch=_int(fields["member_epoch"]),
         topics=_texts(fields["topics"]),
-        owned=tuple(
-            (parse_topic_id(topic_id), tuple(_int(partition) for partition in partitions))
-            for topic_id, partitions in fields["owned"]
-        ),
     )
 
 
@@ -165,7 +158,6 @@ def _decode_transaction(fields: Mapping[str, Any]) -> PendingTransaction:
         current=_int(fields["current"]),
         producer_id=_int(fields["producer_id"]),
         producer_epoch=_int(fields["producer_epoch"]),
-        renewing=_bool(fields["renewing"]),
     )
 
 

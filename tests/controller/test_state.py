@@ -267,12 +267,10 @@ ENTITIES = [
             group="a group/of any text",
             kind=GateKind.CONSUMER_AND_TRANSACTION,
             stage=GateStage.LEAVING,
-            consumer=ConsumerMember(
-                member_id="m", member_epoch=4, topics=("t",), owned=((b"\x07" * 16, (0, 1)),)
-            ),
+            consumer=ConsumerMember(member_id="m", member_epoch=4, topics=("t",)),
             classic=ClassicMember(member_id="c", generation=2, protocols=("range",), protocol="range"),
             transaction=PendingTransaction(
-                transactional_ids=("x", "y"), current=1, producer_id=5, producer_epoch=6, renewing=True
+                transactional_ids=("x", "y"), current=1, producer_id=5, producer_epoch=6
             ),
         ),
         move=GroupMove(asked_at=1, until=2, force=True, automatic=True),
