@@ -15,7 +15,8 @@ from typing import Any
 from controller.group_sync import Committed
 from controller.state import GroupProtocol
 from linker.groups.gates import GroupMember
-from linker.groups.members import assigned_partitions, subscribed_topics
+from linker.groups.gates.requests import assigned_partitions
+from linker.groups.members import subscribed_topics
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
 from wire.types import TopicPartition

@@ -1,14 +1,12 @@
-"""What members of a classic group told each other, read out of DescribeGroups: subscription and assignment.
+"""What members of a classic group subscribed to, read out of DescribeGroups.
 
-The bytes are written by clients (Kafka: ConsumerProtocolSubscription, ConsumerProtocolAssignment) and may be anything; what
-cannot be read names nothing. Only the leading fields, which every version has, are read.
+The bytes are written by clients (Kafka: ConsumerProtocolSubscription) and may be anything; what cannot be read names
+nothing. Only the leading fields, which every version has, are read.
 """
 
 from __future__ import annotations
 
 import struct
-
-from wire.types import TopicPartition
 
 _LARGEST = 100_000  # topics or partitions of one member
 
@@ -46,19 +44,5 @@ def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
         reader = _Reader(metadata)
         reader.number(">h")
         return tuple(reader.text() for _ in range(reader.count()))
-    except (struct.error, ValueError):
-        return ()
-
-
-def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """Partitions of a member's assignment; empty if it has none, or it cannot be read."""
-    try:
-        reader = _Reader(assignment)
-        reader.number(">h")
-        found: list[TopicPartition] = []
-        for _ in range(reader.count()):
-            topic = reader.text()
-            found += [TopicPartition(topic, reader.number(">i")) for _ in range(reader.count())]
-        return tuple(found)
     except (struct.error, ValueError):
         return ()
