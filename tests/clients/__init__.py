@@ -1,1 +1,6 @@
-"""The client matrix: each library writes and reads through link, move and promote. `python -m tests.clients`"""
+"""The client matrix: each library writes and reads through link, move and promote. `python -m tests.clients`
+
+`programs/` is one small application per library, all behind one line protocol (said there); `build.py` makes
+them runnable; `catalog.py` says which there are. `program.py` runs one, `stage.py` is where they run.
+`producers.py` and `groups.py` are the scenarios, `plain.py` the same without a link. `judge.py` is pure.
+"""

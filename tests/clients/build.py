@@ -1,0 +1,130 @@
+"""From the programs' sources to commands that run: jars by Maven, javac, go; all of it kept, done once.
+
+What a machine cannot build is left out with the reason, which stands in the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from linker.demo import kafka_dist
+from tests.clients.catalog import Library
+
+PROGRAMS = Path(__file__).with_name("programs")
+JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+BUILD_TIMEOUT = 300.0
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>kafka-linker</groupId><artifactId>client-{artifact}</artifactId><version>{version}</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{slf4j}</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+class CannotBuildError(Exception):
+    """This machine lacks what a program needs; says what."""
+
+
+class Builder:
+    """Commands of the libraries' programs; what was built lies under `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+
+    async def command(self, library: Library) -> list[str]:
+        """The command that starts the library's program.
+
+        Raises:
+            CannotBuildError: Something is missing on this machine.
+        """
+        if library.kind == "python":
+            return [sys.executable, "-m", f"tests.clients.programs.{library.program}"]
+        if library.kind == "go":
+            return [str(await self._go())]
+        return await self._java(library)
+
+    async def _java(self, library: Library) -> list[str]:
+        compiler = shutil.which("javac")
+        if compiler is None:
+            raise CannotBuildError("javac was not found: install a JDK, not only a Java runtime")
+        artifact = "kafka-streams" if library.kind == "streams" else "kafka-clients"
+        jars = await _jars(artifact, library.version)
+        classpath = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")))
+        sources = [PROGRAMS / "java" / "Lines.java", PROGRAMS / "java" / f"{library.program}.java"]
+        # Streams' sources stay in a directory without Client.java: their jars are other ones
+        classes = self._directory / f"{artifact}-{library.version}-{_hash(sources)}"
+        if not classes.exists():
+            scratch = classes.with_suffix(".new")
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            await _run(
+                [compiler, "-d", str(scratch), "-cp", classpath, *map(str, sources)],
+                f"javac for {library.name}",
+            )
+            scratch.replace(classes)
+        java = Path(compiler).with_name("java")
+        logging = [
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
+        ]
+        return [str(java), *JAVA_OPTIONS, *logging, "-cp", f"{classes}:{classpath}", library.program]
+
+    async def _go(self) -> Path:
+        go = shutil.which("go") or next((p for p in ("/usr/local/go/bin/go",) if Path(p).exists()), None)
+        if go is None:
+            raise CannotBuildError("go was not found: install Go")
+        sources = sorted((PROGRAMS / "go").iterdir())
+        binary = self._directory / f"franz-go-{_hash(sources)}"
+        if not binary.exists():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            scratch = binary.with_suffix(".new")
+            command = [go, "build", "-C", str(PROGRAMS / "go"), "-buildvcs=false", "-o", str(scratch), "."]
+            await _run(command, "go build")
+            scratch.replace(binary)
+        return binary
+
+
+async def _jars(artifact: str, version: str) -> Path:
+    """The jars of a client library, fetched once into the same cache as the brokers'."""
+    home = kafka_dist.default_cache().absolute() / f"{artifact}-{version}"
+    home.parent.mkdir(parents=True, exist_ok=True)
+    async with kafka_dist._locked(home.parent / f".{home.name}.lock"):
+        if not (home / "complete").exists():
+            maven = shutil.which("mvn")
+            if maven is None:
+                raise CannotBuildError("mvn was not found: install Maven")
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir()
+            text = POM.format(artifact=artifact, version=version, slf4j=kafka_dist.SLF4J_VERSION)
+            (home / "pom.xml").write_text(text)
+            command = [maven, "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
+            await _run(
+                [*command, "-DincludeScope=runtime", f"-DoutputDirectory={home / 'libs'}"],
+                f"fetching {artifact} {version} by Maven",
+            )
+            (home / "complete").touch()
+    return home / "libs"
+
+
+async def _run(command: Sequence[str], what: str) -> None:
+    try:
+        await kafka_dist._run(command, BUILD_TIMEOUT, what)
+    except kafka_dist.DistributionError as error:
+        raise CannotBuildError(str(error)) from error
+
+
+def _hash(sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(os.fsencode(source.name) + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

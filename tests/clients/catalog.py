@@ -1,0 +1,113 @@
+"""Which clients the matrix knows, what each of them can do, and which of it runs by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A client library in one version, and the program that stands for it."""
+
+    name: str
+    kind: str  # java, streams, python, go
+    program: str  # main class or module
+    version: str = ""  # of the jars; the others say theirs themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerCase:
+    """One row of the producers' matrix."""
+
+    library: Library
+    transactional: bool
+    quick: bool  # part of the short run
+
+    @property
+    def name(self) -> str:
+        return f"{self.library.name}{'-transactions' if self.transactional else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCase:
+    """One row of the groups' matrix."""
+
+    library: Library
+    label: str
+    quick: bool = False
+    static: bool = False
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.library.name}-{self.label}"
+
+    @property
+    def streams(self) -> bool:
+        return self.library.kind == "streams"
+
+
+JAVA_28, JAVA_39, JAVA_43 = (
+    Library(name=f"java-{version}", kind="java", program="Client", version=version)
+    for version in ("2.8.2", "3.9.1", "4.3.1")
+)
+STREAMS = Library(name="streams-4.3.1", kind="streams", program="StreamsClient", version="4.3.1")
+LIBRDKAFKA = Library(name="librdkafka", kind="python", program="librdkafka_client")
+AIOKAFKA = Library(name="aiokafka", kind="python", program="aiokafka_client")
+KAFKA_PYTHON = Library(name="kafka-python", kind="python", program="kafka_python_client")
+FRANZ_GO = Library(name="franz-go", kind="go", program="client")
+
+PRODUCERS = tuple(
+    ProducerCase(library=library, transactional=transactional, quick=quick)
+    for library, transactional, quick in (
+        (JAVA_28, False, False),
+        (JAVA_39, False, False),
+        (JAVA_43, False, True),
+        (LIBRDKAFKA, False, True),
+        (AIOKAFKA, False, True),
+        (KAFKA_PYTHON, False, True),
+        (FRANZ_GO, False, True),
+        (JAVA_28, True, False),
+        (JAVA_39, True, False),
+        (JAVA_43, True, True),
+        (LIBRDKAFKA, True, True),
+        (AIOKAFKA, True, False),
+        (KAFKA_PYTHON, True, False),
+        (FRANZ_GO, True, False),
+    )
+)
+
+RANGE = {"assignor": "range"}
+COOPERATIVE = {"assignor": "cooperative-sticky"}
+NEW_PROTOCOL = {"protocol": "consumer"}
+UNCOMMITTED = {"isolation": "read_uncommitted"}
+COMMITTED = {"isolation": "read_committed"}
+AT_LEAST_ONCE = {"guarantee": "at_least_once"}
+EXACTLY_ONCE = {"guarantee": "exactly_once_v2"}
+
+GROUPS = (
+    GroupCase(library=JAVA_43, label="range", arguments=RANGE, quick=True),
+    GroupCase(library=JAVA_43, label="cooperative", arguments=COOPERATIVE),
+    GroupCase(library=JAVA_43, label="static", arguments=RANGE, static=True),
+    GroupCase(library=JAVA_43, label="consumer-protocol", arguments=NEW_PROTOCOL),
+    GroupCase(library=JAVA_39, label="range", arguments=RANGE),
+    GroupCase(library=JAVA_39, label="cooperative", arguments=COOPERATIVE),
+    GroupCase(library=JAVA_28, label="range", arguments=RANGE),
+    GroupCase(library=JAVA_28, label="cooperative", arguments=COOPERATIVE),
+    GroupCase(library=STREAMS, label="at-least-once", arguments=AT_LEAST_ONCE),
+    GroupCase(library=STREAMS, label="exactly-once", arguments=EXACTLY_ONCE),
+    GroupCase(library=LIBRDKAFKA, label="range-committed", arguments=RANGE | COMMITTED),
+    GroupCase(library=LIBRDKAFKA, label="range-uncommitted", arguments=RANGE | UNCOMMITTED),
+    GroupCase(library=LIBRDKAFKA, label="cooperative", arguments=COOPERATIVE | COMMITTED),
+    GroupCase(library=LIBRDKAFKA, label="consumer-protocol", arguments=NEW_PROTOCOL | COMMITTED, quick=True),
+    GroupCase(
+        library=LIBRDKAFKA, label="consumer-protocol-uncommitted", arguments=NEW_PROTOCOL | UNCOMMITTED
+    ),
+    GroupCase(library=AIOKAFKA, label="range", arguments=RANGE, quick=True),
+    GroupCase(library=AIOKAFKA, label="sticky", arguments={"assignor": "sticky"}),
+    GroupCase(library=KAFKA_PYTHON, label="range", arguments=RANGE),
+    GroupCase(library=FRANZ_GO, label="range", arguments=RANGE),
+    GroupCase(library=FRANZ_GO, label="cooperative", arguments=COOPERATIVE),
+    GroupCase(library=FRANZ_GO, label="consumer-protocol", arguments=NEW_PROTOCOL),
+)

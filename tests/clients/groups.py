@@ -1,0 +1,166 @@
+"""A group of three applications of one library over twelve partitions, and a producer that keeps them busy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from linker.demo.history import PartitionLog
+from tests.clients.catalog import LIBRDKAFKA, GroupCase
+from tests.clients.judge import GroupRead, GroupVerdict, judge_output
+from tests.clients.logs import committed_logs
+from tests.clients.program import Program, ProgramError
+from tests.clients.stage import Stage
+from wire.types import TopicPartition
+
+MEMBERS = 3
+PARTITIONS = 12
+RATE = 240  # records per second over all partitions
+JOIN_TIMEOUT = 60.0
+READ_TIMEOUT = 60.0
+POLL = 0.05
+MAX_TEXTS = 5
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Group:
+    """The applications of one case."""
+
+    case: GroupCase
+    load: Program
+    members: list[Program] = field(default_factory=list)
+    bootstrap: str = ""
+    join_ms: float | None = None  # from the last start to a read of every partition, at the source
+
+    @property
+    def name(self) -> str:
+        return f"group-{self.case.name}"
+
+    @property
+    def topic(self) -> str:
+        return f"read-{self.case.name}"
+
+    @property
+    def output(self) -> str | None:
+        """Where a Streams application writes to."""
+        return f"out-{self.case.name}" if self.case.streams else None
+
+    @property
+    def topics(self) -> list[str]:
+        return [self.topic, *([self.output] if self.output else [])]
+
+    @property
+    def reads(self) -> list[GroupRead]:
+        return [read for member in self.members for read in member.transcript.reads]
+
+    @property
+    def version(self) -> str:
+        return self.members[0].transcript.version
+
+    async def start(self) -> None:
+        """The load first, then all members at once; wait until every partition is read."""
+        await self.load.start(self.bootstrap, "source")
+        async with asyncio.TaskGroup() as tasks:
+            for member in self.members:
+                tasks.create_task(member.start(self.bootstrap, "source"))
+        started = max(member.transcript.ready_at or 0.0 for member in self.members)
+        await self.until_read_everywhere(started)
+        self.join_ms = round((time.time() - started) * 1000)
+
+    async def until_read_everywhere(self, since: float) -> None:
+        """Wait until every partition had a read after that moment.
+
+        Raises:
+            ProgramError: It took too long; says which ones had none.
+        """
+        deadline = time.monotonic() + JOIN_TIMEOUT
+        while True:
+            missing = set(range(PARTITIONS)) - {r.partition.partition for r in self.reads if r.time >= since}
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise ProgramError(
+                    f"{self.name}: partitions {sorted(missing)} not read in {JOIN_TIMEOUT:.0f} s"
+                )
+            await asyncio.sleep(POLL)
+
+    async def read_to(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        """Give the members the time to read the logs to their ends; what is missing then, the judge names."""
+        wanted = {(tp, record.offset) for tp, log in logs.items() for record in log.records}
+        deadline = time.monotonic() + READ_TIMEOUT
+        while wanted - {(read.partition, read.offset) for read in self.reads} and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        for member in self.members:
+            await member.stop()
+
+
+async def assemble(stage: Stage, case: GroupCase) -> Group:
+    """Topics and applications of a case; nothing runs yet.
+
+    Raises:
+        CannotBuildError: This machine lacks what the library needs.
+    """
+    load_arguments = {"role": "producer", "topic": f"read-{case.name}", "rate": str(RATE)}
+    load = await stage.program(LIBRDKAFKA, f"load-{case.name}", load_arguments, partitions=PARTITIONS)
+    group = Group(case, load, bootstrap=stage.bootstrap("source"))
+    for number in range(1, MEMBERS + 1):
+        name = f"{case.name}-m{number}"
+        arguments = {"role": "consumer", "topic": group.topic, "group": group.name, **case.arguments}
+        if case.static:
+            arguments["instance"] = name
+        if group.output:
+            arguments |= {
+                "role": "streams",
+                "output": group.output,
+                "state": str(stage.logs / f"{name}.state"),
+            }
+        group.members.append(await stage.program(case.library, name, arguments, partitions=PARTITIONS))
+    for topic in group.topics:
+        await stage.topic(topic, PARTITIONS)
+    return group
+
+
+def describe(group: Group, verdict: GroupVerdict) -> Row:
+    """What the judge found, as it stands in the report."""
+    errors = [error for member in group.members for error in member.transcript.errors]
+    findings = [
+        *verdict.missed,
+        *verdict.misread,
+        *verdict.early,
+        *verdict.repeated_across,
+        *verdict.repeated_at_target,
+    ]
+    texts = sorted({error.error for error in errors})
+    return {
+        "version": group.version,
+        "records": verdict.records,
+        "missed": len(verdict.missed),
+        "misread": len(verdict.misread),
+        "too_early": len(verdict.early),
+        "repeated": len(verdict.repeated_across) + len(verdict.repeated_at_target),
+        "repeated_back_ms": verdict.repeated_back_ms,
+        "repeated_at_source": len(verdict.repeated_at_source),
+        "longest_pause_ms": verdict.longest_pause_ms,
+        "join_ms": group.join_ms,
+        "errors": len(errors),
+        **({"error_texts": texts[:MAX_TEXTS]} if texts else {}),
+        **({"evidence": [str(one) for one in findings[:MAX_TEXTS]]} if findings else {}),
+    }
+
+
+async def output_of(
+    stage: Stage, group: Group, logs: Mapping[TopicPartition, PartitionLog], cluster: str
+) -> Row:
+    """What a Streams application's output holds of its input; nothing for other applications."""
+    if group.output is None:
+        return {}
+    outputs = await asyncio.to_thread(committed_logs, stage.bootstrap(cluster), group.output, PARTITIONS)
+    missed, repeated = judge_output(logs, outputs)
+    return {"output_missed": len(missed), "output_repeated": len(repeated)}

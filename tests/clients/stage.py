@@ -1,0 +1,126 @@
+"""Where the matrix takes place: two real clusters, a sidecar, topics, programs; taken down with the block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from tests.clients.build import Builder
+from tests.clients.catalog import Library
+from tests.clients.program import Program, ProgramError, Transcript
+
+LINK = "matrix"
+CAUGHT_UP_TIMEOUT = 120.0
+CAUGHT_UP_LAG = 200
+TOPIC_TIMEOUT = 30.0
+
+
+@dataclass
+class Stage:
+    """What a scenario works with. `sidecar` is None on a stage without a link."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    sidecar: SidecarProcess | None
+    builder: Builder
+    logs: Path
+    _programs: list[Program] = field(default_factory=list)
+
+    def bootstrap(self, cluster: str) -> str:
+        return (self.source if cluster == "source" else self.target).bootstrap
+
+    async def linker(self, *arguments: str) -> Any:
+        """`linker ARGUMENTS -o json`, which has to succeed; its answer."""
+        if self.sidecar is None:
+            raise ProgramError("this stage has no sidecar")
+        return (await self.sidecar.linker(*arguments, "-o", "json")).json()
+
+    async def program(
+        self, library: Library, name: str, arguments: Mapping[str, str], *, partitions: int = 1
+    ) -> Program:
+        """An application of that library, not started yet.
+
+        Raises:
+            CannotBuildError: This machine lacks what it needs.
+        """
+        command = await self.builder.command(library)
+        transcript = Transcript(name, partitions, arguments["topic"])
+        told = {"partitions": str(partitions), **arguments}
+        program = Program(command, transcript, told, self.logs / f"{name}.log")
+        self._programs.append(program)
+        return program
+
+    async def topic(self, name: str, partitions: int, cluster: str = "source") -> None:
+        """Create a topic and wait until every partition has a leader."""
+        await asyncio.to_thread(_create, self.bootstrap(cluster), name, partitions)
+
+    async def mirror(self, *topics: str) -> None:
+        """`linker mirror create`, and wait until each is caught up."""
+        await self.linker("mirror", "create", *topics, "--link", LINK, "--replication-factor", "3")
+        deadline = time.monotonic() + CAUGHT_UP_TIMEOUT
+        while True:
+            listed = [
+                one for one in await self.linker("mirror", "list", "--link", LINK) if one["topic"] in topics
+            ]
+            if all(one["state"] == "ACTIVE" and (one["lag"] or 0) < CAUGHT_UP_LAG for one in listed):
+                return
+            if time.monotonic() > deadline:
+                raise ProgramError(f"not caught up after {CAUGHT_UP_TIMEOUT:.0f} s: {listed}")
+            await asyncio.sleep(0.3)
+
+    async def forget(self) -> None:
+        """End every program that still runs, whatever it does."""
+        for program in self._programs:
+            await program.kill()
+        self._programs.clear()
+
+
+@contextlib.asynccontextmanager
+async def stage(directory: Path, builder: Builder, logs: Path, *, link: bool = True) -> AsyncIterator[Stage]:
+    """Both clusters and a sidecar with one link; only the source without a link."""
+    logs.mkdir(parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        source = KafkaCluster(KafkaClusterSpec(name="source"), directory)
+        target = KafkaCluster(KafkaClusterSpec(name="target", brokers=3, controllers=1), directory)
+        clusters = [source, target] if link else [source]
+        await asyncio.gather(*(stack.enter_async_context(cluster) for cluster in clusters))
+        sidecar = None
+        if link:
+            spec = SidecarSpec(target_bootstrap=target.bootstrap)
+            sidecar = await stack.enter_async_context(SidecarProcess(spec, directory / "sidecar"))
+        made = Stage(source, target if link else source, sidecar, builder, logs)
+        stack.push_async_callback(made.forget)
+        if link:
+            await made.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
+        yield made
+
+
+def _create(bootstrap: str, name: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(
+        [NewTopic(name, partitions, 1)], operation_timeout=TOPIC_TIMEOUT
+    ).values():
+        future.result(TOPIC_TIMEOUT)
+    deadline = time.monotonic() + TOPIC_TIMEOUT
+    while True:
+        listed = admin.list_topics(timeout=10).topics.get(name)
+        if (
+            listed
+            and len(listed.partitions) == partitions
+            and all(p.leader >= 0 for p in listed.partitions.values())
+        ):
+            return
+        if time.monotonic() > deadline:
+            raise ProgramError(f"topic {name} has no leaders after {TOPIC_TIMEOUT:.0f} s")
+        time.sleep(0.05)
