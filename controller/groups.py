@@ -26,7 +26,8 @@ class GateStage(StrEnum):
     PLANNED = "PLANNED"  # names are chosen, nothing is certain at the coordinator
     HELD = "HELD"
     LEAVING = "LEAVING"  # final offsets are committed; the member leaves, or has left
-    ENDING = "ENDING"  # the member has left; the transaction ends, or has ended
+    ENDING = "ENDING"  # the member has left; the transaction is aborted, or has been
+    PUBLISHING = "PUBLISHING"  # no member: the transaction that has the final offsets commits, or has
     OPEN = "OPEN"
 
 

@@ -86,6 +86,10 @@ class Gate(Protocol):
         """Partitions of the group that no part of the gate holds, as far as known."""
         ...
 
+    def weakness(self) -> GateLost | None:
+        """Why a part of the gate holds no more, while the other one does; to be shown. None: all of it holds."""
+        ...
+
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Publish the final offsets, let the clients in, and see that they can read those offsets.
 

@@ -181,6 +181,9 @@ class MemberGate:
     def unheld(self) -> frozenset[TopicPartition]:
         return self.hold.unheld
 
+    def weakness(self) -> GateLost | None:
+        return None
+
     async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
         try:

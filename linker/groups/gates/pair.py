@@ -1,13 +1,15 @@
 """Two gates as one: a member that keeps clients from partitions, and a transaction that keeps them from offsets.
 
 Each closes holes of the other: the transaction holds partitions that came into being after the member had joined, and
-goes on for minutes when the member's session ends; the member holds clients that do not ask for stable offsets.
-Either may fail alone and is taken again as long as nobody else got into the group; only both together are lost.
+goes on for minutes when the member's session ends; the member holds clients that do not ask for stable offsets. Only both
+together are lost. A part that is lost alone is taken again; where clients got into the group meanwhile the member
+stays out, the transaction goes on alone, and `weakness` says who has to be looked at.
 
 Opening: the final offsets are committed by the member, then the member leaves, the clients get their partitions and
 wait for stable offsets, then the transaction is *aborted*. Nothing is published by it: a client that does not wait
 for stable offsets reads as soon as the member has left, and a transaction that committed afterwards could set its
 progress back. It also makes expiry harmless: a transaction that ends by itself while opening has the same effect.
+Without a member the transaction publishes, as a TransactionGate does.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class PairGate:
         self.ledger = member.ledger
         #: How often one part was lost and taken again while the other one held.
         self.retaken = 0
+        self._weakness: GateLost | None = None
         self._assignment: dict[TopicPartition, int] = {}
 
     @property
@@ -42,63 +45,78 @@ class PairGate:
     def unheld(self) -> frozenset[TopicPartition]:
         return self.transaction.unheld | (self.member.unheld - self.transaction.pending)
 
+    def weakness(self) -> GateLost | None:
+        return self._weakness
+
+    # --- holding --------------------------------------------------------------------------------------------
+
     async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
+        self._assignment.update(assignment)
         if self.record.stage is GateStage.PLANNED:
-            await self.member.take(assignment)
-            await self._take_transaction(assignment)
+            await self.member.take(self._assignment)  # GroupActive, if it is
+            await self._take_transaction()
             await self.ledger.update(stage=GateStage.HELD)
         else:
-            await self._hold_on(assignment)
-        self._assignment.update(assignment)
+            await self._hold_on()
         return self.record
 
-    async def _take_transaction(self, assignment: Mapping[TopicPartition, int]) -> None:
+    async def _hold_on(self) -> None:
+        """Take over, or extend. The transaction first: a new partition is pending before the member asks for it."""
+        transaction_lost = False
+        try:
+            await self.transaction.take(self._assignment)
+        except GateLost as error:
+            if error.reason is LostReason.FENCED:
+                raise
+            transaction_lost = True
+        try:
+            await self.member.take(self._assignment)
+            self._weakness = None
+        except GateLost as error:
+            await self._without_member(error, held=not transaction_lost)
+        except GroupActive as error:
+            await self._without_member(self._joined_by(error), held=not transaction_lost)
+        if transaction_lost:
+            await self._take_transaction()
+            self.retaken += 1
+
+    async def _take_transaction(self) -> None:
         """Where the record's one has ended, a new one; the member holds meanwhile."""
         try:
-            await self.transaction.take(assignment)
+            await self.transaction.take(self._assignment)
         except GateLost as error:
             if error.reason is LostReason.FENCED:
                 raise
-            self.retaken += 1
-            await self.transaction.take(assignment)
+            await self.transaction.take(self._assignment)
 
-    async def _hold_on(self, assignment: Mapping[TopicPartition, int]) -> None:
-        """Take over, or extend. The transaction first: a new partition is pending before the member asks for it."""
-        lost: GateLost | None = None
+    async def _without_member(self, lost: GateLost, *, held: bool) -> None:
+        """The member is gone. Join again if nobody came in; go on without it if they wait for stable offsets."""
+        if not held:
+            await self.ledger.update(stage=GateStage.PLANNED)
+            raise lost
+        self._weakness = lost
+        if lost.members:
+            self.member.beaten()
+            return
         try:
-            await self.transaction.take(assignment)
-        except GateLost as error:
-            if error.reason is LostReason.FENCED:
-                raise
-            lost = error
-        try:
-            await self.member.take(assignment)
-        except GateLost as error:
-            await self._take_again(error, assignment, transaction_held=lost is None)
-        if lost is not None:
+            await self.member.take(self._assignment)
+        except GroupActive as error:
+            self.member.beaten()
+            self._weakness = self._joined_by(error)
+        else:
             self.retaken += 1
-            await self.transaction.take(assignment)
+            self._weakness = None
 
-    async def _take_again(
-        self, error: GateLost, assignment: Mapping[TopicPartition, int], *, transaction_held: bool
-    ) -> None:
-        """The member is gone; join again if nobody can have read anything."""
-        if error.members or not transaction_held:
-            await self.ledger.update(stage=GateStage.PLANNED)
-            raise error
-        try:
-            await self.member.take(assignment)
-        except GroupActive as active:
-            await self.ledger.update(stage=GateStage.PLANNED)
-            raise GateLost(
-                self.record.group,
-                self.record.kind,
-                LostReason.SOMEBODY_ELSE,
-                "its member's session had ended; stop these members, then the gate can be taken again",
-                members=active.members,
-            ) from active
-        self.retaken += 1
+    def _joined_by(self, error: GroupActive) -> GateLost:
+        return GateLost(
+            self.record.group,
+            self.record.kind,
+            LostReason.SOMEBODY_ELSE,
+            "the gate's member could not join again; clients that wait for stable offsets are held by its transaction "
+            "all the same, stop the others",
+            members=error.members,
+        )
 
     def due(self) -> float:
         return min(self.member.due(), self.transaction.due())
@@ -109,47 +127,77 @@ class PairGate:
         if now >= self.member.due():
             await self._beat()
         if now >= self.transaction.due():
-            try:
-                await self.transaction.renew()
-            except GateLost as error:
-                if error.reason is LostReason.FENCED:
-                    raise
-                await self._take_transaction(self._assignment)
-                self.retaken += 1
+            await self._renew_transaction()
         return self.record
 
     async def _beat(self) -> None:
         try:
-            await self.member.beat()
-        except GateLost as error:
+            if self.member.joined:
+                await self.member.beat()
+                return
+            await self.member.take(self._assignment)  # out since it was lost
+            self.retaken += 1
+            self._weakness = None
+        except GateLost as lost:
+            await self._without_member(lost, held=await self.transaction.holds(self._assignment))
+        except GroupActive as active:
             held = await self.transaction.holds(self._assignment)
-            await self._take_again(error, self._assignment, transaction_held=held)
+            await self._without_member(self._joined_by(active), held=held)
+
+    async def _renew_transaction(self) -> None:
+        try:
+            await self.transaction.renew()
+        except GateLost as error:
+            if error.reason is LostReason.FENCED:
+                raise
+            if not self.member.joined:
+                await self.ledger.update(stage=GateStage.PLANNED)
+                raise
+            await self._take_transaction()
+            self.retaken += 1
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         check_stage(self.record, GateStage.HELD)
-        try:
-            await self.member.commit(committable(offsets), held_otherwise=self.transaction.pending)
-        except GateLost as error:
-            held = await self.transaction.holds(self._assignment)
-            await self._take_again(error, self._assignment, transaction_held=held)
-            await self.member.commit(committable(offsets), held_otherwise=self.transaction.pending)
+        await self._commit(committable(offsets))
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether the coordinator has taken them; without a member it may not, and opening publishes them."""
+        if self.member.joined:
+            try:
+                await self.member.commit(offsets, held_otherwise=self.transaction.pending)
+                return True
+            except GateLost as lost:
+                await self._without_member(lost, held=await self.transaction.holds(self._assignment))
+        if self.member.joined:
+            await self.member.commit(offsets, held_otherwise=self.transaction.pending)
+            return True
+        return await self.transaction.commit_as_nobody(offsets)
+
+    # --- opening --------------------------------------------------------------------------------------------
 
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         offsets = committable(final)
         member, timeout = self.member, self.member.settings.operation_timeout
         if self.record.stage is GateStage.HELD:
-            await self.commit(offsets)
-            await see_committed(member.coordinators, member.group, offsets, timeout=timeout)
-            await self.ledger.update(stage=GateStage.LEAVING)
+            if await self._commit(offsets):
+                await see_committed(member.coordinators, member.group, offsets, timeout=timeout)
+                await self.ledger.update(stage=GateStage.LEAVING)
+            else:
+                await self.transaction.prepare(offsets)
+                await self.ledger.update(stage=GateStage.PUBLISHING)
         if self.record.stage is GateStage.LEAVING:
             await member.leave()
             await self._assigned()
             await self.ledger.update(stage=GateStage.ENDING)
         if self.record.stage is GateStage.ENDING:
             await self.transaction.abort()
+        if self.record.stage is GateStage.PUBLISHING:
+            await self.transaction.publish()
+        if self.record.stage in (GateStage.ENDING, GateStage.PUBLISHING):
             await self.transaction.see_stable(offsets)
             await self.ledger.update(stage=GateStage.OPEN)
         check_stage(self.record, GateStage.OPEN)
+        self._weakness = None
 
     async def _assigned(self) -> None:
         """Wait until the clients have their partitions, or there are none, or they take too long."""

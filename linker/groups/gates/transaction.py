@@ -193,9 +193,26 @@ class TransactionHold:
                 return
         await self._init(state.current, None)  # aborts what is open under that name
 
+    async def commit_as_nobody(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Commit without a member, which the coordinator allows while the group is empty. False if it is not."""
+        failed = await offset_commit(
+            self.coordinators, self.group, offsets, timeout=self.settings.operation_timeout
+        )
+        if codes.UNKNOWN_MEMBER_ID in failed.values() or codes.GROUP_ID_NOT_FOUND in failed.values():
+            return False
+        for tp, code in failed.items():
+            if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
+                codes.check(code, "offset_commit", self.group, resource=tp.topic)
+        if failed:
+            raise CommitFailed(self.group, explained(failed))
+        return True
+
     async def prepare(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Have exactly these offsets pending."""
+        """Have exactly these offsets pending, to be published."""
         await self._rotate(final)
+        missing = final.keys() - self.pending
+        if missing:
+            raise CommitFailed(self.group, dict.fromkeys(missing, "does not exist on the target"))
 
     async def publish(self) -> None:
         """Commit what is pending. Repeatable. GateLost if the transaction has ended otherwise."""
@@ -364,6 +381,9 @@ class TransactionGate:
     def unheld(self) -> frozenset[TopicPartition]:
         return self.hold.unheld
 
+    def weakness(self) -> GateLost | None:
+        return None
+
     async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
         hold = self.hold
@@ -391,31 +411,18 @@ class TransactionGate:
         return self.record
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit as nobody, which the coordinator allows while the group is empty. With clients waiting in it only
-        opening publishes: they cannot read what is pending, so nothing they do depends on it.
+        """Goes through while the group is empty. With clients waiting in it only opening publishes: they cannot read what
+        is pending, so nothing they do depends on it.
         """
         check_stage(self.record, GateStage.HELD)
-        hold = self.hold
-        failed = await offset_commit(
-            hold.coordinators, hold.group, committable(offsets), timeout=hold.settings.operation_timeout
-        )
-        if codes.UNKNOWN_MEMBER_ID in failed.values() or codes.GROUP_ID_NOT_FOUND in failed.values():
-            return
-        for tp, code in failed.items():
-            if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
-                codes.check(code, "offset_commit", hold.group, resource=tp.topic)
-        if failed:
-            raise CommitFailed(hold.group, explained(failed))
+        await self.hold.commit_as_nobody(committable(offsets))
 
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         hold, offsets = self.hold, committable(final)
         if self.record.stage is GateStage.HELD:
             await hold.prepare(offsets)
-            missing = offsets.keys() - hold.pending
-            if missing:
-                raise CommitFailed(hold.group, dict.fromkeys(missing, "does not exist on the target"))
-            await self.ledger.update(stage=GateStage.ENDING)
-        if self.record.stage is GateStage.ENDING:
+            await self.ledger.update(stage=GateStage.PUBLISHING)
+        if self.record.stage is GateStage.PUBLISHING:
             await hold.publish()
             await hold.see_stable(offsets)
             await self.ledger.update(stage=GateStage.OPEN)
