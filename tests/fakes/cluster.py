@@ -25,7 +25,7 @@ Handler = Callable[["FakeBroker", "Request"], Awaitable[Mapping[str, object] | N
 
 @dataclass
 class FakePartition:
-    """One partition; every replica shares `log`."""
+    """One partition; every replica shares `log`, except those with a log of their own in `replica_logs`."""
 
     topic: str
     index: int
@@ -36,6 +36,10 @@ class FakePartition:
     #: What Metadata shows, when a leader has moved but nobody has heard yet.
     published: tuple[int, int] | None = None
     log: FakeLog = field(default_factory=FakeLog)
+    replica_logs: dict[int, FakeLog] = field(default_factory=dict)
+
+    def log_at(self, node: int) -> FakeLog:
+        return self.replica_logs.get(node, self.log)
 
     def add(self, records: object = 1, **batch: object) -> int:
         """Append a batch with the current leader epoch; its base offset."""

@@ -186,7 +186,7 @@ def _read(
         if error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) and partition is not None:
             answer["current_leader"] = {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}
         return {**answer, "error_code": error}
-    log = partition.log
+    log = partition.log_at(broker.id)
     replica_id = _replica_id(request)
     answer["high_watermark"] = log.high_watermark
     answer["last_stable_offset"] = log.last_stable_offset

@@ -17,6 +17,7 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
+DEBUGGING_REPLICA_ID = -2
 
 
 async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
@@ -44,13 +45,14 @@ def _answer(broker: FakeBroker, request: Request, name: str, ask: Any) -> Mappin
         return {**base, "error_code": request.forced_error}
     if partition is None:
         return {**base, "error_code": UNKNOWN_TOPIC_OR_PARTITION}
-    if partition.leader != broker.id:
+    debugging = request.entity.replica_id == DEBUGGING_REPLICA_ID and broker.id in partition.replicas
+    if partition.leader != broker.id and not debugging:
         return {**base, "error_code": NOT_LEADER_OR_FOLLOWER}
     current = getattr(ask, "current_leader_epoch", -1)
     if current >= 0 and current != partition.leader_epoch:
         older = current < partition.leader_epoch
         return {**base, "error_code": FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH}
-    log = partition.log
+    log = partition.log_at(broker.id)
     if ask.timestamp == LATEST:
         offset = log.high_watermark
         if request.entity.replica_id != -1:

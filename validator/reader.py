@@ -1,0 +1,379 @@
+"""Reads spans of logs from the brokers that hold them, as Arrow batches of headers.
+
+Each replica is asked itself: a stock follower, in the ISR or not, serves a consumer's Fetch up to its high watermark
+when it is sent there directly with an empty rack (KIP-392). Fetch v12 is the newest that names topics; ids differ
+between the clusters. The next answer is on its way while one is looked at; two answers are the memory it takes.
+
+Lives here: fetching, retries, leaders that move. Not here: which spans there are (ranges.py), what they mean (verdict.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pyarrow as pa
+
+from validator.columns import MOVED, UNREADABLE, ArrowBuilder, HeaderBlock
+from validator.endpoint import Endpoint, SideFailed
+from validator.spans import LEADER, Cursor, Span, Walked
+from wire.cluster import Cluster
+from wire.connection import Connection
+from wire.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ConnectionLost,
+    RequestTimedOut,
+    WireError,
+    error_name,
+)
+from wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    encode_fetch_request,
+    parse_fetch_response,
+)
+from wire.types import TopicPartition, format_address
+
+FETCH_VERSION = 12
+FETCH_BYTES = 8 << 20
+"""Of one answer. Kafka exceeds it for one batch that is larger."""
+LARGEST_BATCH = 64 << 20
+"""Above it a batch is fetched alone."""
+PARTITIONS_PER_FETCH = 64
+ROWS_PER_BATCH = 16_384
+MAX_WAIT_MS = 500
+CALL_TIMEOUT = 30.0
+STALL_SECONDS = 30.0
+"""Without any progress a read is given up after this long: Spark then tries the task elsewhere."""
+
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_SERVER_ERROR = -1
+# LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE, NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR,
+# FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
+REPEATABLE = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
+BROKEN_AFTER = 3  # times that a broker says it cannot read its own file
+
+
+def read_arrow(
+    endpoint: Endpoint, spans: Sequence[Span], columns: Sequence[str], *, fetch_bytes: int = FETCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The batches of the spans, which are read in order; those of one node together. Raises SideFailed."""
+    with asyncio.Runner() as runner:
+        batches = SpanReader(endpoint, spans, columns, fetch_bytes=fetch_bytes).batches()
+        try:
+            while (batch := runner.run(_next(batches))) is not None:
+                yield batch
+        finally:
+            runner.run(_close(batches))
+
+
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+async def _close(batches: AsyncIterator[pa.RecordBatch]) -> None:
+    await batches.aclose()  # type: ignore[attr-defined]  # it is an async generator
+
+
+class SpanReader:
+    """One task's reading from one cluster."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        spans: Sequence[Span],
+        columns: Sequence[str],
+        *,
+        fetch_bytes: int = FETCH_BYTES,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
+        self._endpoint = endpoint
+        self._left = [_Reading(Cursor(span)) for span in spans if span.start < span.end]
+        self._builder = ArrowBuilder(columns)
+        self._fetch_bytes = fetch_bytes
+        self._stall = stall_seconds
+        self._progress_at = time.monotonic()
+        self._markers: list[tuple[Span, int, int, str]] = []
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Arrow batches of about ROWS_PER_BATCH rows."""
+        if not self._left:
+            return
+        async with self._endpoint.cluster() as cluster:
+            await self._locate(cluster)
+            answer: _Answer | None = await self._ask(cluster)
+            while answer is not None:
+                taken = answer.take()
+                trouble = self._note(answer, taken)
+                if any(walked.positions or walked.broken for _, walked in taken):
+                    self._progress_at = time.monotonic()
+                elif time.monotonic() - self._progress_at > self._stall:
+                    raise self._stalled(cluster, trouble or "it has nothing there")
+                self._left = [reading for reading in self._left if not reading.cursor.done]
+                following: asyncio.Future[_Answer] | None = None
+                if self._left and not trouble:
+                    following = self._send_next(cluster, answer.connection)
+                try:
+                    for reading, walked in taken:
+                        self._builder.add(
+                            HeaderBlock(reading.cursor.span, answer.frame, walked.positions, walked.follows)
+                        )
+                    while self._markers:
+                        self._builder.add_marker(*self._markers.pop(0))
+                    if self._builder.rows >= ROWS_PER_BATCH:
+                        yield self._builder.take()
+                except BaseException:
+                    if following is not None:
+                        following.cancel()
+                    raise
+                answer = None
+                if self._left:
+                    if trouble:
+                        await self._relocate(cluster, trouble)
+                    answer = await self._ask(cluster, following)
+        if self._builder.rows:
+            yield self._builder.take()
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def _ask(self, cluster: Cluster, sent: asyncio.Future[_Answer] | None = None) -> _Answer:
+        """The next answer; tried again on a new connection until nothing has moved for too long."""
+        while True:
+            try:
+                if sent is None:
+                    node = self._left[0].node
+                    connection = await cluster.connection(node if node >= 0 else None, purpose="validate")
+                    sent = self._send(connection, self._wanted(node))
+                return await self._within(sent)
+            except AuthenticationFailed as error:
+                raise self._endpoint.failed(error, self._address(cluster)) from error
+            except (ConnectionLost, BrokerError, WireError) as error:
+                sent = None
+                if time.monotonic() - self._progress_at > self._stall:
+                    raise self._stalled(cluster, error) from error
+                await asyncio.sleep(0.2)
+                await self._locate(cluster)
+
+    async def _within(self, sent: asyncio.Future[_Answer]) -> _Answer:
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await sent
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"no answer within {CALL_TIMEOUT:g} s", sent=True, api="fetch", version=FETCH_VERSION
+            ) from None
+
+    def _send_next(self, cluster: Cluster, connection: Connection) -> asyncio.Future[_Answer] | None:
+        node = self._left[0].node
+        known = cluster.nodes.get(node)
+        if connection.closed or known is None or connection.peer != format_address(known.host, known.port):
+            return None
+        return self._send(connection, self._wanted(node))
+
+    def _wanted(self, node: int) -> list[_Reading]:
+        wanted = [reading for reading in self._left if reading.node == node]
+        return wanted[:PARTITIONS_PER_FETCH]
+
+    def _send(self, connection: Connection, wanted: Sequence[_Reading]) -> asyncio.Future[_Answer]:
+        by_topic: dict[str, dict[int, _Reading]] = {}
+        for reading in wanted:
+            # two spans of one partition are read one after the other
+            by_topic.setdefault(reading.cursor.span.topic, {}).setdefault(
+                reading.cursor.span.partition, reading
+            )
+        asked = {
+            (topic, index): reading for topic, parts in by_topic.items() for index, reading in parts.items()
+        }
+        share = max(self._fetch_bytes // max(len(asked), 1), 1)
+        request = FetchRequest(
+            version=FETCH_VERSION,
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max([self._fetch_bytes, *(reading.at_least for reading in asked.values())]),
+            session_epoch=-1,
+            topics=[
+                (
+                    topic,
+                    [
+                        FetchPartition(index, -1, reading.cursor.fetch_offset, -1, -1, reading.limit(share))
+                        for index, reading in parts.items()
+                    ],
+                )
+                for topic, parts in by_topic.items()
+            ],
+        )
+        reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        reply.add_done_callback(_look)  # an answer nobody waits for any more is no bug to report
+
+        def on_reply(result: memoryview | WireError) -> None:
+            if reply.done():
+                return
+            if isinstance(result, WireError):
+                result.api, result.version, result.peer = "fetch", FETCH_VERSION, connection.peer
+                reply.set_exception(result)
+                return
+            try:
+                response = parse_fetch_response(result, FETCH_VERSION)
+                if response.error:
+                    raise BrokerError(
+                        response.error, api="fetch", version=FETCH_VERSION, peer=connection.peer
+                    )
+                reply.set_result(_Answer(connection, result, response.partitions, asked))
+            except WireError as error:
+                error.peer = connection.peer
+                reply.set_exception(error)
+
+        correlation_id = connection.next_correlation_id()
+        frame = encode_fetch_request(FETCH_VERSION, correlation_id, connection.client_id, request)
+        connection.channel.send(correlation_id, [frame], on_reply)
+        return reply
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def _note(self, answer: _Answer, taken: Sequence[tuple[_Reading, Walked]]) -> str | None:
+        """Markers for what cannot be read; the error that asks for another leader or some patience, if any."""
+        trouble = None
+        for reading, walked in taken:
+            if walked.broken is not None:
+                self._end(reading, UNREADABLE, f"{walked.broken} in the answer of {answer.connection.peer}")
+        for part in answer.partitions:
+            asked = answer.asked.get((str(part.key), part.index))
+            if asked is None or not part.error:
+                continue
+            name = error_name(part.error)
+            if part.error == OFFSET_OUT_OF_RANGE:
+                self._end(asked, MOVED, f"{answer.connection.peer} has no offset {asked.cursor.fetch_offset}")
+            elif part.error in (CORRUPT_MESSAGE, UNKNOWN_SERVER_ERROR):
+                asked.refused += 1
+                trouble = name
+                if asked.refused >= BROKEN_AFTER:
+                    self._end(asked, UNREADABLE, f"{answer.connection.peer} cannot read its own log: {name}")
+            elif part.error in REPEATABLE:
+                trouble = name
+            else:
+                raise SideFailed(
+                    self._endpoint.side, answer.connection.peer, str(self._broker_error(part, asked))
+                )
+        return trouble
+
+    def _end(self, reading: _Reading, marker: int, note: str) -> None:
+        self._markers.append((reading.cursor.span, marker, reading.cursor.position, note))
+        reading.cursor.done = True
+
+    def _broker_error(self, part: FetchedPartition, reading: _Reading) -> BrokerError:
+        span = reading.cursor.span
+        return BrokerError(
+            part.error,
+            api="fetch",
+            version=FETCH_VERSION,
+            topic_partition=TopicPartition(span.topic, span.partition),
+            offset=reading.cursor.fetch_offset,
+        )
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    async def _relocate(self, cluster: Cluster, trouble: str) -> None:
+        if time.monotonic() - self._progress_at > self._stall:
+            raise self._stalled(cluster, trouble)
+        await asyncio.sleep(0.2)
+        await self._locate(cluster)
+
+    async def _locate(self, cluster: Cluster) -> None:
+        """Which node to ask for each span: the named broker, or the present leader."""
+        try:
+            await cluster.refresh({reading.cursor.span.topic for reading in self._left})
+        except AuthenticationFailed as error:
+            raise self._endpoint.failed(error) from error
+        except WireError as error:
+            if time.monotonic() - self._progress_at > self._stall:
+                raise self._endpoint.failed(error) from error
+        for reading in self._left:
+            span = reading.cursor.span
+            if span.node != LEADER:
+                reading.node = span.node
+                continue
+            leader = cluster.leader(TopicPartition(span.topic, span.partition))
+            reading.node = leader.id if leader is not None else LEADER
+        self._left.sort(key=lambda reading: reading.node)
+
+    def _address(self, cluster: Cluster) -> str | None:
+        node = cluster.nodes.get(self._left[0].node) if self._left else None
+        return None if node is None else format_address(node.host, node.port)
+
+    def _stalled(self, cluster: Cluster, error: WireError | str) -> SideFailed:
+        span = self._left[0].cursor.span
+        return SideFailed(
+            self._endpoint.side,
+            (error.peer if isinstance(error, WireError) else None) or self._address(cluster),
+            f"{span.topic}-{span.partition} could not be read from "
+            f"{'its leader' if span.node == LEADER else f'broker {span.node}'} at offset"
+            f" {self._left[0].cursor.position} for {self._stall:g} s: {error}",
+        )
+
+
+class _Reading:
+    """A span that is being read, and the node to ask."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.node = cursor.span.node
+        self.refused = 0
+        self.density = 0.0  # bytes per offset of the last answer
+        self.asked = 0  # bytes that the answer may have
+        self.at_least = 1  # grows while a batch does not fit into an answer
+
+    def limit(self, share: int) -> int:
+        """Bytes to ask for: not much more than what is left of the span, which is others' to read."""
+        if self.density:
+            left = (self.cursor.span.end - self.cursor.position) * self.density * 1.1
+            share = min(share, int(left) + (16 << 10))
+        self.asked = max(share, self.at_least)
+        return self.asked
+
+    def take(self, frame: memoryview, start: int, end: int) -> Walked:
+        """Walk an answer's records."""
+        before = self.cursor.position
+        walked = self.cursor.walk(frame, start, end)
+        moved = self.cursor.position - before
+        if moved > 0:
+            self.density = (end - start) / moved
+        elif walked.cut or (end - start >= self.asked and self.asked):
+            # a second batch did not fit; alone Kafka sends one whatever its size
+            self.cursor.exact = self.at_least > LARGEST_BATCH
+            self.at_least = max(2 * (end - start), self.at_least)
+        return walked
+
+
+class _Answer:
+    """One response and what was asked."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        frame: memoryview,
+        partitions: Sequence[FetchedPartition],
+        asked: dict[tuple[str, int], _Reading],
+    ) -> None:
+        self.connection = connection
+        self.frame = frame
+        self.partitions = partitions
+        self.asked = asked
+
+    def take(self) -> list[tuple[_Reading, Walked]]:
+        """Walk the records of every partition that answered well."""
+        taken = []
+        for part in self.partitions:
+            reading = self.asked.get((str(part.key), part.index))
+            if reading is None or part.error or reading.cursor.done:
+                continue
+            taken.append((reading, reading.take(self.frame, part.records_start, part.records_end)))
+        return taken
+
+
+def _look(future: asyncio.Future[_Answer]) -> None:
+    if not future.cancelled():
+        future.exception()
