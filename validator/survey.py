@@ -1,0 +1,358 @@
+"""Finds out what there is to compare: ends and starts of the source and of every replica, asked of each itself.
+
+The order of the questions matters. Replicas' log starts are asked before the source's: a replica drops what the source
+has dropped, never the other way round, so a start that moves meanwhile cannot look like a late one. The source's end is
+asked before the replicas are waited for, so running producers never make a replica look short.
+
+Lives here: the questions and the waiting. What follows from the answers is ranges.py's and tally.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from validator.endpoint import Endpoint, SideFailed
+from validator.facts import FindingKind
+from validator.messages import PartitionPlan, ReplicaPlan
+from validator.ranges import PartitionBounds, ReplicaBounds
+from validator.reader import FETCH_VERSION, OFFSET_OUT_OF_RANGE, REPEATABLE
+from validator.spans import estimate_bytes
+from wire.cluster import Cluster
+from wire.cluster_metadata import TopicMetadata
+from wire.errors import BrokerError, MalformedFrame, WireError
+from wire.list_offsets import EARLIEST, LATEST
+from wire.types import TopicPartition
+
+DEBUGGING_REPLICA_ID = -2
+"""ListOffsets with it is answered by followers too: log start and log end (ReplicaManager.fetchOffset)."""
+CALL_TIMEOUT = 30.0
+SAMPLE_BYTES = 16 << 10
+POLL_SECONDS = 0.2
+ASK_AT_ONCE = 500  # partitions per request
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found. `wrong`: (plan, replica, kind, detail) where nothing has to be read to know it. `failures`: what could
+    not be asked; the rest goes on without it."""
+
+    bounds: dict[TopicPartition, PartitionBounds] = field(default_factory=dict)
+    leaders: dict[tuple[str, int], int] = field(default_factory=dict)  # of the source
+    wrong: list[tuple[PartitionPlan, ReplicaPlan, FindingKind, str]] = field(default_factory=list)
+    failures: list[SideFailed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _ReplicaState:
+    log_start: int
+    high_watermark: int
+
+
+async def survey(
+    source: Endpoint, target: Endpoint, plans: Sequence[PartitionPlan], *, wait_s: float
+) -> Survey:
+    """Ask both clusters about these partitions; replicas get `wait_s` seconds to reach the end they must have.
+
+    Raises SideFailed if a cluster cannot be asked at all; single brokers of the target are in `failures`.
+    """
+    async with source.cluster() as from_, target.cluster() as to:
+        return await _Surveyor(source, target, from_, to, plans, wait_s).run()
+
+
+class _Surveyor:
+    def __init__(
+        self,
+        source: Endpoint,
+        target: Endpoint,
+        from_: Cluster,
+        to: Cluster,
+        plans: Sequence[PartitionPlan],
+        wait_s: float,
+    ) -> None:
+        self._source, self._target = source, target
+        self._from, self._to = from_, to
+        self._plans = plans
+        self._wait_s = wait_s
+        self._found = Survey()
+
+    async def run(self) -> Survey:
+        found = self._found
+        plans = await self._known_topics()
+        ends = await self._source_offsets(plans, LATEST)
+        needed = {tp: ends[tp] if plan.end is None else plan.end for tp, plan in plans.items() if tp in ends}
+        for tp in [tp for tp, end in needed.items() if end > ends[tp]]:
+            found.failures.append(
+                SideFailed(
+                    "source",
+                    None,
+                    f"{tp.topic}-{tp.partition} ends at offset {ends[tp]},"
+                    f" below the end {needed.pop(tp)} that its replicas have to reach",
+                )
+            )
+        asked: dict[int, dict[TopicPartition, int]] = {}
+        for tp, end in needed.items():
+            for replica in plans[tp].replicas:
+                asked.setdefault(replica.broker_id, {})[tp] = end
+        states: dict[int, dict[TopicPartition, _ReplicaState]] = {}
+
+        async def ask(broker_id: int, ends_of: Mapping[TopicPartition, int]) -> None:
+            try:
+                states[broker_id] = await self._replica_states(broker_id, ends_of)
+            except WireError as error:
+                node = self._to.nodes.get(broker_id)
+                address = f"{node.host}:{node.port}" if node is not None else None
+                found.failures.append(
+                    SideFailed("target", error.peer or address, f"broker {broker_id}: {error}")
+                )
+
+        async with asyncio.TaskGroup() as group:
+            for broker_id, ends_of in asked.items():
+                group.create_task(ask(broker_id, ends_of))
+        starts = await self._source_offsets({tp: plans[tp] for tp in needed}, EARLIEST)
+        density = await self._density({tp: (starts[tp], needed[tp]) for tp in starts})
+        for tp, log_start in starts.items():
+            plan = plans[tp]
+            replicas = []
+            for slot, replica in enumerate(plan.replicas, 1):
+                state = states.get(replica.broker_id, {}).get(tp)
+                if state is not None:
+                    begin = max(plan.start, replica.through or 0, log_start)
+                    replicas.append(
+                        ReplicaBounds(slot, replica.broker_id, begin, state.log_start, state.high_watermark)
+                    )
+            if replicas:
+                found.bounds[tp] = PartitionBounds(
+                    tp.topic,
+                    tp.partition,
+                    log_start,
+                    needed[tp],
+                    tuple(replicas),
+                    density.get(tp, 1024.0),
+                    plan.compacted,
+                )
+        return found
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    async def _known_topics(self) -> dict[TopicPartition, PartitionPlan]:
+        """The plans whose topics are what they have to be on both sides."""
+        names = {plan.topic for plan in self._plans}
+        for endpoint, cluster in ((self._source, self._from), (self._target, self._to)):
+            try:
+                await cluster.refresh(names)
+            except WireError as error:
+                raise endpoint.failed(error) from error
+        good: dict[TopicPartition, PartitionPlan] = {}
+        for plan in self._plans:
+            problem = _topic_problem("source", self._from.topics.get(plan.topic), plan.source_topic_id, plan)
+            problem = problem or _topic_problem(
+                "target", self._to.topics.get(plan.topic), plan.target_topic_id, plan
+            )
+            if problem is None:
+                good[TopicPartition(plan.topic, plan.partition)] = plan
+            else:
+                self._found.wrong += [(plan, replica, *problem) for replica in plan.replicas]
+        for tp in good:
+            leader = self._from.leader(tp)
+            if leader is not None:
+                self._found.leaders[tp.topic, tp.partition] = leader.id
+        return good
+
+    # --- the source -----------------------------------------------------------------------------------------
+
+    async def _source_offsets(
+        self, tps: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(tps, timestamp)
+        if not wanted:
+            return {}
+        try:
+            answers = await self._from.list_offsets(wanted, timeout=CALL_TIMEOUT)
+        except WireError as error:
+            raise self._source.failed(error) from error
+        offsets = {}
+        for tp, answer in answers.items():
+            if answer.error:
+                refusal = BrokerError(answer.error, api="list_offsets", topic_partition=tp)
+                self._found.failures.append(self._source.failed(refusal))
+            else:
+                offsets[tp] = answer.offset
+        return offsets
+
+    async def _density(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, float]:
+        """Bytes per offset of the source, from a look at the beginning and the middle of each partition."""
+        density: dict[TopicPartition, list[float]] = {}
+        for part in (0.0, 0.5, 0.9):
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for tp, (start, end) in bounds.items():
+                leader = self._from.leader(tp)
+                if leader is not None and end - start > 1000:
+                    by_leader.setdefault(leader.id, {})[tp] = start + int((end - start) * part)
+            for node, wanted in by_leader.items():
+                try:
+                    async for tp, data in _fetch(self._from, node, wanted, SAMPLE_BYTES):
+                        estimate = estimate_bytes(data.records or b"", 0, len(data.records or b""))
+                        if estimate is not None:
+                            density.setdefault(tp, []).append(estimate)
+                except WireError:
+                    # an estimate only: reading it will say what is wrong, with its side and address
+                    continue
+        return {tp: sum(seen) / len(seen) for tp, seen in density.items()}
+
+    # --- replicas -------------------------------------------------------------------------------------------
+
+    async def _replica_states(
+        self, broker_id: int, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, _ReplicaState]:
+        """Log start and high watermark of each partition on this broker, once it is there or the time is over."""
+        deadline = time.monotonic() + self._wait_s
+        states: dict[TopicPartition, _ReplicaState] = {}
+        left = dict(ends)
+        error: BrokerError | None = None
+        while left:
+            starts = await self._local_offsets(broker_id, left, EARLIEST)
+            lasts = await self._local_offsets(broker_id, left, LATEST)
+            at = {
+                tp: max(starts[tp], min(end, lasts[tp]))
+                for tp, end in left.items()
+                if tp in starts and tp in lasts
+            }
+            async for tp, data in _fetch(self._to, broker_id, at, 1):
+                code = int(data.error_code)
+                if code in REPEATABLE or code == OFFSET_OUT_OF_RANGE:
+                    error = BrokerError(
+                        code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
+                    )
+                    continue
+                if code:
+                    raise BrokerError(
+                        code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
+                    )
+                states[tp] = _ReplicaState(data.log_start_offset, data.high_watermark)
+                if data.high_watermark >= left[tp]:
+                    del left[tp]
+            if not left:
+                break
+            if time.monotonic() >= deadline:
+                unknown = [tp for tp in left if tp not in states]
+                if unknown:
+                    raise error or BrokerError(3, api="fetch", topic_partition=unknown[0])
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        return states
+
+    async def _local_offsets(
+        self, broker_id: int, tps: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """Offsets of the broker's own log, leader or not. Partitions that it does not have (yet) are left out."""
+        offsets: dict[TopicPartition, int] = {}
+        for topic, partitions in _by_topic(tps).items():
+            answer = await self._to.call(
+                "list_offsets",
+                {
+                    "replica_id": DEBUGGING_REPLICA_ID,
+                    "isolation_level": 0,
+                    "topics": [
+                        {
+                            "name": topic,
+                            "partitions": [
+                                {
+                                    "partition_index": index,
+                                    "current_leader_epoch": -1,
+                                    "timestamp": timestamp,
+                                }
+                                for index in partitions
+                            ],
+                        }
+                    ],
+                },
+                node_id=broker_id,
+                timeout=CALL_TIMEOUT,
+                purpose="validate",
+            )
+            for named in answer.topics:
+                for data in named.partitions:
+                    tp = TopicPartition(named.name, data.partition_index)
+                    code = int(data.error_code)
+                    if code and code not in REPEATABLE:
+                        raise BrokerError(code, api="list_offsets", topic_partition=tp)
+                    if not code and data.offset >= 0:
+                        offsets[tp] = data.offset
+        return offsets
+
+
+def _topic_problem(
+    side: str, topic: TopicMetadata | None, expected_id: str | None, plan: PartitionPlan
+) -> tuple[FindingKind, str] | None:
+    if topic is None or topic.error or not topic.partitions:
+        return FindingKind.RECREATED, f"the {side} has no topic {plan.topic} any more"
+    if expected_id is not None and topic.topic_id is not None and topic.topic_id.hex() != expected_id:
+        ids = f"it has id {topic.topic_id.hex()}, the mirror was made with {expected_id}"
+        return (
+            FindingKind.RECREATED,
+            f"the {side}'s topic {plan.topic} was deleted and created again: {ids}",
+        )
+    if plan.source_partitions is not None and len(topic.partitions) != plan.source_partitions:
+        return (
+            FindingKind.PARTITION_COUNT,
+            f"the {side}'s topic {plan.topic} has {len(topic.partitions)} partitions, expected {plan.source_partitions}",
+        )
+    return None
+
+
+async def _fetch(
+    cluster: Cluster, node_id: int, offsets: Mapping[TopicPartition, int], max_bytes: int
+) -> AsyncIterator[tuple[TopicPartition, Any]]:
+    """What a broker says of each partition at an offset, with a few bytes of its records."""
+    tps = list(offsets)
+    for first in range(0, len(tps), ASK_AT_ONCE):
+        part = tps[first : first + ASK_AT_ONCE]
+        answer = await cluster.call(
+            "fetch",
+            {
+                "replica_id": -1,
+                "max_wait": 0,
+                "min_bytes": 0,
+                "max_bytes": max_bytes * len(part),
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [
+                    {
+                        "topic": topic,
+                        "partitions": [
+                            {
+                                "partition": index,
+                                "current_leader_epoch": -1,
+                                "last_fetched_epoch": -1,
+                                "log_start_offset": -1,
+                                "fetch_offset": offsets[TopicPartition(topic, index)],
+                                "partition_max_bytes": max_bytes,
+                            }
+                            for index in indexes
+                        ],
+                    }
+                    for topic, indexes in _by_topic(part).items()
+                ],
+            },
+            node_id=node_id,
+            timeout=CALL_TIMEOUT,
+            version=FETCH_VERSION,
+            purpose="validate",
+        )
+        for named in answer.responses:
+            for data in named.partitions:
+                tp = TopicPartition(named.topic, data.partition_index)
+                if tp not in offsets:
+                    raise MalformedFrame("an answer to what was not asked", api="fetch", topic_partition=tp)
+                yield tp, data
+
+
+def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in tps:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped

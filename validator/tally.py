@@ -1,0 +1,276 @@
+"""Adds the verdicts of a replica's ranges up to one result, and judges where the replica starts and ends.
+
+Pure. What is lawful about a log start (Kafka's LocalLog and UnifiedLog.deleteOldSegments):
+- the source's own log start is no loss of the replica's: what the source no longer has cannot be compared;
+- retention.ms takes whole segments whose largest timestamp is older, so *every* batch of the missing stretch is older;
+- retention.bytes takes a segment only while what remains is still as large, so what the replica holds now is.
+Anything else is a late start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from validator import digest
+from validator.columns import CODECS
+from validator.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind
+from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
+from validator.ranges import PartitionBounds, Range, ReplicaBounds
+from validator.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict
+
+CLOCK_SLACK_MS = 60_000
+"""Brokers' clocks and ours differ a little."""
+
+
+@dataclass(slots=True)
+class ReplicaTally:
+    """One replica over a run. Offer it every range of its partition in order; `result` at any time in between."""
+
+    plan: PartitionPlan
+    replica: ReplicaPlan
+    bounds: PartitionBounds
+    found: ReplicaBounds
+    now_ms: int
+    start: int = 0
+    through: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    digest: int = 0
+    source_digest: int = 0
+    lawful: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    findings_count: int = 0
+    first_finding: int | None = None
+    moved: bool = False
+    read_batches: int = 0  # of this run alone
+    read_records: int = 0
+    read_bytes: int = 0
+    _prefix: _Prefix | None = None
+    _prefix_judged: bool = False
+
+    def __post_init__(self) -> None:
+        replica = self.replica
+        begin = self.found.begin
+        self.through = begin
+        self.start = begin
+        if replica.through is not None and replica.through > 0:
+            self.start = self.plan.start if replica.start is None else replica.start
+            self.batches, self.records, self.bytes = replica.batches, replica.records, replica.bytes
+            self.digest = digest.from_hex(replica.digest)
+            self.source_digest = digest.from_hex(replica.source_digest)
+        expected = max(self.plan.start, replica.through or 0)
+        if begin > expected:
+            # counted in offsets: what is gone at the source cannot be counted in batches
+            self.lawful["expired_at_source_offsets"] = begin - expected
+        if self.found.log_start > begin:
+            self._prefix = _Prefix()
+
+    @property
+    def tellable(self) -> bool:
+        """Whether `result` can be told already: with a late start that only the whole replica's size may explain it cannot
+        before `finish`."""
+        return self._prefix is None or self._prefix_judged
+
+    def take(self, one: Range, verdict: RangeVerdict | None) -> None:
+        """The next range in order of offsets; no verdict: nobody holds anything there."""
+        spec = one.spec
+        begin, log_start = self.found.begin, self.found.log_start
+        if self._prefix is not None and begin <= spec.start < min(log_start, self.bounds.end):
+            self._prefix.take(verdict)
+            return
+        short_at = max(self.found.high_watermark, begin)
+        if spec.start == short_at and self.found.high_watermark < self.bounds.end:
+            self._judge_prefix()
+            self._end_short(verdict)
+            return
+        if self.found.slot not in spec.slots or self.moved:
+            return
+        if verdict is not None:
+            self._take_own(verdict.replicas[self.found.slot])
+        if not self.moved and self.first_finding is None:
+            self.through = max(self.through, min(spec.end, self.bounds.end))
+
+    def finish(self) -> None:
+        """All ranges have been taken: what hangs on their sums is judged."""
+        self._judge_prefix()
+        if self.first_finding is not None:
+            self.through = min(self.through, self.first_finding)
+
+    def result(self, seconds: float) -> ReplicaResult:
+        """What is known now. The findings come in the order of their offsets."""
+        self.findings.sort(key=lambda one: one.offset)
+        return ReplicaResult(
+            topic=self.plan.topic,
+            partition=self.plan.partition,
+            broker_id=self.replica.broker_id,
+            start=self.start,
+            through=self.through,
+            source_end=self.bounds.end,
+            replica_end=self.found.high_watermark,
+            batches=self.batches,
+            records=self.records,
+            bytes=self.bytes,
+            digest=digest.to_hex(self.digest),
+            source_digest=digest.to_hex(self.source_digest),
+            seconds=seconds,
+            findings=tuple(self.findings[:MAX_FINDINGS]),
+            findings_count=self.findings_count,
+            lawful=dict(self.lawful),
+        )
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _take_own(self, verdict: ReplicaVerdict) -> None:
+        self.read_batches += verdict.batches
+        self.read_records += verdict.records
+        self.read_bytes += verdict.bytes
+        if self.first_finding is None:
+            self.batches += verdict.batches
+            self.records += verdict.records
+            self.bytes += verdict.bytes
+            self.digest = digest.add(self.digest, verdict.digest)
+            self.source_digest = digest.add(self.source_digest, verdict.source_digest)
+        for kind, count in verdict.lawful.items():
+            self.lawful[kind] = self.lawful.get(kind, 0) + count
+        if verdict.differences:
+            self.findings += [to_finding(one) for one in verdict.differences]
+            self.findings_count += verdict.difference_count
+            self._differs_at(verdict.first_difference)
+        if verdict.moved_at is not None:
+            self.moved = True
+            if self.first_finding is None:
+                self.through = max(self.through, verdict.moved_at)
+
+    def _differs_at(self, offset: int | None) -> None:
+        if offset is None:
+            return
+        self.first_finding = offset if self.first_finding is None else min(offset, self.first_finding)
+        self.through = min(max(self.through, offset), self.first_finding)
+
+    def _end_short(self, verdict: RangeVerdict | None) -> None:
+        at = max(self.found.high_watermark, self.found.begin)
+        detail = (
+            f"broker {self.replica.broker_id} ends at offset {self.found.high_watermark},"
+            f" it has to hold everything below {self.bounds.end}"
+        )
+        source = verdict.source_first if verdict is not None else None
+        self._add(FindingKind.SHORT, at, detail, source)
+
+    def _judge_prefix(self) -> None:
+        prefix = self._prefix
+        if prefix is None or self._prefix_judged:
+            return
+        self._prefix_judged = True
+        missing_to = min(self.found.log_start, self.bounds.end)
+        if not prefix.batches or self._retained_lawfully(prefix):
+            if prefix.batches:
+                self.lawful["expired_on_replica"] = prefix.batches
+            self.through = max(self.through, missing_to)
+            if self.start == self.found.begin:
+                self.start = missing_to
+            return
+        self._forget()
+        detail = (
+            f"broker {self.replica.broker_id} starts at offset {self.found.log_start}; {prefix.batches} batches of"
+            f" the source before it are not there, and retention does not explain it"
+            f" (retention.ms={_limit(self.plan.retention_ms)},"
+            f" retention.bytes={_limit(self.plan.retention_bytes)}, youngest timestamp {prefix.max_timestamp})"
+        )
+        self._add(FindingKind.LATE_START, self.found.begin, detail, prefix.first)
+
+    def _forget(self) -> None:
+        """What lies behind a late start proves nothing of this replica."""
+        self.batches, self.records, self.bytes = (
+            self.replica.batches,
+            self.replica.records,
+            self.replica.bytes,
+        )
+        self.digest = digest.from_hex(self.replica.digest)
+        self.source_digest = digest.from_hex(self.replica.source_digest)
+
+    def _retained_lawfully(self, prefix: _Prefix) -> bool:
+        plan = self.plan
+        if plan.retention_ms is not None and prefix.max_timestamp >= 0:
+            oldest_kept = self.now_ms - plan.retention_ms + CLOCK_SLACK_MS
+            if prefix.max_timestamp <= oldest_kept:
+                return True
+        return plan.retention_bytes is not None and self.bytes >= plan.retention_bytes
+
+    def _add(self, kind: FindingKind, offset: int, detail: str, source: Copy | None) -> None:
+        self.findings.append(Finding(kind=kind, offset=offset, detail=detail, source=to_facts(source)))
+        self.findings_count += 1
+        self._differs_at(offset)
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """What the source holds before a replica's late start."""
+
+    batches: int = 0
+    max_timestamp: int = -1
+    first: Copy | None = None
+
+    def take(self, verdict: RangeVerdict | None) -> None:
+        if verdict is None:
+            return
+        self.batches += verdict.source_batches
+        self.max_timestamp = max(self.max_timestamp, verdict.source_max_timestamp)
+        self.first = self.first or verdict.source_first
+
+
+def _limit(value: int | None) -> str:
+    return "unlimited" if value is None else str(value)
+
+
+def to_finding(difference: Difference) -> Finding:
+    return Finding(
+        kind=FindingKind(difference.kind),
+        offset=difference.offset,
+        detail=difference.detail,
+        source=to_facts(difference.source),
+        replica=to_facts(difference.replica),
+    )
+
+
+def to_facts(copy: Copy | None) -> BatchFacts | None:
+    if copy is None:
+        return None
+    return BatchFacts(
+        base_offset=copy.base_offset,
+        last_offset=copy.last_offset,
+        records=copy.record_count,
+        size=copy.size,
+        crc=copy.crc,
+        crc_computed=copy.crc_computed,
+        attributes=copy.attributes,
+        codec=CODECS[copy.attributes & 7],
+        producer_id=copy.producer_id,
+        producer_epoch=copy.producer_epoch,
+        base_sequence=copy.base_sequence,
+        max_timestamp=copy.max_timestamp,
+    )
+
+
+def whole_partition_finding(
+    plan: PartitionPlan, replica: ReplicaPlan, kind: FindingKind, detail: str
+) -> ReplicaResult:
+    """A partition of which nothing needs to be read to know that it is wrong."""
+    at = replica.through if replica.through is not None else plan.start
+    return ReplicaResult(
+        topic=plan.topic,
+        partition=plan.partition,
+        broker_id=replica.broker_id,
+        start=replica.start if replica.start is not None else plan.start,
+        through=at,
+        source_end=plan.end or 0,
+        replica_end=0,
+        batches=replica.batches,
+        records=replica.records,
+        bytes=replica.bytes,
+        digest=digest.to_hex(digest.from_hex(replica.digest)),
+        source_digest=digest.to_hex(digest.from_hex(replica.source_digest)),
+        seconds=0.0,
+        findings=(Finding(kind=kind, offset=at, detail=detail),),
+        findings_count=1,
+    )
