@@ -85,7 +85,9 @@ def test_each_planted_fault_is_found_where_it_lies(
     assert kinds(verdict) == expected
     replica = verdict.replicas[1]
     assert replica.first_difference == min(offset for _, offset in expected)
-    assert replica.records < min(o for _, o in expected) + logs.RECORDS, "nothing behind a difference is proved"
+    assert replica.records < min(o for _, o in expected) + logs.RECORDS, (
+        "nothing behind a difference is proved"
+    )
 
 
 def test_both_sides_facts_are_told():
