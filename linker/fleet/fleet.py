@@ -163,7 +163,8 @@ class Fleet:
             why = "" if trouble is None or trouble == none else f" ({trouble})"
             raise NoController(f"{none}{why}; try again in a few seconds")
         if seat.holder.session == self.session:
-            raise NoController("it is about to become the link controller; try again in a few seconds")
+            why = "" if self.runner.vacancy is None else f" ({self.runner.vacancy})"
+            raise NoController(f"it is about to become the link controller{why}; try again in a few seconds")
         return Destination(seat.holder.broker_id, seat.holder.admin)
 
     def _no_controller(self) -> NoController:
