@@ -305,7 +305,7 @@ def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
     return None
 
 
-def delete_groups(image: ControllerImage, link: str) -> None:
+def refuse_while_moving(image: ControllerImage, link: str) -> None:
     """Refused while a group of the link is in the middle of a promote or a demote."""
     busy = [group.group for group in image.link_groups(link) if group.move is not None]
     if busy:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from controller import decisions, validations
+from controller import decisions, group_decisions, validations
 from controller.decisions import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -117,7 +117,12 @@ class LinkController(ABC):
         )
 
     async def delete_link(self, name: str, *, dry_run: bool = False) -> None:
-        await self.decide(lambda image: (decisions.delete_link(image, name), None), dry_run)
+        def decide(image: ControllerImage) -> tuple[list[Record], None]:
+            records = decisions.delete_link(image, name)
+            group_decisions.refuse_while_moving(image, name)
+            return records, None
+
+        await self.decide(decide, dry_run)
 
     # Mirrors.
 

@@ -258,6 +258,7 @@ def _subclasses(kind: type[service.ServiceError]) -> list[type[service.ServiceEr
 def _sentence(kind: type[service.ServiceError]) -> str:
     known = {
         "InvalidRequest": "The request is malformed; the message names the field.",
+        "GroupNotFound": "The link has no such group.",
         "LinkNotFound": "There is no such link.",
         "MirrorNotFound": "The link has no such mirror.",
         "PromoteNotFound": "There is no such promote.",

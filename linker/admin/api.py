@@ -29,8 +29,12 @@ from linker.admin.models import (
     ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
+    DemoteGroupsRequest,
     DoctorReport,
     ErrorBody,
+    GroupDescription,
+    GroupName,
+    GroupSummary,
     Health,
     LagReport,
     LinkDescription,
@@ -38,6 +42,7 @@ from linker.admin.models import (
     MirrorDescription,
     MirrorSummary,
     Model,
+    PromoteGroupsRequest,
     PromoteJob,
     PromotePlan,
     PromoteRequest,
@@ -61,6 +66,7 @@ BUG = "internal error; the sidecar's log has the details"
 
 LinkPath = Annotated[str, Path(pattern=LINK_NAME_PATTERN)]
 SidecarPath = Annotated[int, Path(ge=0, le=2**31 - 1)]
+GroupPath = Annotated[GroupName, Path()]
 TopicPath = Annotated[str, Path(pattern=TOPIC_NAME_PATTERN)]
 
 T = TypeVar("T")
@@ -222,6 +228,38 @@ async def resume_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[ResumeMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
     return await _within(service.resume_mirror(link, topic, restart=query.restart, dry_run=query.dry_run))
+
+
+# --- groups
+
+
+@router.get("/links/{link}/groups")
+async def list_groups(link: LinkPath, service: Service) -> list[GroupSummary]:
+    return await _within(service.list_groups(link))
+
+
+@router.post("/links/{link}/groups:promote", status_code=202)
+async def promote_groups(
+    link: LinkPath, body: PromoteGroupsRequest, query: Change, service: Service, response: Response
+) -> ChangeResult:
+    if query.dry_run:
+        response.status_code = 200
+    return await _within(service.promote_groups(link, body, dry_run=query.dry_run))
+
+
+@router.post("/links/{link}/groups:demote", status_code=202)
+async def demote_groups(
+    link: LinkPath, body: DemoteGroupsRequest, query: Change, service: Service, response: Response
+) -> ChangeResult:
+    if query.dry_run:
+        response.status_code = 200
+    return await _within(service.demote_groups(link, body, dry_run=query.dry_run))
+
+
+# Group ids may hold any character, slashes too.
+@router.get("/links/{link}/groups/{group:path}")
+async def describe_group(link: LinkPath, group: GroupPath, service: Service) -> GroupDescription:
+    return await _within(service.describe_group(link, group))
 
 
 # --- promotes, sidecars, status

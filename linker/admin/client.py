@@ -18,12 +18,16 @@ from linker.admin.models import (
     ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
+    DemoteGroupsRequest,
     DoctorReport,
+    GroupDescription,
+    GroupSummary,
     LagReport,
     LinkDescription,
     LinkSummary,
     MirrorDescription,
     MirrorSummary,
+    PromoteGroupsRequest,
     PromoteJob,
     PromotePlan,
     PromoteRequest,
@@ -182,6 +186,24 @@ class AdminClient:
                 if job.phase.final:
                     return job
             time.sleep(interval)
+
+    # --- groups
+
+    def list_groups(self, link: str) -> list[GroupSummary]:
+        return self._call("GET", f"/v1/links/{_quoted(link)}/groups", list[GroupSummary])
+
+    def describe_group(self, link: str, group: str) -> GroupDescription:
+        return self._call("GET", f"/v1/links/{_quoted(link)}/groups/{_quoted(group)}", GroupDescription)
+
+    def promote_groups(
+        self, link: str, request: PromoteGroupsRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        return self._change("POST", f"/v1/links/{_quoted(link)}/groups:promote", dry_run, request)
+
+    def demote_groups(
+        self, link: str, request: DemoteGroupsRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        return self._change("POST", f"/v1/links/{_quoted(link)}/groups:demote", dry_run, request)
 
     # --- sidecars and status
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +26,7 @@ from pydantic import (
 LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
 TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
 
+GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 LinkName = Annotated[str, StringConstraints(pattern=LINK_NAME_PATTERN)]
 TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]
 Millis = Annotated[int, Field(ge=0)]
@@ -264,6 +265,41 @@ class PromoteRequest(Model):
         return self
 
 
+class GroupsRequest(Model):
+    """Either groups or all: an empty list never means everything."""
+
+    groups: list[GroupName] = Field(default=[], max_length=10_000)
+    all: bool = False
+    timeout_ms: Millis | None = Field(
+        default=None,
+        description="Longest wait for the members that are still there; then it is given up and nothing has moved. "
+        "null: no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if bool(self.groups) == self.all:
+            raise ValueError("give either groups or all")
+        if len(set(self.groups)) != len(self.groups):
+            raise ValueError("a group is named twice")
+        return self
+
+
+class PromoteGroupsRequest(GroupsRequest):
+    force: bool = Field(
+        default=False,
+        description="Do not wait for members at the source: what they read after this is read once more on the target. A "
+        "group that is refused or failed is taken for promoted, with the offsets that it has on the target.",
+    )
+    partial: bool = Field(
+        default=False, description="Also groups that read topics which the link does not mirror."
+    )
+
+
+class DemoteGroupsRequest(GroupsRequest):
+    pass
+
+
 # --- answers
 
 
@@ -314,6 +350,99 @@ class LinkSummary(Model):
     bootstrap_servers: str
     mirrors: int
     mirror_states: dict[MirrorState, int] = {}
+
+
+class GroupState(StrEnum):
+    """Where a mirrored group stands. REFUSED: it cannot be held on the target. FAILED: it was let in by accident."""
+
+    DISCOVERED = "DISCOVERED"
+    GATED = "GATED"
+    DRAINING = "DRAINING"
+    FINAL_SYNC = "FINAL_SYNC"
+    OPENING = "OPENING"
+    PROMOTED = "PROMOTED"
+    DEMOTING = "DEMOTING"
+    DEMOTED = "DEMOTED"
+    REFUSED = "REFUSED"
+    FAILED = "FAILED"
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is under way: a promote or demote that was asked for has ended."""
+        return self in (GroupState.GATED, GroupState.PROMOTED, GroupState.REFUSED, GroupState.FAILED)
+
+
+class GroupMemberStatus(Model):
+    """Somebody in a group, as a person would look for it."""
+
+    client_id: str
+    host: str
+    member_id: str
+    instance_id: str | None = None
+    partitions: list[str] = []
+
+
+class GroupSummary(Model):
+    """A consumer group of the source that is held on the target until its promote."""
+
+    link: str
+    group: str
+    state: GroupState
+    reason: str | None = Field(default=None, description="Why it is there, or what it waits for.")
+    protocol: str = Field(description="classic or consumer (KIP-848), at the source.")
+    gate: str = Field(description="What holds it on the target.")
+    policy: str
+    topics: list[str]
+    unmirrored: list[str] = Field(default=[], description="Topics it reads that the link does not mirror.")
+    source_members: int | None = Field(default=None, description="In the group at the source.")
+    sync_age_ms: int | None = Field(
+        default=None,
+        description="Since the target had all offsets of the source; null: not yet, or not held.",
+    )
+    difference: int | None = Field(
+        default=None, description="Offsets that the target's commits are behind, of all partitions."
+    )
+
+
+class GroupPartition(Model):
+    """Committed offsets of one partition."""
+
+    topic: str
+    partition: int
+    source_offset: int | None = None
+    target_offset: int | None = None
+    difference: int | None = Field(
+        default=None, description="What the target should have, minus what it has."
+    )
+    metadata: str = Field(default="", description="The text that the consumer attached.")
+
+
+class GroupDescription(GroupSummary):
+    since: datetime
+    asked_at: datetime | None = Field(default=None, description="When the move under way was asked for.")
+    until: datetime | None = None
+    force: bool = False
+    automatic: bool = False
+    members_at_source: list[GroupMemberStatus] = []
+    members_at_target: list[GroupMemberStatus] = Field(
+        default=[], description="Those who wait or run there; the gate is not among them."
+    )
+    waiting_for: list[GroupMemberStatus] = Field(default=[], description="Whom the move under way waits for.")
+    unheld: list[str] = Field(
+        default=[], description="Partitions that the gate does not keep clients from, as far as it knows."
+    )
+    partition_status: list[GroupPartition] = []
+
+
+class GroupsStatus(Model):
+    """The groups of a link in one line."""
+
+    groups: int = 0
+    states: dict[GroupState, int] = {}
+    gated: int = Field(default=0, description="Whose gate is closed, by this process.")
+    sync_age_ms: int | None = Field(default=None, description="Of the held group that is oldest.")
+    sync_ms: int | None = Field(default=None, description="How long the newest round of the sync took.")
+    reason: str | None = Field(default=None, description="Why not all groups of the source are known.")
 
 
 class LinkDescription(LinkSummary):
@@ -560,6 +689,7 @@ class LinkStatus(LinkSummary):
     lag_ms: int | None = None
     forwarding: Forwarding
     traffic: Traffic
+    groups: GroupsStatus = GroupsStatus()
 
 
 class Status(Model):

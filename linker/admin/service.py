@@ -15,12 +15,16 @@ from linker.admin.models import (
     ControllerDescription,
     CreateLinkRequest,
     CreateMirrorsRequest,
+    DemoteGroupsRequest,
     DoctorReport,
+    GroupDescription,
+    GroupSummary,
     LagReport,
     LinkDescription,
     LinkSummary,
     MirrorDescription,
     MirrorSummary,
+    PromoteGroupsRequest,
     PromoteJob,
     PromotePlan,
     PromoteRequest,
@@ -76,6 +80,13 @@ class SourceTopicNotFound(ServiceError):
 
     def __init__(self, topics: Sequence[str]) -> None:
         super().__init__(f"the source has no topic {', '.join(topics)}")
+
+
+class GroupNotFound(ServiceError):
+    status, error_code = 404, 40406
+
+    def __init__(self, link: str, group: str) -> None:
+        super().__init__(f"link {link} has no group {group}")
 
 
 class AlreadyExists(ServiceError):
@@ -158,6 +169,20 @@ class LinkService(Protocol):
         """Start a promote and return at once; when it returns, the job is durable."""
 
     async def describe_promote(self, promote_id: str) -> PromoteJob: ...
+
+    async def list_groups(self, link: str) -> list[GroupSummary]: ...
+
+    async def describe_group(self, link: str, group: str) -> GroupDescription: ...
+
+    async def promote_groups(
+        self, link: str, request: PromoteGroupsRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        """All of them or none are begun, durably; describe them to follow. Refused with IllegalState and every
+        reason."""
+
+    async def demote_groups(
+        self, link: str, request: DemoteGroupsRequest, *, dry_run: bool
+    ) -> ChangeResult: ...
 
     async def list_sidecars(self) -> list[SidecarStatus]: ...
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linker import __version__
-from linker.cli import controller, link, mirror, sidecar, store, tables
+from linker.cli import controller, group, link, mirror, sidecar, store, tables
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(link.app, name="link")
 app.add_typer(mirror.app, name="mirror")
+app.add_typer(group.app, name="group")
 app.add_typer(sidecar.app, name="sidecar")
 app.add_typer(controller.app, name="controller")
 app.add_typer(store.app, name="store")

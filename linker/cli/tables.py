@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from linker.cli.group_tables import in_one_line
 from linker.cli.output import columns, duration, pairs, size
 
 if TYPE_CHECKING:
@@ -338,6 +339,8 @@ def status(one: Status) -> str:
         empty="no links",
     )
     parts = [head, linked]
+    if any(s.groups.groups or s.groups.reason for s in one.links):
+        parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
     found = [mirror for s in one.links for mirror in s.mirror_list]
     if found:
         parts.append(mirrors(found))

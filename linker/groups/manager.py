@@ -99,6 +99,7 @@ class GroupManager:
 
     async def release_all(self) -> None:
         """The link is deleted: nobody is held any more. What does not answer in time opens by itself."""
+        self._running = False  # or the next look would hold them again
         held = [run for run in self.runs.values() if run.gate is not None]
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):

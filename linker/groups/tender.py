@@ -16,7 +16,7 @@ from typing import Protocol
 from controller import group_decisions
 from controller.group_phases import GroupPhase
 from controller.group_sync import Committed, Offsets, differences, not_behind, to_commit, wanted_offsets
-from controller.groups import GateRecord
+from controller.groups import GateRecord, GateStage
 from controller.state import GroupOffset, MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.bounds import TargetBounds
@@ -177,7 +177,7 @@ class Tender:
             gate = run.gate
             if gate is None:
                 record = group.gate_state
-                if record is None or record.kind is not group.gate:
+                if record is None or record.kind is not group.gate or record.stage is GateStage.OPEN:
                     record = self._tools.gates.plan(group, run.source_view)
                 gate = self._tools.gates.build(record, self._book.save_gate)
             closed = await gate.close(assignment)

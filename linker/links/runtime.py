@@ -25,6 +25,8 @@ from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_fetcher import FetchLimits
+from linker.groups.link_groups import LinkGroups
+from linker.groups.settings import group_settings
 from linker.links.bring_up import BringUp
 from linker.links.copies import Copies, CopyView
 from linker.links.producer_ids import ProducerIdGuard
@@ -137,6 +139,9 @@ class LinkRuntime:
         self.watch = SourceWatch(link.name, self.source, controller)
         self.copies = Copies(link.name, self.fetcher.partitions, target, head)
         self.source_ends = ListedSourceEnds(self.source)
+        self.groups = LinkGroups(
+            link.name, controller, self.source, target, self.copies, group_settings(link.options)
+        )
         #: The newest report of each running job, for status and API.
         self.progress: dict[int, PromoteProgress] = {}
         #: Why the link as a whole does not work; None when it does.
@@ -197,6 +202,7 @@ class LinkRuntime:
         if self._running and self._head() is not None and not self._reign:
             self._resumed.clear()
             self._rule(self._resume_promotes(), "settling promotes")
+            self._rule(self._run_groups(), "groups")
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
@@ -208,6 +214,10 @@ class LinkRuntime:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reign -= tasks
         self.progress.clear()
+
+    async def _run_groups(self) -> None:
+        await self._wait_for_source()  # groups that are being opened do not need it
+        await self.groups.run()
 
     def _rule(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = asyncio.create_task(work, name=f"{self.name}: {what}")
@@ -248,7 +258,7 @@ class LinkRuntime:
             if self.unusable is not None:
                 # What was handed over does not need the source any more, which may be gone for good.
                 while self.settling and self._reign:
-                    await asyncio.wait(self._reign)
+                    await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
                 raise self.unusable  # whoever runs the link makes a new one, with what can be read then
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

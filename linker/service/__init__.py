@@ -5,11 +5,12 @@ Reading a link's state is in linker.links.status, checks are in linker.preflight
 refused request has changed nothing.
 """
 
+from linker.service.groups import Groups
 from linker.service.links import LinkChanges
 from linker.service.mirrors import MirrorChanges
 from linker.service.overview import Overview
 from linker.service.promotes import Promotes
 
 
-class SidecarService(LinkChanges, MirrorChanges, Promotes, Overview):
+class SidecarService(LinkChanges, MirrorChanges, Promotes, Groups, Overview):
     """The service of one sidecar."""

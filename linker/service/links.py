@@ -136,6 +136,9 @@ class LinkChanges(ServiceBase):
         self._runtime(link)
         async with self._changing:
             try:
+                await self._sidecar.controller.delete_link(link, dry_run=True)
+                if not dry_run:
+                    await self._runtime(link).groups.release_all()
                 await self._sidecar.controller.delete_link(link, dry_run=dry_run)
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error

@@ -17,6 +17,7 @@ from linker.admin.models import (
     Status,
     worst_state,
 )
+from linker.groups.status import groups_status
 from linker.links import status as view
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
@@ -40,6 +41,7 @@ class Overview(FleetService):
                     lag_ms=max(times, default=None),
                     forwarding=view.forwarding(runtime),
                     traffic=traffic(runtime, self._sidecar.fleet.head),
+                    groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
                 )
             )
         return Status(

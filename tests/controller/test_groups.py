@@ -232,8 +232,8 @@ def test_a_link_takes_its_groups_with_it() -> None:
     made = image(group(), replace(group("other"), link="m"))
     moving = replace(group(phase=GroupPhase.DRAINING), move=GroupMove(asked_at=1))
     with pytest.raises(Refused, match="moving groups g"):
-        groups.delete_groups(image(moving), "l")
-    groups.delete_groups(made, "l")
+        groups.refuse_while_moving(image(moving), "l")
+    groups.refuse_while_moving(made, "l")
     made.replay([RemoveLink("l")])
     assert list(made.groups) == [("m", "other")]
     assert not [path for path in made.versions if path.startswith("/links/l/")]

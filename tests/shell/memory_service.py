@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from linker.admin.models import (
     Action,
@@ -58,9 +58,10 @@ from linker.admin.service import (
     SourceTopicNotFound,
 )
 from linker.secrets import redact_properties
+from tests.shell.memory_groups import MemoryGroups
+from tests.shell.memory_moment import NOW
 from wire.errors import LinkerError
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOURCE_TOPICS = {"orders": 3, "payments": 12, "empty": 1}
 WAY = [
     PromotePhase.CATCHING_UP,
@@ -72,8 +73,9 @@ WAY = [
 ]
 
 
-class MemoryService:
+class MemoryService(MemoryGroups):
     def __init__(self) -> None:
+        super().__init__()
         self.links: dict[str, tuple[dict[str, str], LinkOptions]] = {}
         self.mirrors: dict[tuple[str, str], MirrorState] = {}
         self.starts: dict[tuple[str, str], str] = {}

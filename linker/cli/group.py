@@ -1,0 +1,207 @@
+"""`linker group ...`"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linker.cli import group_tables, tables
+from linker.cli.link import validated
+from linker.cli.options import (
+    DEFAULT_URL,
+    AdminUrl,
+    DryRun,
+    LinkOption,
+    Output,
+    TokenFile,
+    connect,
+    usage,
+)
+from linker.cli.output import Format, emit, note
+
+if TYPE_CHECKING:
+    from linker.admin.client import AdminClient
+    from linker.admin.models import GroupDescription, GroupState
+
+app = typer.Typer(help="Consumer groups of a link.", no_args_is_help=True)
+
+_POLL = 0.5
+_UNREACHABLE_FOR = 60.0
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[GROUP]...", help="Group ids.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="All groups of the link that it applies to.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="Give up when members are still there after so long."
+    ),
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin, and return at once.")]
+
+
+@app.command("list")
+def list_(
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Only of this link.")] = None,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List groups with their state, members at the source, and how far the target's offsets are."""
+    with connect(admin_url, token_file) as client:
+        names = [one.name for one in client.list_links()] if link is None else [link]
+        found = [group for name in names for group in client.list_groups(name)]
+    emit(found, output, lambda: group_tables.groups(found))
+
+
+@app.command("describe")
+def describe(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.", show_default=False)],
+    link: LinkOption,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show one group: who is in it on both clusters, and its offsets partition by partition."""
+    with connect(admin_url, token_file) as client:
+        found = client.describe_group(link, group)
+    emit(found, output, lambda: group_tables.group(found))
+
+
+@app.command("promote")
+def promote(
+    link: LinkOption,
+    groups: Names = None,
+    all_: All = False,
+    timeout: Timeout = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Do not wait for members at the source; what they still read is read twice."
+        ),
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Also groups that read topics which are not mirrored.")
+    ] = False,
+    no_wait: NoWait = False,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Let groups run on the target, exactly where they stopped at the source.
+
+    Waits until nobody is in them at the source, and shows who still is. Ctrl-C stops the watching, not the promote.
+    """
+    from linker.admin.models import GroupState, PromoteGroupsRequest
+
+    _one_of(groups, all_)
+    request = validated(
+        PromoteGroupsRequest,
+        groups=groups or [],
+        all=all_,
+        timeout_ms=None if timeout is None else round(timeout * 1000),
+        force=force,
+        partial=partial,
+    )
+    with connect(admin_url, token_file) as client:
+        result = client.promote_groups(link, request, dry_run=dry_run)
+        if dry_run or no_wait:
+            emit(result, output, lambda: tables.change(result))
+            return
+        names = [action.resource for action in result.actions]
+        _follow(client, link, names, {GroupState.PROMOTED}, "promote", output)
+
+
+@app.command("demote")
+def demote(
+    link: LinkOption,
+    groups: Names = None,
+    all_: All = False,
+    timeout: Timeout = None,
+    no_wait: NoWait = False,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Return promoted groups to the source, with their offsets, as long as none of their topics is promoted.
+
+    Waits until nobody is in them on the target; start the consumers at the source after it has ended.
+    """
+    from linker.admin.models import DemoteGroupsRequest, GroupState
+
+    _one_of(groups, all_)
+    request = validated(
+        DemoteGroupsRequest,
+        groups=groups or [],
+        all=all_,
+        timeout_ms=None if timeout is None else round(timeout * 1000),
+    )
+    with connect(admin_url, token_file) as client:
+        result = client.demote_groups(link, request, dry_run=dry_run)
+        if dry_run or no_wait:
+            emit(result, output, lambda: tables.change(result))
+            return
+        names = [action.resource for action in result.actions]
+        _follow(client, link, names, {GroupState.GATED}, "demote", output)
+
+
+def _one_of(groups: list[str] | None, all_: bool) -> None:
+    if bool(groups) == all_:
+        raise usage("give either groups or --all")
+
+
+def _follow(
+    client: AdminClient,
+    link: str,
+    names: Iterable[str],
+    wanted: set[GroupState],
+    what: str,
+    output: Format,
+) -> None:
+    """Lines for each change until every group rests; exit code 1 if one of them is not where it was to go."""
+    from linker.admin.client import AdminError
+
+    names = list(names)
+    said: dict[str, str] = {}
+    last_contact = time.monotonic()
+    found: dict[str, GroupDescription] = {}
+    try:
+        while True:
+            try:
+                for name in names:
+                    if name not in found or not found[name].state.at_rest:
+                        found[name] = client.describe_group(link, name)
+                        _say(found[name], said)
+                last_contact = time.monotonic()
+            except AdminError as error:
+                if not (error.unreachable or error.status == 503):
+                    raise
+                if time.monotonic() - last_contact > _UNREACHABLE_FOR:
+                    raise AdminError(f"the {what} goes on, but its progress is not known: {error}") from error
+            if len(found) == len(names) and all(one.state.at_rest for one in found.values()):
+                break
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        note(f"the {what} goes on; see linker group list --link {link}")
+        raise typer.Exit(0) from None
+    ended = [found[name] for name in names]
+    emit(ended, output, lambda: group_tables.groups(ended))
+    failed = [one for one in ended if one.state not in wanted]
+    for one in failed:
+        sys.stderr.write(f"linker: group {one.group} is {one.state}: {one.reason or 'no reason given'}\n")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _say(one: GroupDescription, said: dict[str, str]) -> None:
+    line = f"group {one.group}: {one.state}" + (f" ({one.reason})" if one.reason else "")
+    if said.get(one.group) != line:
+        said[one.group] = line
+        note(line)

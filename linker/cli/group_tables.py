@@ -1,0 +1,87 @@
+"""Groups as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from linker.cli.output import columns, duration, pairs
+
+if TYPE_CHECKING:
+    from linker.admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
+
+
+def groups(found: Iterable[GroupSummary]) -> str:
+    return columns(
+        (
+            "LINK",
+            "GROUP",
+            "STATE",
+            "AT SOURCE",
+            "TOPICS",
+            "SYNC AGE",
+            "DIFFERENCE",
+            "GATE",
+            "POLICY",
+            "REASON",
+        ),
+        [
+            (
+                *(g.link, g.group, g.state, g.source_members, len(g.topics), duration(g.sync_age_ms)),
+                *(g.difference, g.gate, g.policy, g.reason),
+            )
+            for g in found
+        ],
+        empty="no groups",
+    )
+
+
+def group(one: GroupDescription) -> str:
+    head = pairs(
+        [
+            ("group", one.group),
+            ("link", one.link),
+            ("state", one.state),
+            ("reason", one.reason),
+            ("since", one.since.isoformat(timespec="seconds")),
+            ("protocol", one.protocol),
+            ("gate", one.gate),
+            ("policy", one.policy),
+            ("topics", ", ".join(one.topics)),
+            ("not mirrored", ", ".join(one.unmirrored)),
+            ("sync age", duration(one.sync_age_ms)),
+            ("difference", one.difference),
+            ("asked at", one.asked_at and one.asked_at.isoformat(timespec="seconds")),
+            ("until", one.until and one.until.isoformat(timespec="seconds")),
+            ("not held", ", ".join(one.unheld)),
+        ]
+    )
+    parts = [
+        head,
+        _members("AT THE SOURCE", one.members_at_source),
+        _members("ON THE TARGET", one.members_at_target),
+        columns(
+            ("TOPIC", "PARTITION", "AT SOURCE", "ON TARGET", "DIFFERENCE", "METADATA"),
+            [
+                (p.topic, p.partition, p.source_offset, p.target_offset, p.difference, p.metadata)
+                for p in one.partition_status
+            ],
+            empty="no committed offsets",
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _members(where: str, found: Iterable[GroupMemberStatus]) -> str:
+    return columns(
+        (where, "HOST", "INSTANCE", "PARTITIONS"),
+        [(m.client_id, m.host, m.instance_id, ", ".join(m.partitions)) for m in found],
+        empty=f"{where.lower()}: nobody",
+    )
+
+
+def in_one_line(one: GroupsStatus) -> str:
+    """For the status of a link."""
+    states = ", ".join(f"{count} {state}" for state, count in one.states.items())
+    age = "" if one.sync_age_ms is None else f", offsets {duration(one.sync_age_ms)} old"
+    return (states or "none") + age + (f" ({one.reason})" if one.reason else "")

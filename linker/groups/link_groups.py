@@ -1,0 +1,85 @@
+"""The groups of a link put together: readers, gates and manager, made anew with each term as link controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from controller.manager import LinkController
+from linker.groups.book import GroupBook
+from linker.groups.bounds import Copies, TargetBounds
+from linker.groups.gate_maker import TargetGates
+from linker.groups.gates import Coordinators
+from linker.groups.group_reader import GroupReader
+from linker.groups.manager import GroupManager
+from linker.groups.settings import GroupSettings
+from linker.groups.tender import Tools
+from linker.target import TargetCluster
+from wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_GROUP_VERSION = "group.version"  # the feature that switches KIP-848 on
+_CLOSING = 32
+_AFTER_BUG = 5.0
+
+
+class LinkGroups:
+    """The running side of a link's groups; `manager` is None while another sidecar decides."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        source: Cluster,
+        target: TargetCluster,
+        copies: Copies,
+        settings: GroupSettings,
+    ) -> None:
+        self._link = link
+        self._controller = controller
+        self._source = source
+        self._target = target
+        self._copies = copies
+        self._settings = settings
+        self.manager: GroupManager | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            coordinators = Coordinators(self._target.cluster)
+            self.manager = self._make(coordinators)
+            try:
+                await self.manager.run()
+            except Exception:
+                log.exception("link %s: its groups hit a bug and begin again", self._link)
+            finally:
+                self.manager = None
+                await coordinators.close()
+            await asyncio.sleep(_AFTER_BUG)
+
+    def _make(self, coordinators: Coordinators) -> GroupManager:
+        tools = Tools(
+            book=GroupBook(self._link, self._controller),
+            source=GroupReader(self._source),
+            target=GroupReader(self._target.cluster),
+            bounds=TargetBounds(
+                self._link, self._controller, self._copies, self._source, self._target.cluster
+            ),
+            gates=TargetGates(self._link, coordinators),
+            partitions=self._partitions,
+            closing=asyncio.Semaphore(_CLOSING),
+        )
+        return GroupManager(tools, self._settings, consumer_protocol=self._consumer_protocol)
+
+    def _partitions(self, topic: str) -> int:
+        mirror = self._controller.image.mirrors.get((self._link, topic))
+        return 0 if mirror is None else mirror.partitions
+
+    def _consumer_protocol(self) -> bool:
+        return self._target.image.features.get(_GROUP_VERSION, 0) > 0
+
+    async def release_all(self) -> None:
+        """Before the link is deleted."""
+        if self.manager is not None:
+            await self.manager.release_all()

@@ -1,0 +1,145 @@
+"""Consumer groups: showing them, and asking for promotes and demotes. They run in the link's group manager."""
+
+from __future__ import annotations
+
+from controller import errors as refused
+from controller import group_decisions
+from controller.group_phases import GroupPhase
+from controller.image import ControllerImage
+from controller.manager import wall_clock_ms
+from controller.state import MirrorGroup, Record
+from linker.admin.models import (
+    Action,
+    ChangeResult,
+    DemoteGroupsRequest,
+    GroupDescription,
+    GroupSummary,
+    PromoteGroupsRequest,
+)
+from linker.admin.service import GroupNotFound, IllegalState, NotReady
+from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.manager import GroupManager
+from linker.groups.status import group_description, group_summary
+from linker.links.runtime import LinkRuntime
+from linker.service.base import ServiceBase
+from wire.errors import LinkerError
+
+_TIMEOUT = 5.0
+
+
+class Groups(ServiceBase):
+    def _manager(self, runtime: LinkRuntime) -> GroupManager:
+        manager = runtime.groups.manager
+        if manager is None:
+            raise NotReady(
+                f"the groups of link {runtime.name} are not looked after yet: {runtime.trouble or 'starting'}"
+            )
+        return manager
+
+    def _group(self, link: str, name: str) -> MirrorGroup:
+        self._runtime(link)
+        group = self._image.groups.get((link, name))
+        if group is None:
+            raise GroupNotFound(link, name)
+        return group
+
+    async def list_groups(self, link: str) -> list[GroupSummary]:
+        runtime = self._runtime(link)
+        return [group_summary(group, runtime.groups.manager) for group in self._image.link_groups(link)]
+
+    async def describe_group(self, link: str, group: str) -> GroupDescription:
+        found = self._group(link, group)
+        runtime = self._runtime(link)
+        at_source = await _looked(GroupReader(runtime.source), group)
+        at_target = await _looked(GroupReader(self._sidecar.target.cluster), group)
+        return group_description(found, runtime.groups.manager, at_source, at_target)
+
+    async def promote_groups(
+        self, link: str, request: PromoteGroupsRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        async with self._changing:
+            runtime = self._runtime(link)
+            self._require_ready()
+            self._manager(runtime)
+            for name in request.groups:
+                self._group(link, name)
+            now = wall_clock_ms()
+
+            def decide(image: ControllerImage) -> tuple[list[Record], list[str]]:
+                return group_decisions.begin_promote(
+                    image,
+                    link,
+                    None if request.all else request.groups,
+                    force=request.force,
+                    partial=request.partial,
+                    timeout_ms=request.timeout_ms,
+                    now=now,
+                )
+
+            before = dict(self._image.groups)
+            try:
+                names = await self._sidecar.controller.decide(decide, dry_run)
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+        actions, warnings = [], []
+        for name in names:
+            group = before[link, name]
+            if group.phase is not GroupPhase.GATED:
+                actions.append(
+                    Action(action="take for promoted", resource=name, detail=f"it is {group.phase}")
+                )
+                continue
+            actions.append(Action(action="promote group", resource=name, detail=_promise(request, group)))
+            if group.unmirrored:
+                warnings.append(f"group {name}: its offsets of {', '.join(group.unmirrored)} stay behind")
+        return ChangeResult(dry_run=dry_run, actions=actions, warnings=warnings, pending=not dry_run)
+
+    async def demote_groups(self, link: str, request: DemoteGroupsRequest, *, dry_run: bool) -> ChangeResult:
+        async with self._changing:
+            runtime = self._runtime(link)
+            self._require_ready()
+            self._manager(runtime)
+            for name in request.groups:
+                self._group(link, name)
+            now = wall_clock_ms()
+            chosen = (
+                [one.group for one in self._image.link_groups(link) if one.phase is GroupPhase.PROMOTED]
+                if request.all
+                else request.groups
+            )
+            if not chosen:
+                raise IllegalState(f"link {link} has no promoted group")
+            try:
+                names = await self._sidecar.controller.decide(
+                    lambda image: group_decisions.begin_demote(
+                        image, link, chosen, timeout_ms=request.timeout_ms, now=now
+                    ),
+                    dry_run,
+                )
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[
+                Action(
+                    action="demote group",
+                    resource=name,
+                    detail="hold it on the target when it is empty there, return its offsets to the source",
+                )
+                for name in names
+            ],
+            pending=not dry_run,
+        )
+
+
+def _promise(request: PromoteGroupsRequest, group: MirrorGroup) -> str:
+    wait = "without waiting for the source" if request.force else "when nobody is in it at the source"
+    return f"{wait}, at its committed offsets of {len(group.topics)} topics"
+
+
+async def _looked(reader: GroupReader, name: str) -> GroupView | None:
+    try:
+        views, _ = await reader.describe([name], timeout=_TIMEOUT)
+    except LinkerError:
+        return None
+    return views.get(name)

@@ -1,0 +1,110 @@
+"""`linker group ...` over HTTP: tables, exit codes, what is said while a promote waits; ids with any characters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from linker.admin.models import (
+    GroupState,
+    LinkOptions,
+    LinkOptionsUpdate,
+    PromoteGroupsRequest,
+)
+from tests.shell.conftest import Cli, Running
+from tests.shell.test_cli import make
+
+
+def with_groups(cli: Cli, api: Running, **groups: GroupState) -> None:
+    make(cli, "orders")
+    api.service.groups = {("a", name): state for name, state in groups.items()}
+
+
+def test_groups_are_shown(cli: Cli, api: Running) -> None:
+    with_groups(cli, api, g=GroupState.GATED)
+    head, row = cli("group", "list").out.splitlines()
+    assert head.split()[:4] == ["LINK", "GROUP", "STATE", "AT"]
+    assert row.split()[:4] == ["a", "g", "GATED", "1"]
+    shown = cli("group", "describe", "g", "-l", "a").out
+    assert "not mirrored" in shown
+    assert "app-1" in shown
+    assert "10.0.0.7" in shown
+    assert json.loads(cli("group", "list", "-l", "a", "-o", "json").out)[0]["difference"] == 3
+    missing = cli("group", "describe", "x", "-l", "a")
+    assert (missing.code, missing.err) == (1, "linker: link a has no group x\n")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "a b", "ä?x=1#y", "%2F", "x:promote"])
+def test_group_ids_of_any_text(cli: Cli, api: Running, name: str) -> None:
+    with_groups(cli, api, **{name: GroupState.GATED})
+    found = cli("group", "describe", name, "-l", "a", "-o", "json")
+    assert (found.code, found.err) == (0, "")
+    assert json.loads(found.out)["group"] == name
+
+
+def test_a_promote_is_followed_to_its_end(cli: Cli, api: Running) -> None:
+    with_groups(cli, api, g=GroupState.GATED, h=GroupState.GATED)
+    done = cli("group", "promote", "g", "--link", "a", "--timeout", "2.5", "--partial")
+    assert done.code == 0
+    assert "group g: DRAINING (still in the group at the source: app-1 at 10.0.0.7 (orders-0))" in done.err
+    assert done.err.rstrip().endswith("group g: PROMOTED")
+    assert api.service.group_calls == ["DRAINING g {'groups': ['g'], 'timeout_ms': 2500, 'partial': True}"]
+    assert api.service.groups["a", "h"] is GroupState.GATED
+    dry = cli("group", "promote", "h", "-l", "a", "--dry-run")
+    assert (dry.code, api.service.groups["a", "h"]) == (0, GroupState.GATED)
+    assert cli("group", "promote", "h", "-l", "a", "--no-wait", "--force").code == 0
+    assert api.service.groups["a", "h"] is GroupState.DRAINING
+    refused = cli("group", "promote", "--all", "-l", "a")
+    assert refused.code == 1
+    assert "group g: it is PROMOTED" in refused.err
+
+
+def test_a_promote_that_is_given_up_is_a_failure(cli: Cli, api: Running) -> None:
+    with_groups(cli, api, g=GroupState.GATED)
+    api.service.stays = True
+    done = cli("group", "promote", "g", "-l", "a")
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith(
+        "linker: group g is GATED: still in the group at the source: app-1"
+    )
+
+
+def test_demote(cli: Cli, api: Running) -> None:
+    with_groups(cli, api, g=GroupState.PROMOTED)
+    done = cli("group", "demote", "g", "-l", "a")
+    assert done.code == 0
+    assert api.service.groups["a", "g"] is GroupState.GATED
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("promote", "-l", "a"), ("promote", "g", "--all", "-l", "a"), ("promote", "g"), ("demote", "-l", "a")],
+)
+def test_wrong_use(cli: Cli, api: Running, arguments: tuple[str, ...]) -> None:
+    with_groups(cli, api, g=GroupState.GATED)
+    assert cli("group", *arguments).code == 2
+
+
+def test_options_of_groups(cli: Cli, api: Running) -> None:
+    make(cli)
+    given = ("groups_include=orders.*,pay", "groups_promote=auto", "unpromoted_reads=hold")
+    assert cli("link", "update", "a", *(part for one in given for part in ("--option", one))).code == 0
+    options = json.loads(cli("link", "describe", "a", "-o", "json").out)["options"]
+    assert options["groups_include"] == "orders.*,pay"
+    assert options["groups_promote"] == "auto"
+    assert options["groups_exclude"] == LinkOptions().groups_exclude
+    wrong = cli("link", "update", "a", "--option", "groups_include=(")
+    assert wrong.code == 2
+    assert "'(' is no regular expression" in wrong.err
+    assert cli("link", "update", "a", "--option", "unpromoted_reads=maybe").code == 2
+
+
+def test_models() -> None:
+    with pytest.raises(ValidationError):
+        PromoteGroupsRequest(groups=["g", "g"])
+    with pytest.raises(ValidationError):
+        PromoteGroupsRequest(groups=[""])
+    assert set(LinkOptionsUpdate.model_fields) == set(LinkOptions.model_fields)
+    assert LinkOptionsUpdate(groups_include="").applied_to(LinkOptions()).groups_include == ""
