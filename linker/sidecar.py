@@ -203,6 +203,7 @@ class Sidecar:
                 events=self,
                 link_brokers=self.link_brokers,
                 lease=self.fleet.lease,
+                holds_reads=self._holds_reads,
             ),
             RouterLimits(),
         )
@@ -511,6 +512,10 @@ class Sidecar:
         if runtime is None:
             raise LinkerError(f"link {link} does not exist any more")
         return runtime.source
+
+    def _holds_reads(self, link: str, client_id: str | None) -> bool:
+        runtime = self.links.get(link)
+        return runtime is not None and runtime.reads.holds(client_id)
 
     def forwarding_refused(self, link: str, reason: str) -> None:
         """router.ports.RouterEvents"""

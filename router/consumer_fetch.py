@@ -99,9 +99,12 @@ class FetchSession:
         fetch = PendingFetch(exchange, request, deadline)
         self._pending[fetch] = None
         refused = False
+        client_id = exchange.header.client_id
         for part in fetch.parts:
-            part.result = decide(self.hub, self._authorizer, part, request)
-            refused = refused or part.result is not None
+            part.result = decide(self.hub, self._authorizer, part, request, client_id)
+            refused = refused or (part.result is not None and not part.held)
+            if part.held:
+                self.hub.stats.fetch_held += 1
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         if not self._hold(fetch):

@@ -38,7 +38,7 @@ REPLICA_RACK: Final = "linker.replica="
 class Part:
     """One partition of a consumer's fetch."""
 
-    __slots__ = ("asked", "awaits_replica", "from_source", "key", "log", "mirror", "result", "tp")
+    __slots__ = ("asked", "awaits_replica", "from_source", "held", "key", "log", "mirror", "result", "tp")
 
     def __init__(self, key: TopicKey, asked: FetchPartition) -> None:
         self.key = key
@@ -49,6 +49,8 @@ class Part:
         self.result: FetchPartitionResult | None = None
         self.from_source = False
         self.awaits_replica = False  # nobody but the replica that the consumer named may give it records
+
+        self.held = False  # the consumer may not read it yet: no records, at the end of its wait
 
     def empty(self, error: int) -> FetchPartitionResult:
         """No records, with the offsets as far as they are known."""
@@ -61,9 +63,18 @@ class Part:
 
 
 def decide(
-    hub: ForwardingHub, authorizer: Authorizer, part: Part, request: FetchRequest
+    hub: ForwardingHub,
+    authorizer: Authorizer,
+    part: Part,
+    request: FetchRequest,
+    client_id: str | None,
 ) -> FetchPartitionResult | None:
-    """The result that is clear without looking for data; None if data is to be looked for."""
+    """The result that is clear without looking for data; None if data is to be looked for.
+
+    A consumer that no gate of its group holds is held here (``RouterPorts.holds_reads``): it gets no records, whatever
+    offset it asks for, until the target leads the partition. One that names the replica it reads says that it knows
+    what it reads.
+    """
     asked = part.asked
     mirror = part.mirror = (
         hub.ports.mirrors.by_name(part.key)
@@ -96,10 +107,15 @@ def decide(
         older = asked.current_leader_epoch < leader[1]
         return FetchPartitionResult(asked.index, FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
     part.log = hub.ports.local_log(part.tp)
+    named = named_replica(request.rack_id)
+    if named is not None and not _copies(hub, part.tp, named):
+        named = None
+    if named is None and hub.ports.holds_reads(mirror.link, client_id):
+        part.held = True
+        return part.empty(0)
     if asked.fetch_offset < partition.start_offset:
         return part.empty(OFFSET_OUT_OF_RANGE)
-    named = named_replica(request.rack_id)
-    if named is not None and _copies(hub, part.tp, named):
+    if named is not None:
         return _from_named(hub, part, named)
     if request.rack_id and (replica := _replica_in_rack(hub, part, request.rack_id)) is not None:
         return _redirected(part, replica)

@@ -205,6 +205,9 @@ class RouterPorts:
     link_brokers: Callable[[], frozenset[int]]
     """Broker ids of all sidecars: never chosen as an upstream."""
     lease: LeasePort = field(default_factory=EndlessLease)
+    holds_reads: Callable[[str, str | None], bool] = lambda _link, _client_id: False
+    """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
+    of each fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,8 @@ class RouterStats:
     fetch_requests: int = 0
     fetch_local_bytes: int = 0
     fetch_source_bytes: int = 0
+    fetch_held: int = 0
+    """Partitions of fetches that were held until their promote, and so answered without records."""
     passed_through: int = 0
     upstreams_opened: int = 0
     source_connections: int = 0

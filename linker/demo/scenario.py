@@ -99,7 +99,9 @@ class Demo:
                 await stack.enter_async_context(sidecar)
                 now.detail = f"broker {SIDECAR_ID} at {sidecar.address()}"
             with phase("link", "linker link create"):
-                await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
+                await sidecar.linker(
+                    "link", "create", LINK, "-b", source.bootstrap, "--option", "groups_include="
+                )
             with phase("mirror", "linker mirror create"):
                 names = [topic.name for topic in self.topics]
                 await sidecar.linker("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")

@@ -31,6 +31,7 @@ from linker.links.bring_up import BringUp
 from linker.links.copies import Copies, CopyView
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
+from linker.links.reads import ReadPolicy
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
 from linker.properties import parse_bootstrap_servers
@@ -103,6 +104,7 @@ class LinkRuntime:
             self.source = Cluster(
                 f"source {link.name}", (), ClientSecurity.from_properties({}), "kafka-linker"
             )
+        self.reads = ReadPolicy.of(link.options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
         options = link.options
         self.fetcher = FetcherManager(

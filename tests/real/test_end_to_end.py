@@ -62,7 +62,9 @@ async def test_clients_move_and_nothing_is_lost(
         for client in (*producers, *consumers):
             await client.start(source_cluster.bootstrap)
         sidecar = await start_sidecar(target_cluster.bootstrap)
-        await sidecar.linker("link", "create", "old", "--bootstrap-servers", source_cluster.bootstrap)
+        await sidecar.linker(
+            "link", "create", "old", "-b", source_cluster.bootstrap, "--option", "groups_include="
+        )
         every = [topic.name for topic in topics]
         await sidecar.linker("mirror", "create", *every, "--link", "old", "--replication-factor", "3")
         await caught_up(sidecar, "old", len(topics))

@@ -183,6 +183,7 @@ class Rig:
         self.image = ClusterImage()
         self.logs: dict[TopicPartition, Log] = {}
         self.followers = Followers()
+        self.held_clients: set[tuple[str, str | None]] = set()
         self.events = Events()
         self.partitions = partitions
         self.protocol = protocol
@@ -209,6 +210,7 @@ class Rig:
             events=self.events,
             link_brokers=lambda: frozenset({LINK_BROKER}),
             lease=self.lease,
+            holds_reads=lambda link, client_id: (link, client_id) in self.held_clients,
         )
         self.router = Router(ports, self.limits)
         self.listener = await start_listener(

@@ -78,7 +78,9 @@ def fetch(
         done.set_result(Answer(response.partitions, reply, response.error))
 
     connection.channel.send(
-        correlation_id, [encode_fetch_request(version, correlation_id, "app", request)], replied
+        correlation_id,
+        [encode_fetch_request(version, correlation_id, connection.client_id, request)],
+        replied,
     )
     return done
 

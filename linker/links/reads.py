@@ -1,0 +1,54 @@
+"""Which consumers may read a link's mirrors before their promote: the link's options, decided per client id.
+
+A fetch names no group, so this is about client ids. Groups are held by their gates and are read through the link once they
+are promoted, and anybody may look at a mirror: so reads are allowed unless the client id says that its consumer keeps
+its offsets itself, and would therefore go on where no gate stops it. By default these are Spark's (Java names a
+client after its group, and Spark's groups are all called alike) and Java consumers without a group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from controller.state import JsonValue
+from linker.admin.models import LinkOptions, patterns
+
+_REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
+
+
+class ReadPolicy:
+    """Of one link."""
+
+    def __init__(self, options: LinkOptions) -> None:
+        self._hold = _any_of(options.unpromoted_reads_hold)
+        self._allow = _any_of(options.unpromoted_reads_allow)
+        self._else = options.unpromoted_reads == "hold"
+        self._known: dict[str, bool] = {}
+
+    @classmethod
+    def of(cls, options: Mapping[str, JsonValue]) -> ReadPolicy:
+        """Of a link's stored options."""
+        return cls(LinkOptions.model_validate(dict(options)))
+
+    def holds(self, client_id: str | None) -> bool:
+        """Whether the client gets no records before the promote."""
+        name = client_id or ""
+        known = self._known.get(name)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[name] = self._decide(name)
+        return known
+
+    def _decide(self, name: str) -> bool:
+        if self._allow is not None and self._allow.fullmatch(name):
+            return False
+        if self._hold is not None and self._hold.fullmatch(name):
+            return True
+        return self._else
+
+
+def _any_of(text: str) -> re.Pattern[str] | None:
+    parts = patterns(text)
+    return re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None

@@ -1,0 +1,39 @@
+"""Which client ids may read a mirror before its promote."""
+
+from __future__ import annotations
+
+import pytest
+
+from linker.admin.models import LinkOptions
+from linker.links.reads import ReadPolicy
+
+
+@pytest.mark.parametrize(
+    ("client", "held"),
+    [
+        ("app", False),
+        ("", False),
+        (None, False),
+        # Java: consumer-<group>-<n>; Spark's groups begin with spark-kafka-source- or spark-kafka-relation-
+        ("consumer-spark-kafka-source-0a1b-driver-0-1", True),
+        ("consumer-spark-kafka-relation-0a1b-executor-3", True),
+        ("consumer-null-1", True),
+        ("consumer-orders-1", False),
+        ("my-consumer-null-1", False),
+    ],
+)
+def test_what_is_held_by_default(client: str | None, held: bool) -> None:
+    assert ReadPolicy.of({}).holds(client) is held
+
+
+def test_the_exceptions_win_in_both_directions() -> None:
+    hold = ReadPolicy(LinkOptions(unpromoted_reads="hold", unpromoted_reads_allow="check-.*, app"))
+    assert [hold.holds(name) for name in ("x", "check-1", "app", "application")] == [True, False, False, True]
+    both = ReadPolicy(LinkOptions(unpromoted_reads_hold="a.*", unpromoted_reads_allow="ab"))
+    assert [both.holds(name) for name in ("a", "ab", "abc", "b")] == [True, False, True, False]
+
+
+def test_many_client_ids_cost_no_memory() -> None:
+    policy = ReadPolicy(LinkOptions(unpromoted_reads="hold"))
+    assert all(policy.holds(f"c{n}") for n in range(25_000))
+    assert len(policy._known) <= 10_000

@@ -1,0 +1,74 @@
+"""Consumers that no gate holds get no records of a mirror before its promote, and are asked to be patient, not refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.router.rig import Progress, Rig
+from tests.router.test_consumer_fetch import TP0, fetch, log_of
+
+
+async def test_a_held_consumer_waits_as_long_as_it_said_and_gets_nothing() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.held_clients.add(("east", "spark"))
+        loop = asyncio.get_running_loop()
+        client, other = await rig.client("spark"), await rig.client("app")
+        began = loop.time()
+        answer = await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=200)
+        assert loop.time() - began >= 0.19
+        assert [(p.error, p.preferred_read_replica) for p in answer.partitions.values()] == [(0, -1)] * 2
+        assert answer.values() == []
+        assert rig.router.stats.fetch_held == 2
+        assert len((await fetch(other, rig, {0: 0}, max_wait_ms=5000)).values()) == 5
+
+
+async def test_no_offset_makes_a_held_consumer_reset() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.directory.mirrors["orders"].partitions[0].start_offset = 3
+        rig.held_clients.add(("east", "spark"))
+        client = await rig.client("spark")
+        for offset in (0, 4, 99):
+            answer = await fetch(client, rig, {0: offset}, max_wait_ms=20)
+            assert (answer.partitions[0].error, answer.values()) == (0, [])
+
+
+async def test_a_held_consumer_is_not_sent_to_a_replica_unless_it_names_one() -> None:
+    async with Rig() as rig:
+        log = log_of(rig)
+        log.append(5)
+        now = asyncio.get_running_loop().time()
+        log.followers = {1: Progress(5, now), 2: Progress(5, now)}
+        rig.held_clients.add(("east", "spark"))
+        client = await rig.client("spark")
+        near = await fetch(client, rig, {0: 5}, max_wait_ms=20, rack_id="r1")
+        assert near.partitions[0].preferred_read_replica == -1
+        named = await fetch(client, rig, {0: 5}, max_wait_ms=20, rack_id="linker.replica=2")
+        assert named.partitions[0].preferred_read_replica == 2
+        nobody = await fetch(client, rig, {0: 0}, max_wait_ms=20, rack_id="linker.replica=77")
+        assert (nobody.partitions[0].preferred_read_replica, nobody.values()) == (-1, [])
+
+
+async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.held_clients.add(("east", "spark"))
+        client = await rig.client("spark")
+        waiting = fetch(client, rig, {0: 0}, max_wait_ms=100)
+        await asyncio.sleep(0.02)
+        await rig.router.fence([TP0], timeout=1)
+        rig.router.handed_over([TP0])
+        assert (await waiting).values() == []
+        answer = await fetch(client, rig, {0: 0}, max_wait_ms=5000)
+        assert answer.partitions[0].error == 6  # NOT_LEADER_OR_FOLLOWER, at once
+
+
+async def test_what_may_be_read_does_not_wait_for_what_is_held() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.held_clients.add(("west", "app"))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert len((await fetch(await rig.client(), rig, {0: 0}, max_wait_ms=5000)).values()) == 5
+        assert loop.time() - began < 2
