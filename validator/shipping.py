@@ -1,0 +1,44 @@
+"""What executors on other machines get from us: this project's own packages as one zip, on their Python path.
+
+`validator` and `wire` are pure Python and go along with every session, so executors always run the code of this driver.
+What has to be installed where the executors run (docs/validation.md): numpy, pandas, pyarrow, kio, crc32c, cramjam; they
+are compiled for a platform.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import validator
+import wire
+
+NAME = "kafka-linker-validator.zip"
+PACKAGES = (validator, wire)
+NEEDED = ("numpy", "pandas", "pyarrow", "kio", "crc32c", "cramjam")
+"""Modules that executors must have."""
+_LEFT_OUT = ("__pycache__",)
+_STAMP = (2020, 1, 1, 0, 0, 0)  # the same packages make the same bytes
+
+
+def build_zip(directory: Path) -> Path:
+    """Write the zip into a directory; its path."""
+    path = directory / NAME
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            root = Path(package.__path__[0])
+            for file in sorted(root.rglob("*")):
+                if not file.is_file() or any(part in _LEFT_OUT for part in file.parts):
+                    continue
+                name = f"{package.__name__}/{file.relative_to(root).as_posix()}"
+                archive.writestr(zipfile.ZipInfo(name, _STAMP), file.read_bytes())
+    return path
+
+
+def where_am_i() -> dict[str, str]:
+    """In an executor: files our packages were imported from, and what is missing there (`missing`, by commas)."""
+    from importlib.util import find_spec
+
+    found = {package.__name__: str(package.__file__) for package in PACKAGES}
+    found["missing"] = ",".join(name for name in NEEDED if find_spec(name) is None)
+    return found
