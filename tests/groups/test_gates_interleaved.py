@@ -67,7 +67,13 @@ class Run:
     async def begin(self) -> None:
         self.gate = self.held.gate(self.kind)
         await self.gate.close(self.assignment)
+        self.held.groups.on_change = self.clients_step
         self.tended()
+
+    def clients_step(self) -> None:
+        for client in self.clients:
+            client.step()
+        self.check()
 
     def tended(self) -> None:
         self.looked_after = self.held.groups.now
@@ -76,7 +82,6 @@ class Run:
         """What the link controller does. A gate that was lost is given up; the run ends with it."""
         try:
             await self.gate.close(self.assignment)
-            self.held.groups.now = max(self.held.groups.now, 0.0)
             await self.gate.renew()
         except (ConnectionLost, RequestTimedOut):
             return
@@ -174,12 +179,11 @@ def test_nobody_is_let_in_while_the_gate_is_looked_after(
                 if run.open_allowed:
                     return
             for _ in range(4):
-                for client in run.clients:
-                    client.step()
-                run.check()
+                run.clients_step()
             if run.overdue():
                 return
             held.fake.clear_faults()
+            held.groups.on_change = lambda: None
             await run.gate.open(offsets(300))
             for _ in range(6):
                 for client in run.clients:

@@ -230,6 +230,13 @@ async def test_a_transaction_is_renewed_before_the_old_one_ends(kind: GateKind) 
     async with target() as held:
         gate = held.gate(kind)
         await gate.close(at(100))
+
+        def still_pending() -> None:
+            nonlocal gaps
+            gaps += not held.groups.offsets.unstable(GROUP, (TOPIC, 0))
+
+        gaps = 0
+        held.groups.on_change = still_pending
         seen = set()
         for _ in range(50):
             await held.renew_for(gate, 40.0)
@@ -238,6 +245,7 @@ async def test_a_transaction_is_renewed_before_the_old_one_ends(kind: GateKind) 
                 assert held.groups.offsets.unstable(GROUP, (TOPIC, index))
             assert sum(1 for t in held.groups.transactions.transactions.values() if t.state == "ongoing") == 1
         assert seen == {0, 1}
+        assert gaps == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

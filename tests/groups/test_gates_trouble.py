@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -416,5 +417,29 @@ async def test_the_members_epoch_moves_between_asking_and_committing() -> None:
         gate = held.gate(GateKind.CONSUMER)
         await gate.close(at(100))
         held.fake.inject("offset_commit", error=113)
+        await gate.commit(offsets(200))
+        assert held.committed() == {0: 200, 1: 201, 2: 202}
+
+
+@pytest.mark.parametrize("epoch", [1, 99])
+async def test_a_record_with_another_epoch_than_the_coordinators_releases_nothing(epoch: int) -> None:
+    """To join again with epoch 0 would: such a request says that it owns nothing."""
+    async with target() as held:
+        await held.gate(GateKind.CONSUMER).close(at(100))
+        client = ConsumerClient(held.groups, GROUP, (TOPIC,))
+        steps(client)
+        client.leave()
+        steps(client)
+        record = held.stored
+        assert record is not None
+        assert record.consumer is not None
+        held.stored = dataclasses.replace(
+            record, consumer=dataclasses.replace(record.consumer, member_epoch=epoch)
+        )
+        gate = held.gate()
+        await gate.close(at(100))
+        await held.renew_for(gate, 100.0)
+        steps(client)
+        assert client.reads == {}
         await gate.commit(offsets(200))
         assert held.committed() == {0: 200, 1: 201, 2: 202}

@@ -5,7 +5,7 @@ coordinate a group answers NOT_COORDINATOR.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.fakes.groups.classic import ClassicGroup
@@ -47,6 +47,8 @@ class FakeGroups:
         #: Who coordinates what, where that is not the first node: (key type, key) -> node.
         self.placed: dict[tuple[int, str], int] = {}
         self.loading: set[int] = set()  # nodes
+        #: Called whenever a transaction has ended or an offset was committed: the moments that clients could use.
+        self.on_change: Callable[[], None] = lambda: None
         #: FindCoordinator answers so often COORDINATOR_NOT_AVAILABLE: __consumer_offsets is being created.
         self.missing = 0
         handlers = cluster.handlers
@@ -138,7 +140,8 @@ class FakeGroups:
             node = self.cluster.brokers[self.place(entity.key_type, key)]
             gone = code or (0 if node.running else NOT_AVAILABLE)
             place = {"node_id": node.id, "host": node.host, "port": node.port}
-            found.append({"key": key, "error_code": gone, **({} if gone else place)})
+            named = {"key": key} if request.version >= 4 else {}
+            found.append({**named, "error_code": gone, **({} if gone else place)})
         return {"coordinators": found} if request.version >= 4 else found[0]
 
     # --- the consumer protocol ------------------------------------------------------------------------------
@@ -391,6 +394,7 @@ class FakeGroups:
                 {"partition_index": item.partition_index, "error_code": one} for item in topic.partitions
             ]
             answer.append({"name": topic.name, "partitions": partitions})
+        self.on_change()
         return answer
 
     async def offset_fetch(self, broker: FakeBroker, request: Request) -> Mapping[str, object]:

@@ -79,3 +79,4 @@ class GroupTransactions(FakeCoordinator):
     def _decide(self, known: FakeTransaction, *, commit: bool) -> None:
         super()._decide(known, commit=commit)
         self.groups.offsets.end(known.producer_id, commit=commit)
+        self.groups.on_change()
