@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controller import group_decisions
 from controller.group_decisions import Discovery, FoundGroup
@@ -46,8 +46,7 @@ async def look(
         if one.protocol is not None and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
     }
     known = {group.group for group in book.all()}
-    if not listing.silent:
-        seen.gone = known - listing.groups.keys()
+    seen.gone = await _gone(source, known - listing.groups.keys())
     views, failed = await source.describe(
         [name for name, one in wanted.items() if _may_have_members(one)], timeout=_TIMEOUT
     )
@@ -72,6 +71,20 @@ async def look(
             topics = frozenset({*group.topics, *group.unmirrored})
             seen.found[group.group] = FoundGroup(group.group, group.protocol, topics)
     return seen
+
+
+async def _gone(source: GroupReader, unlisted: Collection[str]) -> set[str]:
+    """Those that their coordinator knows nothing of. Not being listed proves nothing: a broker that is away, or that is
+    still reading its part of __consumer_offsets, lists fewer."""
+    if not unlisted:
+        return set()
+    views, _ = await source.describe(unlisted, timeout=_TIMEOUT)
+    offsets = await source.offsets(unlisted, timeout=_TIMEOUT)
+    return {
+        name
+        for name in unlisted
+        if (view := views.get(name)) is not None and view.empty and offsets.found.get(name) == {}
+    }
 
 
 def _may_have_members(listed: ListedGroup) -> bool:

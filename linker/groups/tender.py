@@ -366,6 +366,9 @@ class Tender:
         """That it runs on the target, if somebody is there, and that nobody went back."""
         deadline = time.monotonic() + _CONFIRM_TIMEOUT
         while True:
+            group = self._book.get(self._name)
+            if group is None or group.phase is not GroupPhase.PROMOTED:
+                return  # it is demoted already
             view = await self._look(self._tools.target)
             self._run.target_view = view
             if view.empty:
@@ -384,7 +387,9 @@ class Tender:
         if behind:
             text += f"; its offsets went back after the opening: {_some(behind)}"
             log.error("link %s: group %s: %s", self._book.link, self._name, text)
-        await self._book.amend(self._name, reason=text)
+        known = self._book.get(self._name)
+        if known is not None and known.phase is GroupPhase.PROMOTED:
+            await self._book.amend(self._name, reason=text)
 
     # --- demote ------------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class FakeGroups:
         handlers["consumer_group_heartbeat"] = self.consumer_group_heartbeat
         handlers["consumer_group_describe"] = self.consumer_group_describe
         handlers["describe_groups"] = self.describe_groups
+        handlers["list_groups"] = self.list_groups
         handlers["join_group"] = self.join_group
         handlers["sync_group"] = self.sync_group
         handlers["heartbeat"] = self.heartbeat
@@ -232,6 +233,23 @@ class FakeGroups:
             ],
         }
 
+    async def list_groups(self, broker: FakeBroker, request: Request) -> Mapping[str, object]:
+        """Those that this node coordinates, groups that only have offsets among them."""
+        names = self.groups.keys() | self.offsets.committed.keys()
+        listed = []
+        for name in sorted(names) if not request.forced_error else ():
+            group = self.groups.get(name)
+            if self.place(0, name) == broker.id:
+                listed.append(
+                    {
+                        "group_id": name,
+                        "protocol_type": "consumer" if group is not None and group.members else "",
+                        "group_state": "Empty" if group is None else group.state,
+                        "group_type": "consumer" if isinstance(group, ConsumerGroup) else "classic",
+                    }
+                )
+        return {"error_code": request.forced_error, "groups": listed}
+
     # --- the classic protocol -------------------------------------------------------------------------------
 
     async def describe_groups(self, broker: FakeBroker, request: Request) -> Mapping[str, object]:
@@ -246,7 +264,15 @@ class FakeGroups:
                 found.append({"group_id": name, "error_code": code})
             else:
                 members = [self._described(group, member) for member in group.members.values()]
-                found.append({"group_id": name, "group_state": group.state, "members": members})
+                found.append(
+                    {
+                        "group_id": name,
+                        "group_state": group.state,
+                        "protocol_type": "consumer" if members else "",
+                        "protocol_data": group.protocol,
+                        "members": members,
+                    }
+                )
         return {"groups": found}
 
     @staticmethod
@@ -413,10 +439,10 @@ class FakeGroups:
         if code:
             return {"group_id": name, "topics": [], "error_code": code}
         topics = []
-        for topic in asked.topics or ():
+        for topic, indexes in self._asked(name, asked.topics):
             partitions = []
-            for index in topic.partition_indexes:
-                place = (topic.name, index)
+            for index in indexes:
+                place = (topic, index)
                 found = self.offsets.get(name, place)
                 unstable = require_stable and self.offsets.unstable(name, place)
                 partitions.append(
@@ -427,5 +453,16 @@ class FakeGroups:
                         "error_code": UNSTABLE_OFFSET_COMMIT if unstable else 0,
                     }
                 )
-            topics.append({"name": topic.name, "partitions": partitions})
+            topics.append({"name": topic, "partitions": partitions})
         return {"group_id": name, "topics": topics, "error_code": 0}
+
+    def _asked(self, group: str, topics: Any) -> list[tuple[str, Sequence[int]]]:
+        """No topics: all that the group has committed, or that is pending (OffsetMetadataManager.fetchAllOffsets)."""
+        if topics is not None:
+            return [(topic.name, topic.partition_indexes) for topic in topics]
+        known: dict[str, set[int]] = {}
+        pending = [groups.get(group, {}) for groups in self.offsets.pending.values()]
+        for places in (self.offsets.committed.get(group, {}), *pending):
+            for topic, index in places:
+                known.setdefault(topic, set()).add(index)
+        return [(topic, sorted(indexes)) for topic, indexes in sorted(known.items())]
