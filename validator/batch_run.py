@@ -143,6 +143,7 @@ class BatchRun:
             with self._meter.job(count):
                 verdicts = compare(self._spark, self._clusters, group, found.leaders)
             self._take(group, verdicts, tallies, left)
+            self._meter.say()
         return _planned_anew(tallies)
 
     @property
@@ -297,7 +298,7 @@ class _Meter:
         def tick() -> None:
             while not over.wait(PROGRESS_SECONDS):
                 self._look()
-                self._say()
+                self.say()
 
         ticker = threading.Thread(target=tick, name="progress", daemon=True)
         ticker.start()
@@ -309,7 +310,7 @@ class _Meter:
 
     def expect(self, tasks: int) -> None:
         self._tasks += tasks
-        self._say()
+        self.say()
 
     def partitions(self, done: int) -> None:
         self._partitions_done = max(self._partitions_done, done)
@@ -331,7 +332,7 @@ class _Meter:
             self._jobs_before = None
             self._base += tasks
             self._tasks_done = max(self._tasks_done, self._base)
-            self._say()
+            self.say()
 
     def _look(self) -> None:
         before = self._jobs_before
@@ -346,7 +347,8 @@ class _Meter:
                 done += stage.numCompletedTasks if stage is not None else 0
         self._tasks_done = max(self._tasks_done, self._base + min(done, self._job_tasks))
 
-    def _say(self) -> None:
+    def say(self) -> None:
+        """Tell it, if there is anything new."""
         progress = Progress(
             id=self._run_id,
             tasks_done=self._tasks_done,

@@ -116,8 +116,9 @@ class Cursor:
         elif pos > start and not walked.cut:
             self.exact = True
         self.next_offset = highest
-        if highest >= high:
+        if highest >= high or self.done:
             self.done = True
+            walked.broken = None  # it lies behind this span, and is another one's to tell
         return walked
 
 

@@ -1,0 +1,132 @@
+"""A run over fake brokers with everything but Spark: the same spans are read, sorted and judged in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.fakes.cluster import FakeCluster
+from validator import batch_run
+from validator.batch_run import BatchRun
+from validator.endpoint import Endpoint
+from validator.judging import COLUMNS, SORT, judge_sorted
+from validator.messages import (
+    Checked,
+    Event,
+    Failed,
+    Finished,
+    PartitionPlan,
+    ReplicaPlan,
+    ReplicaResult,
+    Run,
+    Side,
+)
+from validator.ranges import Range, make_tasks
+from validator.reader import read_arrow
+from validator.verdict import RangeVerdict
+
+
+def compare_here(
+    spark: object,
+    clusters: Mapping[str, Endpoint],
+    ranges: Sequence[Range],
+    leaders: Mapping[tuple[str, int], int],
+) -> dict[int, RangeVerdict]:
+    """compare.compare without Spark."""
+    batches = [
+        batch
+        for task in make_tasks(ranges, leaders)
+        for batch in read_arrow(clusters["source" if task.source else "target"], task.spans, COLUMNS)
+    ]
+    if not batches:
+        return {}
+    table = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in SORT])
+    specs = {one.spec.range_id: one.spec for one in ranges}
+    return {verdict.range_id: verdict for verdict in judge_sorted(table.to_batches(7), specs)}
+
+
+class NoSpark:
+    """As much of a session as a run touches outside of compare."""
+
+    sparkContext: Any
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.jobs = 0
+
+    def setJobGroup(self, *args: object) -> None:
+        self.jobs += 1
+
+    def statusTracker(self) -> Any:
+        return self
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return []
+
+
+def side(cluster: FakeCluster, name: str) -> Side:
+    return Side(name=name, bootstrap=tuple(f"{host}:{port}" for host, port in cluster.bootstrap))
+
+
+class Runner:
+    """Runs over two fake clusters."""
+
+    def __init__(
+        self, source: FakeCluster, target: FakeCluster, monkeypatch: pytest.MonkeyPatch, **ranges: int
+    ) -> None:
+        self.source, self.target = source, target
+        self.events: list[Event] = []
+        self.cancelled = threading.Event()
+        self.spark = NoSpark()
+        monkeypatch.setattr(batch_run, "compare", compare_here)
+        monkeypatch.setattr(batch_run, "task_count", lambda spark, group, leaders: len(group))
+
+    def plan(self, topic: str = "t", partition: int = 0, **fields: Any) -> PartitionPlan:
+        replicas = fields.pop("replicas", None) or tuple(
+            ReplicaPlan(broker_id=i) for i in self.target.brokers
+        )
+        return PartitionPlan(topic=topic, partition=partition, replicas=replicas, **fields)
+
+    async def run(self, *plans: PartitionPlan, wait_s: float = 0.0) -> list[ReplicaResult]:
+        """The last result of every replica."""
+        self.events = []
+        run = Run(
+            id="r",
+            source=side(self.source, "a"),
+            target=side(self.target, "b"),
+            partitions=plans,
+            wait_s=wait_s,
+        )
+        work = BatchRun(self.spark, run, self.events.append, self.cancelled)  # type: ignore[arg-type]
+        await asyncio.to_thread(work.execute)
+        last: dict[tuple[str, int, int], ReplicaResult] = {}
+        for event in self.events:
+            if isinstance(event, Checked):
+                last |= {(one.topic, one.partition, one.broker_id): one for one in event.results}
+        return [last[key] for key in sorted(last)]
+
+    @property
+    def end(self) -> Finished | Failed:
+        """How the run ended; exactly one of the two, and the last event."""
+        ends = [event for event in self.events if isinstance(event, Finished | Failed)]
+        assert len(ends) == 1 and self.events[-1] is ends[0]
+        return ends[0]
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.end, Finished), self.end
+        return self.end
+
+    @property
+    def failed(self) -> Failed:
+        assert isinstance(self.end, Failed), self.end
+        return self.end
+
+
+def found(result: ReplicaResult) -> list[tuple[str, int]]:
+    return [(one.kind.value, one.offset) for one in result.findings]
