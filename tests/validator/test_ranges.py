@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from validator.ranges import PartitionBounds, Range, ReplicaBounds, make_groups, make_ranges, make_tasks
 from validator.spans import LEADER, SOURCE
@@ -28,7 +29,7 @@ def test_a_huge_partition_is_many_ranges_of_equal_size():
     assert [one.spec.range_id for one in ranges] == list(range(16))
     assert [one.first for one in ranges] == [True] + [False] * 15
     assert ranges[0].spec.start == 0 and ranges[-1].spec.end == 16_000_000
-    assert all(a.spec.end == b.spec.start for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a.spec.end == b.spec.start for a, b in pairwise(ranges))
 
 
 def test_what_each_side_is_asked_for():
