@@ -112,7 +112,9 @@ async def test_away_for_longer_than_a_lease(
         line = refused.errors.strip()
         assert refused.exit_code == 1, refused
         assert line.startswith("linker: "), line
-        assert "ZooKeeper" in line or "link controller" in line, line  # a slow machine asks when the seat is lost
+        assert "ZooKeeper" in line or "link controller" in line, (
+            line
+        )  # a slow machine asks when the seat is lost
         over = begun + LEASE + SLACK
         await asyncio.sleep(max(0.0, over - scene.history.clock()))
         quiet_from = scene.history.mark("leases are over")
