@@ -33,8 +33,8 @@ class Advance:
 
     tp: TopicPartition
     session_epoch: int  # of the mirror when the run was planned
-    base: int | None  # the watermark that the run began with; None: nothing was known
-    replica: ReplicaValidation  # `at` is overwritten
+    base: int | None = None  # the watermark that the run began with; None: nothing was known
+    replica: ReplicaValidation | None = None  # `at` is overwritten; None: this comparison moves no watermark
     mismatch: ValidationMismatch | None = None
 
 
@@ -97,22 +97,27 @@ def advance(image: ControllerImage, link: str, advances: Sequence[Advance], now:
             or image.validations.get((link, one.tp))
             or PartitionValidation(link=link, topic=one.tp.topic, partition=one.tp.partition)
         )
-        before = known.of(one.replica.broker_id)
-        if (None if before is None else before.through) != one.base:
-            continue
-        if before is not None and one.replica.through < before.through and one.mismatch is None:
-            raise Refused(f"{one.tp}: the watermark of broker {before.broker_id} does not go back by itself")
-        others = [r for r in known.replicas if r.broker_id != one.replica.broker_id]
-        replicas = sorted([*others, replace(one.replica, at=now)], key=lambda r: r.broker_id)
+        replicas = known.replicas
+        if one.replica is not None:
+            before = known.of(one.replica.broker_id)
+            if (None if before is None else before.through) != one.base:
+                continue
+            if before is not None and one.replica.through < before.through and one.mismatch is None:
+                raise Refused(
+                    f"{one.tp}: the watermark of broker {before.broker_id} does not go back by itself"
+                )
+            others = [r for r in replicas if r.broker_id != one.replica.broker_id]
+            replicas = tuple(sorted([*others, replace(one.replica, at=now)], key=lambda r: r.broker_id))
         mismatch = known.mismatch
         if one.mismatch is not None and (mismatch is None or one.mismatch.offset < mismatch.offset):
             mismatch = replace(one.mismatch, at=now)
-        proved[one.tp] = replace(known, replicas=tuple(replicas), mismatch=mismatch)
+        proved[one.tp] = replace(known, replicas=replicas, mismatch=mismatch)
         if mismatch is not None:
             failed = _failed(image, link, state, mismatch_text(mismatch), now)
             if failed is not None:
                 states[one.tp] = failed
-    return [*proved.values(), *states.values()]
+    changed = [new for tp, new in proved.items() if new != image.validations.get((link, tp))]
+    return [*changed, *states.values()]
 
 
 def _failed(

@@ -1,7 +1,7 @@
 """The sidecar's configuration: one YAML file, checked whole before anything is started.
 
-Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `fleet`, `log`), as Kafka's own properties
-are. Links are not configured here: they are created through the admin API and kept in the store.
+Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `fleet`, `validation`, `log`), as Kafka's own
+properties are. Links are not configured here: they are created through the admin API and kept in the store.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from linker.config_store import STORE_SSL_PROPERTIES, FleetConfig, Section, StoreConfig
+from linker.config_validation import ValidationConfig
 from linker.properties import (
     CLIENT_PROPERTIES,
     LISTENER_PROPERTIES,
@@ -315,6 +316,7 @@ class Config(Section):
     target: TargetConfig
     store: StoreConfig = StoreConfig()
     fleet: FleetConfig = FleetConfig()
+    validation: ValidationConfig = ValidationConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -335,12 +337,22 @@ class Config(Section):
     def store_path(self) -> Path:
         return self.store.path or self.sidecar.state_dir / "linker.db"
 
+    @property
+    def validator_dir(self) -> Path:
+        """Where the validator process works and logs."""
+        return self.sidecar.state_dir / "validator"
+
+    @property
+    def evidence_dir(self) -> Path:
+        return self.validation.evidence_dir or self.sidecar.state_dir / "evidence"
+
 
 SECTIONS: dict[str, type[Section]] = {
     "sidecar": SidecarConfig,
     "target": TargetConfig,
     "store": StoreConfig,
     "fleet": FleetConfig,
+    "validation": ValidationConfig,
     "log": LogConfig,
 }
 
@@ -385,13 +397,16 @@ def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = N
         sidecar = _sidecar(_section("sidecar", document["sidecar"], environ), base)
         store = _store(_section("store", document.get("store"), environ))
         fleet = _model("fleet", FleetConfig, _section("fleet", document.get("fleet"), environ))
+        validation = _validation(_section("validation", document.get("validation"), environ), base)
         log = _model("log", LogConfig, _section("log", document.get("log"), environ))
     except (PropertyError, SecretError) as error:
         raise ConfigError(str(error)) from error
     if store.path is not None:
         store = store.model_copy(update={"path": base / store.path})
     try:
-        return Config(sidecar=sidecar, target=target, store=store, fleet=fleet, log=log)
+        return Config(
+            sidecar=sidecar, target=target, store=store, fleet=fleet, validation=validation, log=log
+        )
     except ValidationError as error:
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
@@ -453,6 +468,14 @@ def _store(raw: dict[str, Any]) -> StoreConfig:
     return store.model_copy(update={"ssl": tls})
 
 
+def _validation(raw: dict[str, Any], base: Path) -> ValidationConfig:
+    validation = _model("validation", ValidationConfig, raw)
+    directory = validation.evidence_dir
+    return (
+        validation if directory is None else validation.model_copy(update={"evidence_dir": base / directory})
+    )
+
+
 def _model(name: str, model: type[_S], raw: Mapping[str, Any]) -> _S:
     known = section_keys(name)
     for key in raw:
@@ -481,6 +504,8 @@ def _section(name: str, raw: object, environ: Mapping[str, str] | None) -> dict[
             return resolve(value, key=key, environ=environ)
         if isinstance(value, list):
             return [walk(item, key) for item in value]
+        if isinstance(value, dict):
+            return {str(name): walk(item, f"{key}.{name}") for name, item in value.items()}
         return value
 
     return {str(key): walk(value, f"{name}.{key}") for key, value in raw.items()}

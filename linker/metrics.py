@@ -57,6 +57,21 @@ class PartitionSample:
     target_end_offset: int | None = None
     lag: int | None = None
     lag_seconds: float | None = None
+    #: broker id -> (everything below is proved, seconds since that)
+    validated: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ValidationSample:
+    """Of a link, by the link controller."""
+
+    continuous: bool
+    runs: int
+    failed_runs: int
+    batches: int
+    bytes: int
+    mismatches: int
+    differing_partitions: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +89,7 @@ class LinkSample:
     forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
     forward_latency: LatencyHistogram | None = None
     window_bytes: int = 0
+    validation: ValidationSample | None = None  # None: another sidecar decides
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +135,7 @@ class Entry(NamedTuple):
 
 
 _PARTITION = ("link", "topic", "partition")
+_REPLICA = (*_PARTITION, "replica")
 
 #: Every metric there is. Counters get `_total` appended on the page.
 CATALOGUE: dict[str, Entry] = {
@@ -183,6 +200,33 @@ CATALOGUE: dict[str, Entry] = {
         "histogram", "From a produce's arrival to its answer.", ("link",)
     ),
     "linker_window_bytes": Entry("gauge", "Memory held by read-ahead windows.", ("link",)),
+    "linker_validation_continuous": Entry(
+        "gauge", "1 if the link is validated continuously. Only on the link controller.", ("link",)
+    ),
+    "linker_validation_runs": Entry(
+        "counter", "Runs of the validator. Only on the link controller.", ("link",)
+    ),
+    "linker_validation_failed_runs": Entry(
+        "counter", "Runs that could not be finished. Only on the link controller.", ("link",)
+    ),
+    "linker_validated_batches": Entry(
+        "counter", "Batches of replicas that were compared. Only on the link controller.", ("link",)
+    ),
+    "linker_validated_bytes": Entry(
+        "counter", "Bytes of replicas that were compared. Only on the link controller.", ("link",)
+    ),
+    "linker_validation_mismatches": Entry(
+        "counter", "Replicas that were found to differ. Only on the link controller.", ("link",)
+    ),
+    "linker_validation_differing_partitions": Entry(
+        "gauge", "Partitions with a replica that differs from the source.", ("link",)
+    ),
+    "linker_replica_validated_offset": Entry(
+        "gauge", "Everything below it is proved equal to the source.", _REPLICA
+    ),
+    "linker_replica_validation_age_seconds": Entry(
+        "gauge", "Since that was proved, if the source has gone on since; else 0.", _REPLICA
+    ),
     "linker_partition_source_end_offset": Entry("gauge", "High watermark at the source.", _PARTITION),
     "linker_partition_target_end_offset": Entry(
         "gauge", "Smallest log end of the target's replicas.", _PARTITION
@@ -282,6 +326,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
             page.add("linker_forward_errors", count, link.link, error)
         page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)
         page.add("linker_window_bytes", link.window_bytes, link.link)
+        _validation(page, link)
     for sample in now.partitions:
         labels = (sample.link, sample.topic, str(sample.partition))
         page.add("linker_partition_source_end_offset", sample.source_end_offset, *labels)
@@ -289,3 +334,19 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_partition_lag", sample.lag, *labels)
         page.add("linker_partition_lag_seconds", sample.lag_seconds, *labels)
         page.add("linker_partition_state", 1, *labels, sample.state.value)
+        for broker, (through, age) in sample.validated.items():
+            page.add("linker_replica_validated_offset", through, *labels, str(broker))
+            page.add("linker_replica_validation_age_seconds", age, *labels, str(broker))
+
+
+def _validation(page: _Page, link: LinkSample) -> None:
+    now = link.validation
+    if now is None:
+        return
+    page.add("linker_validation_continuous", int(now.continuous), link.link)
+    page.add("linker_validation_runs", now.runs, link.link)
+    page.add("linker_validation_failed_runs", now.failed_runs, link.link)
+    page.add("linker_validated_batches", now.batches, link.link)
+    page.add("linker_validated_bytes", now.bytes, link.link)
+    page.add("linker_validation_mismatches", now.mismatches, link.link)
+    page.add("linker_validation_differing_partitions", now.differing_partitions, link.link)

@@ -42,6 +42,9 @@ from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.registration import hosted_partitions
 from linker.tasks import first_error
+from linker.validation.process import ValidatorProcess
+from linker.validation.runner import INTERVAL_OPTION
+from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
 from wire.buffers import FramePool
@@ -93,6 +96,12 @@ class Sidecar:
         self._ports = SidecarPorts(config.sidecar.broker_id)
         self.target: TargetCluster
         self.router: Router
+        self.validator = Validator(
+            config.validation,
+            ValidatorProcess(config.validation, config.validator_dir),
+            lambda: side("target", config.target.client_properties()),
+            config.evidence_dir,
+        )
         self.mirrors: Mirrors
         self.followers: FollowerServer
         self._relay_security: ClientSecurity
@@ -110,6 +119,7 @@ class Sidecar:
         """Returns after it has left the cluster; raises the first error that cannot be waited out."""
         _make_directory(self.config.store_path.parent)
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.validator.process.close)
             cluster = await self._find_target(stack)
             self.fleet = await Fleet.open(self.config, self._ports, self._reign, cluster, stack)
             self.controller = self.fleet.controller
@@ -404,7 +414,7 @@ class Sidecar:
             runtime = self.links.get(name)
             if runtime is None:
                 self.start_link(link)
-            elif runtime.link.properties != link.properties or runtime.link.options != link.options:
+            elif runtime.link.properties != link.properties or _fetching(runtime.link) != _fetching(link):
                 self._spawn(self.restart_link(name))
             else:
                 runtime.follow(records)
@@ -438,6 +448,7 @@ class Sidecar:
             head=self._head,
             link_replicas=self.config.fleet.link_brokers,
             before_promote=self.settle_moves,
+            validator=self.validator,
         )
 
     async def _run_link(self, runtime: LinkRuntime) -> None:
@@ -540,6 +551,11 @@ class Sidecar:
                 peer=format_address(node.host, node.port),
             ) from error
         return channel
+
+
+def _fetching(link: Link) -> dict[str, Any]:
+    """The options that a link has to begin anew for."""
+    return {name: value for name, value in link.options.items() if name != INTERVAL_OPTION}
 
 
 def relay_security(properties: Mapping[str, str]) -> ClientSecurity:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from controller.phases import ENDED
 from linker.admin.models import MirrorState
+from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
-from linker.metrics import FleetSample, LinkSample, PartitionSample, Snapshot
+from linker.metrics import FleetSample, LinkSample, PartitionSample, Snapshot, ValidationSample
 from wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
             for job in sorted(jobs, key=lambda job: job.id)
             for phase, ms in job.phases_ms.items()
         },
-        links=[_link(runtime) for runtime in sidecar.links.values()],
+        links=[_link(runtime, sidecar.controller.is_head) for runtime in sidecar.links.values()],
         partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
     )
 
@@ -66,7 +67,7 @@ def _fleet(sidecar: Sidecar) -> FleetSample | None:
     return sample
 
 
-def _link(runtime: LinkRuntime) -> LinkSample:
+def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
     traffic = own_traffic(runtime)
     return LinkSample(
         link=runtime.name,
@@ -82,6 +83,23 @@ def _link(runtime: LinkRuntime) -> LinkSample:
         },
         window_bytes=sum(
             lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes
+        ),
+        validation=_validation(runtime) if decides else None,
+    )
+
+
+def _validation(runtime: LinkRuntime) -> ValidationSample:
+    totals = runtime.validation.totals
+    return ValidationSample(
+        continuous=runtime.validation.interval is not None,
+        runs=totals.runs,
+        failed_runs=totals.failed_runs,
+        batches=totals.batches,
+        bytes=totals.bytes,
+        mismatches=totals.mismatches,
+        differing_partitions=sum(
+            link == runtime.name and known.mismatch is not None
+            for (link, _), known in runtime.controller.image.validations.items()
         ),
     )
 
@@ -110,6 +128,14 @@ def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:
                 target_end_offset=lag.target_end_offset,
                 lag=lag.lag,
                 lag_seconds=None if lag.lag_ms is None else lag.lag_ms / 1000,
+                validated={
+                    broker: (through, (age or 0) / 1000)
+                    for broker in runtime.targets(state.tp)
+                    for through, age in [
+                        proved.watermark(runtime.controller.image, state, broker, lag.source_end_offset)
+                    ]
+                    if through is not None
+                },
             )
         )
     return samples

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from controller.fleet.shared import NotTheController
 from controller.store.base import ControllerFenced, StoreError
+from linker.admin.base import TopicName
 from linker.admin.forward import RETRY_AFTER, Forwarder, ForwardMiddleware
 from linker.admin.limits import GuardMiddleware
 from linker.admin.models import (
@@ -49,10 +50,15 @@ from linker.admin.models import (
     SidecarDescription,
     SidecarStatus,
     Status,
-    TopicName,
     UpdateLinkRequest,
 )
 from linker.admin.service import InvalidRequest, LinkService, NoLinkController, NotReady, ServiceError
+from linker.admin.validation_models import (
+    ContinuousValidationRequest,
+    LinkValidationDescription,
+    StartValidationRequest,
+    ValidationRun,
+)
 from linker.metrics import CONTENT_TYPE, Metrics
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, refuse_literal_secrets
@@ -67,6 +73,7 @@ BUG = "internal error; the sidecar's log has the details"
 LinkPath = Annotated[str, Path(pattern=LINK_NAME_PATTERN)]
 SidecarPath = Annotated[int, Path(ge=0, le=2**31 - 1)]
 GroupPath = Annotated[GroupName, Path()]
+JobPath = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 TopicPath = Annotated[str, Path(pattern=TOPIC_NAME_PATTERN)]
 
 T = TypeVar("T")
@@ -262,13 +269,50 @@ async def describe_group(link: LinkPath, group: GroupPath, service: Service) -> 
     return await _within(service.describe_group(link, group))
 
 
+# --- validation
+
+
+@router.get("/links/{link}/validation")
+async def validation(link: LinkPath, service: Service) -> LinkValidationDescription:
+    return await _within(service.validation(link))
+
+
+@router.patch("/links/{link}/validation")
+async def continue_validation(
+    link: LinkPath, body: ContinuousValidationRequest, query: Change, service: Service
+) -> ChangeResult:
+    return await _within(service.continue_validation(link, body, dry_run=query.dry_run))
+
+
+@router.post("/links/{link}/validation:run", status_code=202)
+async def start_validation(
+    link: LinkPath, body: StartValidationRequest, service: Service, response: Response
+) -> ValidationRun:
+    run = await _within(service.start_validation(link, body))
+    response.headers["location"] = f"/v1/validations/{run.id}"
+    return run
+
+
+@router.get("/validations/{run}")
+async def describe_validation(run: JobPath, service: Service) -> ValidationRun:
+    return await _within(service.describe_validation(run))
+
+
+@router.post("/validations/{run}:cancel")
+async def cancel_validation(run: JobPath, service: Service) -> ValidationRun:
+    return await _within(service.cancel_validation(run))
+
+
 # --- promotes, sidecars, status
 
 
+@router.get("/links/{link}/promotes")
+async def list_promotes(link: LinkPath, service: Service) -> list[PromoteJob]:
+    return await _within(service.list_promotes(link))
+
+
 @router.get("/promotes/{promote_id}")
-async def describe_promote(
-    promote_id: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")], service: Service
-) -> PromoteJob:
+async def describe_promote(promote_id: JobPath, service: Service) -> PromoteJob:
     return await _within(service.describe_promote(promote_id))
 
 

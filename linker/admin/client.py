@@ -36,6 +36,12 @@ from linker.admin.models import (
     Status,
     UpdateLinkRequest,
 )
+from linker.admin.validation_models import (
+    ContinuousValidationRequest,
+    LinkValidationDescription,
+    StartValidationRequest,
+    ValidationRun,
+)
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 MAX_ANSWER_BYTES = 256 << 20
@@ -163,7 +169,7 @@ class AdminClient:
         unreachable_for: float = 60.0,
         lost: Callable[[AdminError], None] = lambda _error: None,
     ) -> PromoteJob:
-        """Poll until the promote is over; `seen` gets each reading.
+        """Poll until the promote is over, its evidence closed; `seen` gets each reading.
 
         A sidecar that restarts goes on with its promotes, so not reaching it is only an error after a while;
         `lost` hears of every failed attempt.
@@ -183,9 +189,12 @@ class AdminClient:
             else:
                 last_contact = time.monotonic()
                 seen(job)
-                if job.phase.final:
+                if job.over:
                     return job
             time.sleep(interval)
+
+    def list_promotes(self, link: str) -> list[PromoteJob]:
+        return self._call("GET", f"/v1/links/{_quoted(link)}/promotes", list[PromoteJob])
 
     # --- groups
 
@@ -204,6 +213,25 @@ class AdminClient:
         self, link: str, request: DemoteGroupsRequest, *, dry_run: bool = False
     ) -> ChangeResult:
         return self._change("POST", f"/v1/links/{_quoted(link)}/groups:demote", dry_run, request)
+
+    # --- validation
+
+    def validation(self, link: str) -> LinkValidationDescription:
+        return self._call("GET", f"/v1/links/{_quoted(link)}/validation", LinkValidationDescription)
+
+    def start_validation(self, link: str, request: StartValidationRequest) -> ValidationRun:
+        return self._call("POST", f"/v1/links/{_quoted(link)}/validation:run", ValidationRun, body=request)
+
+    def continue_validation(
+        self, link: str, request: ContinuousValidationRequest, *, dry_run: bool = False
+    ) -> ChangeResult:
+        return self._change("PATCH", f"/v1/links/{_quoted(link)}/validation", dry_run, request)
+
+    def describe_validation(self, run: str) -> ValidationRun:
+        return self._call("GET", f"/v1/validations/{_quoted(run)}", ValidationRun)
+
+    def cancel_validation(self, run: str) -> ValidationRun:
+        return self._call("POST", f"/v1/validations/{_quoted(run)}:cancel", ValidationRun)
 
     # --- sidecars and status
 

@@ -23,12 +23,12 @@ from pydantic import (
     model_validator,
 )
 
-LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
-TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from linker.admin.base import LinkName, TopicName
+from linker.admin.validation_models import LinkValidation, Policy, PromoteValidation
 
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-LinkName = Annotated[str, StringConstraints(pattern=LINK_NAME_PATTERN)]
-TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]
 Millis = Annotated[int, Field(ge=0)]
 
 
@@ -129,6 +129,11 @@ class LinkOptions(Model):
     )
     request_fetch_bytes: int = Field(
         default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
+    )
+    validation_interval_ms: int | None = Field(
+        default=None,
+        ge=1000,
+        description="Between two runs of its continuous validation; null: there is none.",
     )
 
     groups_include: Patterns = Field(
@@ -246,6 +251,11 @@ class PromoteOptions(Model):
     fence_timeout_ms: Millis = Field(
         default=10_000,
         description="Longest time that writes are held before hand-over; then the promote is abandoned.",
+    )
+    validation: Policy | None = Field(
+        default=None,
+        description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
+        "not proved is only shown; skip. Default: validation.policy of the configuration.",
     )
 
 
@@ -463,6 +473,12 @@ class ReplicaStatus(Model):
     broker: int
     end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
     lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
+    validated_offset: int | None = Field(
+        default=None, description="Everything below is proved equal to the source; null: nothing is."
+    )
+    validated_age_ms: int | None = Field(
+        default=None, description="Since that was proved, if the source has gone on since; else 0."
+    )
 
 
 class PartitionLag(Model):
@@ -496,6 +512,7 @@ class PartitionStatus(PartitionLag):
     version: int | None = Field(default=None, description="Of the partition's state in the store.")
     source_leader: int | None = None
     replicas: list[ReplicaStatus] = []
+    mismatch: str | None = Field(default=None, description="The first difference that the validator found.")
 
 
 class MirrorSummary(Model):
@@ -537,6 +554,10 @@ class PromotePlan(Model):
     topics: list[PromoteTopic]
     blockers: list[str] = Field(default=[], description="Why a promote would be refused now.")
     warnings: list[str] = []
+    validation: Policy = Field(default="skip", description="What it would make of the validator.")
+    unproved: list[str] = Field(
+        default=[], description="What the validator has to prove first; the promote itself has it do so."
+    )
 
 
 class PromoteJob(Model):
@@ -550,6 +571,13 @@ class PromoteJob(Model):
     started_at: datetime
     finished_at: datetime | None = None
     phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
+    validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
+
+    @property
+    def over(self) -> bool:
+        """Nothing is under way any more, its evidence included."""
+        proving = self.validation is not None and self.validation.state == "PENDING"
+        return self.phase.final and not proving
 
 
 class SidecarState(StrEnum):
@@ -690,6 +718,7 @@ class LinkStatus(LinkSummary):
     forwarding: Forwarding
     traffic: Traffic
     groups: GroupsStatus = GroupsStatus()
+    validation: LinkValidation | None = None
 
 
 class Status(Model):

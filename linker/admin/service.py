@@ -33,6 +33,12 @@ from linker.admin.models import (
     Status,
     UpdateLinkRequest,
 )
+from linker.admin.validation_models import (
+    ContinuousValidationRequest,
+    LinkValidationDescription,
+    StartValidationRequest,
+    ValidationRun,
+)
 from wire.errors import LinkerError
 
 
@@ -73,6 +79,13 @@ class SidecarNotFound(ServiceError):
 
     def __init__(self, sidecar_id: int) -> None:
         super().__init__(f"sidecar {sidecar_id} does not exist")
+
+
+class ValidationNotFound(ServiceError):
+    status, error_code = 404, 40406
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"validation {run} does not exist (the link controller remembers its own last ones)")
 
 
 class SourceTopicNotFound(ServiceError):
@@ -183,6 +196,23 @@ class LinkService(Protocol):
     async def demote_groups(
         self, link: str, request: DemoteGroupsRequest, *, dry_run: bool
     ) -> ChangeResult: ...
+
+    async def list_promotes(self, link: str) -> list[PromoteJob]:
+        """The newest first."""
+
+    async def validation(self, link: str) -> LinkValidationDescription: ...
+
+    async def start_validation(self, link: str, request: StartValidationRequest) -> ValidationRun:
+        """Begin a run and return at once."""
+
+    async def continue_validation(
+        self, link: str, request: ContinuousValidationRequest, *, dry_run: bool
+    ) -> ChangeResult: ...
+
+    async def describe_validation(self, run: str) -> ValidationRun: ...
+
+    async def cancel_validation(self, run: str) -> ValidationRun:
+        """What it has proved by then stays proved."""
 
     async def list_sidecars(self) -> list[SidecarStatus]: ...
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linker import __version__
-from linker.cli import controller, group, link, mirror, sidecar, store, tables
+from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
 
@@ -26,6 +26,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(sidecar.app, name="sidecar")
 app.add_typer(controller.app, name="controller")
 app.add_typer(store.app, name="store")
+app.add_typer(validate.app, name="validate")
 
 
 def _version(wanted: bool) -> None:

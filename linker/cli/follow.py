@@ -10,6 +10,7 @@ import typer
 
 from linker.cli.output import Format, duration, emit, note
 from linker.cli.tables import job as job_table
+from linker.cli.validate import bad_evidence
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,14 +36,23 @@ class Lines:
 
     def show(self, job: PromoteJob) -> None:
         self._away = False
-        now = (job.phase, job.reason, *((topic.topic, topic.phase, topic.reason) for topic in job.topics))
+        now = (
+            job.phase,
+            job.reason,
+            _proving(job),
+            *((topic.topic, topic.phase, topic.reason) for topic in job.topics),
+        )
         if now == self._last:
             return
         self._last = now
         lags = [topic.lag for topic in job.topics]
         known = [lag for lag in lags if lag is not None]
         behind = f", lag {sum(known)}" if len(known) == len(lags) and known else ""
-        note(f"promote {job.id}: {job.phase}{behind}" + (f" ({job.reason})" if job.reason else ""))
+        note(
+            f"promote {job.id}: {job.phase}{behind}"
+            + (f" ({job.reason})" if job.reason else "")
+            + _proving(job)
+        )
 
     def lost(self, error: AdminError) -> None:
         if not self._away:
@@ -91,9 +101,22 @@ class Live:
             cells = (topic.topic, str(topic.phase), str(topic.partitions), lag, topic.reason or "")
             table.add_row(*(Text(text) for text in cells))
         parts: list[RenderableType] = [Text(f"promote {job.id} of link {job.link}"), steps, table]
+        if _proving(job):
+            parts.append(Text(_proving(job).removeprefix("; "), style="cyan"))
         if job.reason or self._note:
             parts.append(Text(self._note or job.reason or "", style="yellow"))
         return Group(*parts)
+
+
+def _proving(job: PromoteJob) -> str:
+    """What the validator does for it at the moment."""
+    found = job.validation
+    if found is None or not (found.state == "PENDING" or (found.state is None and found.progress)):
+        return ""
+    told = "; the last validation, with exact ends" if found.state == "PENDING" else "; validation"
+    if found.progress is not None:
+        told += f": {found.progress.partitions_done} of {found.progress.partitions} partitions"
+    return told
 
 
 def follow(client: AdminClient, promote_id: str, form: Format) -> None:
@@ -115,6 +138,14 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
         )
         raise typer.Exit(0) from None
     emit(job, form, lambda: job_table(job))
+    for warning in () if job.validation is None else job.validation.warnings:
+        note(f"warning: {warning}")
+    bad = bad_evidence(job)
+    if bad is not None:
+        sys.stderr.write(f"linker: {bad}\n")
+        raise typer.Exit(1)
+    if job.validation is not None and job.validation.state == "INCOMPLETE":
+        note(f"warning: not all of promote {job.id} is proved: {job.validation.reason}")
     if job.phase == "ABANDONED":
         sys.stderr.write(f"linker: promote {job.id} was abandoned: {job.reason or 'no reason given'}\n")
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -27,6 +28,12 @@ from linker.cli.output import Format, emit, note
 app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics.", show_default=False)]
+
+
+class Validation(StrEnum):
+    REQUIRE = "require"
+    WARN = "warn"
+    SKIP = "skip"
 
 
 def start_of(text: str) -> str:
@@ -158,6 +165,13 @@ def promote(
     fence_timeout_ms: Annotated[
         int | None, typer.Option("--fence-timeout-ms", min=0, help="Longest time that writes are held.")
     ] = None,
+    validation: Annotated[
+        Validation | None,
+        typer.Option(
+            "--validation",
+            help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
+        ),
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
@@ -169,7 +183,7 @@ def promote(
 ) -> None:
     """Make the target the owner of topics: nothing lost, no client restarted.
 
-    Follows the promote until it is done; Ctrl-C stops the watching, not the promote.
+    Follows the promote until it is done and its evidence is written; Ctrl-C stops the watching, not the promote.
     """
     from linker.admin.models import PromoteRequest
 
@@ -185,6 +199,7 @@ def promote(
         "max_lag": max_lag,
         "catch_up_timeout_ms": catch_up_timeout_ms,
         "fence_timeout_ms": fence_timeout_ms,
+        "validation": None if validation is None else validation.value,
     }
     options = {key: value for key, value in limits.items() if value is not None}
     if bool(topics) == all_:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from linker.cli import validation_tables
 from linker.cli.group_tables import in_one_line
 from linker.cli.output import columns, duration, pairs, size
 
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
         MirrorSummary,
         PromoteJob,
         PromotePlan,
+        ReplicaStatus,
         SidecarDescription,
         SidecarStatus,
         Status,
         Traffic,
     )
+
+
+_MOST_UNPROVED = 10
 
 
 def change(result: ChangeResult) -> str:
@@ -120,7 +125,7 @@ def mirror(one: MirrorDescription) -> str:
         (
             *("PARTITION", "STATE", "LEADER", "EPOCH", "ISR", "SESSION EPOCH", "CONTROLLER EPOCH", "VERSION"),
             *("SOURCE LEADER", "SOURCE START", "SOURCE END", "TARGET END", "LAG", "TIME LAG", "REPLICAS"),
-            "REASON",
+            *("VALIDATED", "REASON"),
         ),
         [
             (
@@ -141,13 +146,22 @@ def mirror(one: MirrorDescription) -> str:
                     f"{replica.broker}@{'-' if replica.end_offset is None else replica.end_offset}"
                     for replica in p.replicas
                 ),
-                p.reason,
+                " ".join(_validated(replica) for replica in p.replicas),
+                p.mismatch or p.reason,
             )
             for p in one.partition_status
         ],
         empty="no partitions",
     )
     return f"{head}\n\n{table}"
+
+
+def _validated(replica: ReplicaStatus) -> str:
+    """`broker<offset`: everything below is proved; with the age if the source has gone on since."""
+    if replica.validated_offset is None:
+        return f"{replica.broker}<-"
+    age = f"({duration(replica.validated_age_ms)})" if replica.validated_age_ms else ""
+    return f"{replica.broker}<{replica.validated_offset}{age}"
 
 
 def lag(reports: Iterable[LagReport]) -> str:
@@ -181,6 +195,12 @@ def plan(one: PromotePlan) -> str:
         ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
     )
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
+    if one.validation != "skip":
+        lines += [
+            f"to be validated first ({one.validation}): {line}" for line in one.unproved[:_MOST_UNPROVED]
+        ]
+        more = len(one.unproved) - _MOST_UNPROVED
+        lines += [f"... and {more} more partitions"] if more > 0 else []
     end = "a promote would be refused now" if one.blockers else "a promote could start now"
     return "\n".join([table, *lines, f"{end}; nothing was changed (--dry-run)"])
 
@@ -195,6 +215,7 @@ def job(one: PromoteJob) -> str:
             ("started", one.started_at.isoformat()),
             ("finished", one.finished_at and one.finished_at.isoformat()),
             ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
+            *validation_tables.promote_lines(one.validation),
         ]
     )
     table = columns(
@@ -341,6 +362,11 @@ def status(one: Status) -> str:
     parts = [head, linked]
     if any(s.groups.groups or s.groups.reason for s in one.links):
         parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
+    parts += [
+        f"validation of {s.name}: {validation_tables.summary(s.validation)}"
+        for s in one.links
+        if s.validation is not None and (s.validation.continuous or s.validation.mismatches)
+    ]
     found = [mirror for s in one.links for mirror in s.mirror_list]
     if found:
         parts.append(mirrors(found))

@@ -9,11 +9,12 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from linker.children import die_with_us as die_with_us
+from linker.children import parent_environment as parent_environment
 from wire.errors import LinkerError
 
 STOP_TIMEOUT = 40.0
@@ -22,16 +23,6 @@ POLL = 0.01
 
 class ChildError(LinkerError):
     """A child process did not do what it was asked to; carries the end of its log."""
-
-
-def die_with_us(command: Sequence[str]) -> list[str]:
-    """The command, wrapped so that the kernel kills it when this process dies."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")), *command]
-
-
-def parent_environment() -> dict[str, str]:
-    """The environment that `die_with_us` needs to be sure of its parent."""
-    return {**os.environ, "KAFKA_LINKER_PARENT": str(os.getpid())}
 
 
 def tail(log: Path, lines: int = 12) -> str:

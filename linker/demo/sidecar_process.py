@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ from typing import Any, NamedTuple
 import httpx
 import yaml
 
-import linker
 from linker.admin.client import AdminClient
-from linker.demo.child_process import ChildError, ChildProcess, die_with_us, parent_environment
+from linker.children import die_with_us, parent_environment, python_path
+from linker.demo.child_process import ChildError, ChildProcess
 from linker.demo.ports import PortReservation
 from wire.errors import LinkerError
 
@@ -54,6 +53,8 @@ class SidecarSpec:
     target: Mapping[str, Any] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)
     fleet: Mapping[str, Any] = field(default_factory=dict)
+    # Whoever promotes often does not want to start Spark each time; what a promote does with it is said by hand.
+    validation: Mapping[str, Any] = field(default_factory=lambda: {"policy": "skip"})
     # Listener name -> host:port that others are told, where it is not the one that is bound (a proxy in front).
     advertised: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "info"
@@ -113,6 +114,7 @@ class SidecarProcess(ChildProcess):
             "target": {"bootstrap.servers": spec.target_bootstrap, **spec.target},
             **({"store": dict(spec.store)} if spec.store else {}),
             **({"fleet": dict(spec.fleet)} if spec.fleet else {}),
+            **({"validation": dict(spec.validation)} if spec.validation else {}),
             "log": {"level": spec.log_level},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ class SidecarProcess(ChildProcess):
         if not self.config_file.exists():
             self.write_config()
         command = [*self._python, "-m", "linker", "run", "--config", str(self.config_file)]
-        self._launch(command, self.directory, _python_path())
+        self._launch(command, self.directory, python_path())
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Wait until `/readyz` says so."""
@@ -161,7 +163,7 @@ class SidecarProcess(ChildProcess):
         """Run `linker ARGUMENTS` against this sidecar, whatever it exits with."""
         environment = {
             **parent_environment(),
-            **_python_path(),
+            **python_path(),
             "LINKER_ADMIN_URL": self.admin_url,
             "NO_COLOR": "1",
         }
@@ -214,13 +216,6 @@ class SidecarProcess(ChildProcess):
 
     async def __aexit__(self, *_error: object) -> None:
         await asyncio.shield(self.close())
-
-
-def _python_path() -> dict[str, str]:
-    """A child has another working directory: it has to find this very package, installed or not."""
-    ours = str(Path(linker.__file__).parents[1])
-    inherited = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([ours, inherited] if inherited else [ours])}
 
 
 __all__ = ["ChildError", "CommandError", "CommandResult", "SidecarProcess", "SidecarSpec"]

@@ -445,6 +445,8 @@ class BringUp:
                 ", ".join(str(tp) for tp in opened[:5]),
                 self._link,
             )
+        # Whatever was proved of copies before: these begin from nothing.
+        await self._controller.forget_validation(self._link, wanted)
         await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
         await self._target.metadata.wait_for(lambda image: _all_asked_for(image, wanted), _CALL_TIMEOUT)
 

@@ -37,7 +37,11 @@ from linker.links.source_watch import SourceWatch
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
+from linker.validation.promote import PromoteValidation
+from linker.validation.runner import LinkValidation
+from linker.validation.validator import Validator, side
 from router.dispatch import Router
+from validator import messages as m
 from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.connection import Connection
@@ -88,6 +92,7 @@ class LinkRuntime:
         head: Callable[[], Head | None],
         link_replicas: int,
         before_promote: Callable[[], Awaitable[None]],
+        validator: Validator,
     ) -> None:
         self.name = link.name
         self._frames = frames
@@ -143,6 +148,9 @@ class LinkRuntime:
         self.source_ends = ListedSourceEnds(self.source)
         self.groups = LinkGroups(
             link.name, controller, self.source, target, self.copies, group_settings(link.options)
+        )
+        self.validation = LinkValidation(
+            link.name, controller, target, validator, self._source_side, self.copies.get, link_brokers
         )
         #: The newest report of each running job, for status and API.
         self.progress: dict[int, PromoteProgress] = {}
@@ -205,6 +213,7 @@ class LinkRuntime:
             self._resumed.clear()
             self._rule(self._resume_promotes(), "settling promotes")
             self._rule(self._run_groups(), "groups")
+            self._rule(self.validation.run(), "validation")
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
@@ -237,8 +246,28 @@ class LinkRuntime:
         if head is None:
             raise LinkerError("this sidecar is not the link controller")
         return make_promote_ports(
-            self.name, head, self.source, self.source_ends, self.target, self._link_brokers
+            self.name,
+            head,
+            self.source,
+            self.source_ends,
+            self.target,
+            self._link_brokers,
+            self._promote_validation(),
+            self.validation.note_tail,
         )
+
+    def _promote_validation(self) -> PromoteValidation:
+        distance = self.validation.validator.config.max_distance
+        return PromoteValidation(self.validation, self.controller, self.copies.get, self.targets, distance)
+
+    def unproved(self, tp: TopicPartition) -> str | None:
+        """What the validator has to prove of a partition before a promote may hold its producers."""
+        found = self._promote_validation().unproved([tp]).get(tp)
+        return None if found is None else found.reason
+
+    def _source_side(self) -> m.Side:
+        """With the secrets resolved as they are now."""
+        return side(f"source {self.name}", resolve_properties(dict(self.link.properties)))
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
@@ -305,6 +334,7 @@ class LinkRuntime:
                 continue
             for outcome in outcomes:
                 self._log_settled(outcome)
+                self._prove(outcome.job_id)
             break
         self.progress.clear()
         self._release_promoted()
@@ -372,10 +402,19 @@ class LinkRuntime:
                     f" ({outcome.reason})" if outcome.reason else "",
                     {phase: round(ms) for phase, ms in outcome.phases_ms.items()},
                 )
+            finally:
+                self.validation.validator.turns.speak_up(self.name)
         self.progress.pop(job.id, None)
         self._release_promoted()
+        self._prove(job.id)
         for topic in job.topics:
             self.bring_up.ask(topic)  # what changed at the target meanwhile was left alone
+
+    def _prove(self, job_id: int) -> None:
+        """What was promoted is to be compared to its exact end."""
+        job = self.controller.image.jobs.get((self.name, job_id))
+        if job is not None:
+            self.validation.close_evidence(job)
 
     async def _settle_stuck(self, driver: PromoteDriver, job_id: int) -> None:
         while any(job.id == job_id for job in self.controller.image.running_jobs(self.name)):
@@ -397,6 +436,8 @@ class LinkRuntime:
     def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
         """From the metadata log's subscription; takes note and returns."""
         self.bring_up.on_target_change(image, topics)
+        if topics:
+            self.validation.on_target_change()
 
     def follow(self, records: Sequence[Record]) -> None:
         """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""

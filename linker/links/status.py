@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from controller.codec import path_of
@@ -28,15 +27,13 @@ from linker.admin.models import (
     ReplicaStatus,
     worst_state,
 )
+from linker.links import proved
 from linker.links.copies import CopyView
 from linker.links.runtime import LinkRuntime
+from linker.links.times import moment as moment
 
 #: A follower asks every half second; one that does not for so long is down, or the partition has failed there.
 _SILENT = 30.0
-
-
-def moment(wall_ms: int) -> datetime:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC)
 
 
 def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
@@ -130,11 +127,14 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
     for broker in mirror.target_replicas[state.partition] if mirror.target_replicas else ():
         follower = None if copy is None else copy.followers.get(broker)
         offset = None if follower is None or follower.fetch_offset < 0 else follower.fetch_offset
+        validated, age = proved.watermark(runtime.controller.image, state, broker, end)
         replicas.append(
             ReplicaStatus(
                 broker=broker,
                 end_offset=offset,
                 lag=None if offset is None or end is None else max(0, end - offset),
+                validated_offset=validated,
+                validated_age_ms=age,
             )
         )
     return PartitionStatus(
@@ -147,6 +147,7 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
         version=runtime.controller.image.versions.get(path_of(state)),
         source_leader=None if leader is None else leader.id,
         replicas=replicas,
+        mismatch=proved.mismatch(runtime.controller.image, state),
     )
 
 
@@ -257,6 +258,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         started_at=moment(job.started_at),
         finished_at=None if job.ended_at is None else moment(job.ended_at),
         phases_ms={phase: round(timed[name]) for name, phase in _TIMED_AS.items() if name in timed},
+        validation=proved.promote_validation(runtime, job),
     )
 
 

@@ -92,7 +92,7 @@ class LinkChanges(ServiceBase):
             **self._summary_fields(runtime, self._mirrors(runtime)),
             target_cluster_id=self._sidecar.target.cluster.cluster_id or "",
             properties=redact_properties(dict(runtime.link.properties)),
-            options=LinkOptions.model_validate(dict(runtime.link.options)),
+            options=LinkOptions.model_validate(dict(self._image.links[link].options)),
             forwarding=view.forwarding(runtime),
             traffic=traffic(runtime, self._sidecar.fleet.head),
             created_at=view.moment(runtime.link.created_at),
@@ -125,7 +125,7 @@ class LinkChanges(ServiceBase):
             finally:
                 await source.close()
             options = request.options.applied_to(
-                LinkOptions.model_validate(dict(runtime.link.options))
+                LinkOptions.model_validate(dict(self._image.links[link].options))
             ).model_dump()
             await self._sidecar.controller.update_link(link, kept, options, dry_run=dry_run)
             if not dry_run:

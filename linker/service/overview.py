@@ -18,6 +18,7 @@ from linker.admin.models import (
     worst_state,
 )
 from linker.groups.status import groups_status
+from linker.links import proved
 from linker.links import status as view
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
@@ -42,6 +43,7 @@ class Overview(FleetService):
                     forwarding=view.forwarding(runtime),
                     traffic=traffic(runtime, self._sidecar.fleet.head),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
+                    validation=proved.link_validation(runtime),
                 )
             )
         return Status(

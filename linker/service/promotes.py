@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from controller import errors as refused
 from controller.phases import ENDED, Phase
 from controller.ports import PromoteSettings
+from controller.state import ValidationPolicy
 from linker import preflight
 from linker.admin.models import (
     MirrorState,
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     pass
 
 
-from linker.service.base import ServiceBase
+from linker.service.validations import Validations
+from linker.validation.process import missing_parts
 
 _FENCE_DRAIN_TIMEOUT = 5.0
 
 
-class Promotes(ServiceBase):
+class Promotes(Validations):
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan:
         runtime = self._runtime(link)
         topics = self._promote_topics(link, request)
@@ -65,7 +67,24 @@ class Promotes(ServiceBase):
                 )
             )
         warnings = await self._open_transactions(runtime, topics)
-        return PromotePlan(link=link, topics=shown, blockers=blockers, warnings=warnings)
+        policy = self._policy(request)
+        unproved: list[str] = []
+        if policy is not ValidationPolicy.SKIP:
+            unproved = self._unproved(runtime, topics)
+            missing = missing_parts()
+            if missing is not None:
+                (blockers if policy is ValidationPolicy.REQUIRE else warnings).append(missing)
+        return PromotePlan(
+            link=link,
+            topics=shown,
+            blockers=blockers,
+            warnings=warnings,
+            validation=policy.value,
+            unproved=unproved,
+        )
+
+    def _policy(self, request: PromoteRequest) -> ValidationPolicy:
+        return ValidationPolicy(request.options.validation or self._sidecar.config.validation.policy)
 
     async def _open_transactions(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         tps = [
@@ -132,12 +151,18 @@ class Promotes(ServiceBase):
         grown = await self._grown(runtime, topics)
         if grown:
             raise IllegalState("; ".join(grown))
+        policy = self._policy(request)
+        missing = missing_parts() if policy is ValidationPolicy.REQUIRE else None
+        if missing is not None:
+            raise PreflightFailed(
+                f"{missing}; or promote with --validation=warn or skip, which prove nothing before the hand-over"
+            )
         try:
             preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error
         try:
-            job = await self._sidecar.controller.begin_promote(link, topics)
+            job = await self._sidecar.controller.begin_promote(link, topics, validation=policy)
         except refused.Refused as error:
             raise IllegalState(str(error)) from error
         options = request.options
@@ -148,6 +173,7 @@ class Promotes(ServiceBase):
                 catch_up_timeout=options.catch_up_timeout_ms / 1000,
                 fence_deadline=options.fence_timeout_ms / 1000,
                 fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
+                validation=policy,
             ),
         )
         return view.promote_job(runtime, job)

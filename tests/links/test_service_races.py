@@ -16,6 +16,7 @@ from controller.topic_configs import ConfigPlan
 from linker import preflight
 from linker.admin.models import CreateMirrorsRequest, PromoteRequest
 from linker.admin.service import IllegalState
+from linker.config_validation import ValidationConfig
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
 from linker.service import SidecarService
@@ -99,6 +100,7 @@ class Rig:
             target=target,
             router=SimpleNamespace(unfence=lambda tps: None),
             not_ready=lambda: None,
+            config=SimpleNamespace(validation=ValidationConfig(policy="skip")),
             link_brokers=lambda: frozenset({900}),
         )
         self.service = SidecarService(sidecar)

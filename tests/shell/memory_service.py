@@ -56,6 +56,18 @@ from linker.admin.service import (
     PromoteNotFound,
     SidecarNotFound,
     SourceTopicNotFound,
+    ValidationNotFound,
+)
+from linker.admin.validation_models import (
+    ContinuousValidationRequest,
+    LinkValidationDescription,
+    PromoteValidation,
+    StartValidationRequest,
+    ValidationFinding,
+    ValidationProgress,
+    ValidationRun,
+    ValidationState,
+    ValidatorStatus,
 )
 from linker.secrets import redact_properties
 from tests.shell.memory_groups import MemoryGroups
@@ -94,6 +106,10 @@ class MemoryService(MemoryGroups):
         self.stuck_reason: str | None = None
         self.looked = 0
         self.fleet: FleetStatus | None = None
+        self.runs: dict[str, ValidationRun] = {}
+        self.interval: int | None = None  # of the continuous validation, ms
+        self.differs: str | None = None  # a run finds this
+        self.evidence: PromoteValidation | None = None  # of promotes, once they are through
 
     async def _enter(self) -> None:
         if self.raises is not None:
@@ -301,6 +317,9 @@ class MemoryService(MemoryGroups):
         if promote_id not in self.jobs:
             raise PromoteNotFound(promote_id)
         job = self.jobs[promote_id]
+        if job.phase.final and job.validation is not None and not job.over:
+            self.jobs[promote_id] = job.model_copy(update={"validation": self.evidence})
+            return self.jobs[promote_id]
         if job.phase.final or self.stuck:
             return job
         phase = WAY[WAY.index(job.phase) + 1]
@@ -314,9 +333,121 @@ class MemoryService(MemoryGroups):
                 "reason": self.abandon if phase is PromotePhase.ABANDONED else None,
                 "phases_ms": {**job.phases_ms, job.phase: 40},
                 "finished_at": NOW + timedelta(seconds=1) if phase.final else None,
+                "validation": PromoteValidation(policy=self.evidence.policy, state="PENDING")
+                if self.evidence is not None and phase is PromotePhase.PROMOTED
+                else None,
             }
         )
         return self.jobs[promote_id]
+
+    async def list_promotes(self, link: str) -> list[PromoteJob]:
+        await self._enter()
+        self._known(link)
+        return [job for job in reversed(self.jobs.values()) if job.link == link]
+
+    def _validation(self, link: str) -> LinkValidationDescription:
+        return LinkValidationDescription(
+            link=link,
+            continuous=self.interval is not None,
+            interval_ms=self.interval,
+            replicas=6,
+            proved=5,
+            unproved_offsets=12,
+            age_ms=4500,
+            mismatches=[f"orders-1: {self.differs}"] if self.differs else [],
+            validator=ValidatorStatus(
+                state="ready", spark="4.0.0", master="local[*]", log="/state/validator.log"
+            ),
+            runs=list(reversed(self.runs.values())),
+        )
+
+    async def validation(self, link: str) -> LinkValidationDescription:
+        await self._enter()
+        self._known(link)
+        return self._validation(link)
+
+    async def start_validation(self, link: str, request: StartValidationRequest) -> ValidationRun:
+        await self._enter()
+        self._known(link)
+        for topic in request.topics:
+            self._mirror(link, topic)
+        run = ValidationRun(
+            id=f"{link}-v1-{len(self.runs) + 1}",
+            link=link,
+            kind="once",
+            mode=request.mode,
+            state=ValidationState.QUEUED,
+            topics=request.topics,
+            started_at=NOW,
+        )
+        self.runs[run.id] = run
+        self.calls.append(f"validate {' '.join(request.topics) or 'all'} {request.mode}")
+        return run
+
+    async def continue_validation(
+        self, link: str, request: ContinuousValidationRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        await self._enter()
+        self._known(link)
+        if not dry_run:
+            self.interval = (request.interval_ms or 30_000) if request.enabled else None
+        return self._done(dry_run, "continue validation" if request.enabled else "end validation", link)
+
+    async def describe_validation(self, run: str) -> ValidationRun:
+        """Each reading takes the run one step on."""
+        await self._enter()
+        if run not in self.runs:
+            raise ValidationNotFound(run)
+        one = self.runs[run]
+        if one.state.final or (self.stuck and one.state is ValidationState.RUNNING):
+            return one
+        if one.state is ValidationState.QUEUED:
+            progress = ValidationProgress(
+                tasks_done=2, tasks=4, partitions_done=1, partitions=2, bytes=2048, batches=3
+            )
+            one = one.model_copy(update={"state": ValidationState.RUNNING, "progress": progress})
+        else:
+            one = one.model_copy(
+                update={
+                    "state": ValidationState.FAILED if self.abandon else ValidationState.DONE,
+                    "reason": self.abandon,
+                    "finished_at": NOW,
+                    "partitions": 2,
+                    "replicas": 6,
+                    "batches": 40,
+                    "records": 400,
+                    "bytes": 4096,
+                    **(
+                        {
+                            "mismatches": 1,
+                            "findings": [
+                                ValidationFinding(
+                                    topic="orders",
+                                    partition=1,
+                                    broker=2,
+                                    offset=17,
+                                    kind="differing",
+                                    detail=self.differs,
+                                )
+                            ],
+                        }
+                        if self.differs
+                        else {}
+                    ),
+                }
+            )
+        self.runs[run] = one
+        return one
+
+    async def cancel_validation(self, run: str) -> ValidationRun:
+        await self._enter()
+        if run not in self.runs:
+            raise ValidationNotFound(run)
+        self.calls.append(f"cancel {run}")
+        self.runs[run] = self.runs[run].model_copy(
+            update={"state": ValidationState.CANCELLED, "reason": "it was cancelled", "finished_at": NOW}
+        )
+        return self.runs[run]
 
     async def list_sidecars(self) -> list[SidecarStatus]:
         await self._enter()

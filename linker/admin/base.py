@@ -1,0 +1,13 @@
+"""Names as all models of the admin API take them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
+TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
+
+LinkName = Annotated[str, StringConstraints(pattern=LINK_NAME_PATTERN)]
+TopicName = Annotated[str, StringConstraints(pattern=TOPIC_NAME_PATTERN)]

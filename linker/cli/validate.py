@@ -1,0 +1,304 @@
+"""`linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+from typer.core import TyperGroup
+
+from linker.cli import tables, validation_tables
+from linker.cli.link import validated
+from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
+from linker.cli.output import Format, emit, note, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from linker.admin.client import AdminClient, AdminError
+    from linker.admin.models import PromoteJob
+    from linker.admin.validation_models import ValidationRun
+
+_POLL = 0.25
+_UNREACHABLE_FOR = 60.0
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+
+
+class Mode(StrEnum):
+    BATCHES = "batches"
+    RECORDS = "records"
+
+
+class _LinkOrCommand(TyperGroup):
+    """What is none of its commands is the name of a link."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Options first, as in `linker validate --mode records east`.
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Prove that source and target hold the same: linker validate LINK [TOPIC]...",
+    no_args_is_help=True,
+    cls=_LinkOrCommand,
+)
+
+LinkArgument = Annotated[str, typer.Argument(metavar="LINK", help="Name of the link.", show_default=False)]
+
+
+def interval_ms(text: str) -> int:
+    """500ms, 30s, 5m, 1h."""
+    found = re.fullmatch(r"(\d+)(ms|s|m|min|h)", text.strip(), re.ASCII)
+    if found is None:
+        raise usage(f"--interval {text}: give a number with its unit, as 30s, 5m or 1h")
+    return int(found.group(1)) * _UNITS[found.group(2)]
+
+
+@app.command("run")
+def run(
+    link: LinkArgument,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Only these; default: all mirrors.", show_default=False),
+    ] = None,
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="batches: bytes and checksums; records: record by record.")
+    ] = Mode.BATCHES,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on for good, through restarts, until --stop.")
+    ] = False,
+    interval: Annotated[
+        str | None,
+        typer.Option("--interval", help="Between two continuous runs, as 30s; default: the sidecar's."),
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the continuous validation of the link.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Compare every replica of the link's mirrors with the source, from where it was compared last.
+
+    Follows the run until it is done; Ctrl-C cancels it, and what is proved by then stays proved. Exit code 1 if anything
+    differs or could not be compared.
+    """
+    from linker.admin.validation_models import ContinuousValidationRequest, StartValidationRequest
+
+    if continuous and stop:
+        raise usage("--continuous and --stop contradict each other")
+    if interval is not None and not continuous:
+        raise usage("--interval goes with --continuous")
+    if (continuous or stop) and (topics or mode is not Mode.BATCHES or no_wait):
+        raise usage(
+            "a continuous validation covers the whole link, by batches: no topics, --mode or --no-wait"
+        )
+    with connect(admin_url, token_file) as client:
+        if continuous or stop:
+            wanted = validated(
+                ContinuousValidationRequest,
+                enabled=continuous,
+                interval_ms=None if interval is None else interval_ms(interval),
+            )
+            result = client.continue_validation(link, wanted, dry_run=dry_run)
+            emit(result, output, lambda: tables.change(result))
+            return
+        if dry_run:
+            raise usage("--dry-run goes with --continuous and --stop; a run changes no mirror that is equal")
+        request = validated(StartValidationRequest, topics=topics or [], all=not topics, mode=mode.value)
+        begun = client.start_validation(link, request)
+        if no_wait:
+            emit(begun, output, lambda: validation_tables.run(begun))
+            return
+        note(f"validation {begun.id} started")
+        _follow(client, begun.id, output)
+
+
+@app.command("attach")
+def attach(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run.", show_default=False)],
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Follow a run that was started before; Ctrl-C cancels it."""
+    with connect(admin_url, token_file) as client:
+        _follow(client, run_id, output)
+
+
+@app.command("status")
+def status(
+    link: LinkArgument,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show what is proved of a link, the validator process and the last runs."""
+    with connect(admin_url, token_file) as client:
+        found = client.validation(link)
+    emit(found, output, lambda: validation_tables.description(found))
+
+
+@app.command("report")
+def report(
+    promote: Annotated[
+        str | None,
+        typer.Argument(metavar="[PROMOTE]", help="Id of a promote; default: all.", show_default=False),
+    ] = None,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Show the evidence of promotes: what was proved, and where the page, the JSON and the Parquet files are."""
+    with connect(admin_url, token_file) as client:
+        if promote is not None:
+            job = client.describe_promote(promote)
+            emit(job, output, lambda: tables.job(job))
+            raise typer.Exit(0 if not bad_evidence(job) else 1)
+        found = [one for link in client.list_links() for one in client.list_promotes(link.name)]
+    emit(found, output, lambda: validation_tables.evidence(found))
+
+
+def bad_evidence(job: PromoteJob) -> str | None:
+    """One loud line if what was promoted differs; None if all is well or was not asked for."""
+    found = job.validation
+    if found is None or not found.mismatches:
+        return None
+    return (
+        f"promote {job.id}: {found.mismatches} replicas DIFFER from what the source held at the hand-over; see "
+        f"{found.html or 'linker validate report'} before the source is given up"
+    )
+
+
+# --- following ---------------------------------------------------------------------------------------------------
+
+
+class _View(Protocol):
+    def show(self, run: ValidationRun) -> None: ...
+
+    def lost(self, error: AdminError) -> None: ...
+
+
+class Lines:
+    """One line per step, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, ...] = ()
+        self._away = False
+
+    def show(self, run: ValidationRun) -> None:
+        self._away = False
+        done = None if run.progress is None else run.progress.partitions_done
+        now = (run.state, done, run.mismatches)
+        if now == self._last:
+            return
+        self._last = now
+        note(f"validation {run.id}: {_told(run)}")
+
+    def lost(self, error: AdminError) -> None:
+        if not self._away:
+            note(f"{error}; waiting for the sidecar to return")
+        self._away = True
+
+
+class Live:
+    """The same as a bar."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
+
+    def show(self, run: ValidationRun) -> None:
+        self.live.update(self._render(run, ""))
+
+    def lost(self, error: AdminError) -> None:
+        from rich.text import Text
+
+        self.live.update(Text(f"{error}; waiting for the sidecar to return", style="yellow"))
+
+    def _render(self, run: ValidationRun, trouble: str) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        tasks = None if run.progress is None else run.progress.tasks
+        bar = ProgressBar(
+            total=tasks, completed=0 if run.progress is None else run.progress.tasks_done, pulse=not tasks
+        )
+        style = "bold red" if run.mismatches else ""
+        return Group(Text(f"validation {run.id}"), bar, Text(trouble or _told(run), style=style))
+
+
+def _told(run: ValidationRun) -> str:
+    parts = [str(run.state)]
+    if run.progress is not None:
+        parts.append(f"{run.progress.partitions_done} of {run.progress.partitions} partitions")
+        parts.append(
+            f"{run.progress.tasks_done} of {run.progress.tasks} tasks, {size(run.progress.bytes)} read"
+        )
+    if run.mismatches:
+        parts.append(f"{run.mismatches} replicas DIFFER")
+    return ", ".join(parts) + (f" ({run.reason})" if run.reason else "")
+
+
+def _follow(client: AdminClient, run_id: str, form: Format) -> None:
+    """Wait for the end and print the run; Ctrl-C cancels it."""
+    view: _View
+    screen: AbstractContextManager[object]
+    if sys.stderr.isatty():
+        view = live = Live()
+        screen = live.live
+    else:
+        view = Lines()
+        screen = nullcontext()
+    with screen:
+        try:
+            one = _until_over(client, run_id, view)
+        except KeyboardInterrupt:
+            client.cancel_validation(run_id)
+            one = _until_over(client, run_id, view)
+    emit(one, form, lambda: validation_tables.run(one))
+    if one.mismatches:
+        sys.stderr.write(f"linker: {one.mismatches} replicas differ from the source\n")
+    elif one.state != "DONE":
+        sys.stderr.write(f"linker: validation {one.id} is {one.state}: {one.reason or 'no reason given'}\n")
+    elif one.left_out:
+        sys.stderr.write(f"linker: not everything was compared: {one.left_out[0]}\n")
+    else:
+        return
+    raise typer.Exit(1)
+
+
+def _until_over(client: AdminClient, run_id: str, view: _View) -> ValidationRun:
+    from linker.admin.client import AdminError
+
+    last_contact = time.monotonic()
+    while True:
+        try:
+            one = client.describe_validation(run_id)
+        except AdminError as error:
+            if not (error.unreachable or error.status == 503):
+                raise
+            if time.monotonic() - last_contact > _UNREACHABLE_FOR:
+                raise
+            view.lost(error)
+        else:
+            last_contact = time.monotonic()
+            view.show(one)
+            if one.state.final:
+                return one
+        time.sleep(_POLL)

@@ -1,0 +1,192 @@
+"""What is proved of a link, as people are shown it: watermarks with their age, runs, evidence. Read only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from controller import validations
+from controller.image import ControllerImage
+from controller.manager import wall_clock_ms
+from controller.phases import ENDED, Phase
+from controller.state import MirrorPartition, PromoteJob, ValidationPolicy
+from linker.admin.validation_models import (
+    LinkValidation,
+    LinkValidationDescription,
+    Policy,
+    PromoteValidation,
+    ValidationFinding,
+    ValidationProgress,
+    ValidationRun,
+    ValidationState,
+    ValidatorStatus,
+)
+from linker.links.runtime import LinkRuntime
+from linker.links.times import moment
+from linker.validation.planner import replicas_of
+from linker.validation.runs import RunState, RunStatus, batch_text
+from validator import messages as m
+
+_OPEN = frozenset(
+    {Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP, Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED}
+)
+_MOST_MISMATCHES = 20
+
+
+def watermark(
+    image: ControllerImage, state: MirrorPartition, broker_id: int, end: int | None
+) -> tuple[int | None, int | None]:
+    """Of a replica: (everything below is proved, ms since then). The age is 0 while the source has nothing newer."""
+    known = image.validations.get((state.link, state.tp))
+    replica = None if known is None else known.of(broker_id)
+    if replica is None:
+        return None, None
+    if state.aligned_end is not None and state.phase in ENDED:
+        end = state.aligned_end
+    if end is not None and replica.through >= end:
+        return replica.through, 0
+    return replica.through, max(0, wall_clock_ms() - replica.at)
+
+
+def mismatch(image: ControllerImage, state: MirrorPartition) -> str | None:
+    known = image.validations.get((state.link, state.tp))
+    return None if known is None or known.mismatch is None else validations.mismatch_text(known.mismatch)
+
+
+def link_validation(runtime: LinkRuntime) -> LinkValidation:
+    """Over all replicas of the link's open mirrors."""
+    image = runtime.controller.image
+    replicas = proved = 0
+    behind: int | None = 0
+    oldest: int | None = None
+    for state in image.link_partitions(runtime.name):
+        mirror = image.mirrors.get((runtime.name, state.topic))
+        if state.phase not in _OPEN or mirror is None:
+            continue
+        copy = runtime.copy(state.tp)
+        end = copy.high_watermark if copy is not None and copy.loaded else None
+        start = max(state.start_offset or 0, 0 if copy is None else copy.log_start_offset)
+        for broker in replicas_of(runtime.target.image, mirror, state.tp, runtime.validation.link_brokers()):
+            replicas += 1
+            through, age = watermark(image, state, broker, end)
+            if end is not None and (end <= start or (through is not None and through >= end)):
+                proved += 1
+                continue
+            if through is None or end is None:
+                behind = None
+            elif behind is not None:
+                behind = max(behind, end - max(through, start))
+            if age is not None:
+                oldest = max(oldest or 0, age)
+    interval = runtime.validation.interval
+    wrong = [text for state in image.link_partitions(runtime.name) if (text := _named_mismatch(image, state))]
+    return LinkValidation(
+        link=runtime.name,
+        continuous=interval is not None,
+        interval_ms=None if interval is None else round(interval * 1000),
+        trouble=runtime.validation.trouble,
+        replicas=replicas,
+        proved=proved,
+        unproved_offsets=behind,
+        age_ms=oldest if oldest is not None else 0 if replicas and proved == replicas else None,
+        mismatches=wrong[:_MOST_MISMATCHES],
+    )
+
+
+def _named_mismatch(image: ControllerImage, state: MirrorPartition) -> str | None:
+    text = mismatch(image, state)
+    return None if text is None else f"{state.tp}: {text}"
+
+
+def link_description(runtime: LinkRuntime) -> LinkValidationDescription:
+    validator = runtime.validation.validator
+    process = validator.process
+    ready = process.ready
+    return LinkValidationDescription(
+        **link_validation(runtime).model_dump(),
+        validator=ValidatorStatus(
+            state=process.state,
+            spark=None if ready is None else ready.spark,
+            master=validator.config.spark_master if ready is None else ready.master,
+            ui=None if ready is None else ready.ui,
+            trouble=process.trouble,
+            log=str(process.log_file),
+        ),
+        runs=[run(runtime.name, one) for one in reversed(runtime.validation.runs)],
+    )
+
+
+def run(link: str, one: RunStatus) -> ValidationRun:
+    return ValidationRun(
+        id=one.id,
+        link=link,
+        kind=one.kind,  # type: ignore[arg-type]  # the names of Urgency
+        mode=one.mode.value,
+        state=ValidationState(one.state.value),
+        reason=one.reason,
+        topics=list(one.topics),
+        started_at=moment(one.started_at),
+        finished_at=None if one.ended_at is None else moment(one.ended_at),
+        progress=progress(one.progress),
+        partitions=one.partitions,
+        replicas=one.replicas,
+        batches=one.batches,
+        records=one.records,
+        bytes=one.bytes,
+        mismatches=one.mismatches,
+        findings=[
+            ValidationFinding(
+                topic=found.tp.topic,
+                partition=found.tp.partition,
+                broker=found.broker_id,
+                offset=found.finding.offset,
+                kind=found.finding.kind.value,
+                detail=found.finding.detail,
+                source=batch_text(found.finding.source),
+                replica=batch_text(found.finding.replica),
+            )
+            for found in one.findings
+        ],
+        left_out=[f"{tp}: {why}" for tp, why in sorted(one.left_out.items())],
+    )
+
+
+def progress(event: m.Progress | None) -> ValidationProgress | None:
+    if event is None:
+        return None
+    return ValidationProgress(
+        tasks_done=event.tasks_done,
+        tasks=event.tasks,
+        partitions_done=event.partitions_done,
+        partitions=event.partitions,
+        bytes=event.bytes,
+        batches=event.batches,
+    )
+
+
+def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidation | None:
+    """None if it was skipped."""
+    if job.validation is ValidationPolicy.SKIP:
+        return None
+    evidence = job.evidence
+    now = _current(runtime.validation.runs, "promote" if evidence is None else "evidence", job)
+    return PromoteValidation(
+        policy=cast("Policy", job.validation.value),
+        state=None if evidence is None else evidence.status.value,
+        reason=(now.reason if now is not None else None) if evidence is None else evidence.trouble,
+        replicas=0 if evidence is None else evidence.replicas,
+        batches=0 if evidence is None else evidence.batches,
+        records=0 if evidence is None else evidence.records,
+        bytes=0 if evidence is None else evidence.bytes,
+        mismatches=0 if evidence is None else evidence.mismatches,
+        warnings=list(job.warnings),
+        html=None if evidence is None else evidence.html,
+        json_path=None if evidence is None else evidence.json,
+        parquet=None if evidence is None else evidence.parquet,
+        progress=None if now is None or now.state is not RunState.RUNNING else progress(now.progress),
+    )
+
+
+def _current(runs: Sequence[RunStatus], kind: str, job: PromoteJob) -> RunStatus | None:
+    topics = set(job.topics)
+    return next((one for one in reversed(runs) if one.kind == kind and topics.intersection(one.topics)), None)

@@ -1,0 +1,9 @@
+"""Wall clock milliseconds, as the link state has them, for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def moment(wall_ms: int) -> datetime:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC)

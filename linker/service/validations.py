@@ -1,0 +1,111 @@
+"""Starting, following and ending validations; the continuous one is an option of its link."""
+
+from __future__ import annotations
+
+from controller.phases import ENDED
+from linker.admin.models import Action, ChangeResult, PromoteJob
+from linker.admin.service import IllegalState, NotReady, PreflightFailed, ValidationNotFound
+from linker.admin.validation_models import (
+    ContinuousValidationRequest,
+    LinkValidationDescription,
+    StartValidationRequest,
+    ValidationRun,
+)
+from linker.links import proved
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+from linker.service.base import ServiceBase
+from linker.validation.process import missing_parts
+from linker.validation.runner import INTERVAL_OPTION, NotRunning
+from linker.validation.runs import RunStatus
+from validator.facts import Mode
+
+
+class Validations(ServiceBase):
+    async def validation(self, link: str) -> LinkValidationDescription:
+        return proved.link_description(self._runtime(link))
+
+    async def start_validation(self, link: str, request: StartValidationRequest) -> ValidationRun:
+        runtime = self._runtime(link)
+        self._require_ready()
+        topics = list(request.topics) or [mirror.topic for mirror in self._image.link_mirrors(link)]
+        for topic in topics:
+            self._mirror(link, topic)
+        if not topics:
+            raise IllegalState(f"link {link} has no mirrors to validate")
+        _refuse_without_parts()
+        try:
+            return proved.run(link, runtime.validation.start(topics, Mode(request.mode)))
+        except NotRunning as error:
+            raise NotReady(str(error)) from error
+
+    async def continue_validation(
+        self, link: str, request: ContinuousValidationRequest, *, dry_run: bool
+    ) -> ChangeResult:
+        self._require_ready()
+        async with self._changing:
+            runtime = self._runtime(link)
+            before = self._image.links[link].options
+            wanted = (
+                request.interval_ms or self._sidecar.config.validation.interval_ms
+                if request.enabled
+                else None
+            )
+            if request.enabled:
+                _refuse_without_parts()
+            if before.get(INTERVAL_OPTION) == wanted:
+                return ChangeResult(dry_run=dry_run, actions=[])
+            await self._sidecar.controller.update_link(
+                link, None, {**before, INTERVAL_OPTION: wanted}, dry_run=dry_run
+            )
+            if not dry_run:
+                runtime.validation.options_changed()
+        what = "begin continuous validation" if wanted is not None else "end continuous validation"
+        detail = "" if wanted is None else f"every {wanted / 1000:g} s"
+        return ChangeResult(dry_run=dry_run, actions=[Action(action=what, resource=link, detail=detail)])
+
+    async def describe_validation(self, run: str) -> ValidationRun:
+        runtime, found = self._run(run)
+        return proved.run(runtime.name, found)
+
+    async def cancel_validation(self, run: str) -> ValidationRun:
+        runtime, found = self._run(run)
+        if found.kind != "once" and not found.state.final:
+            raise IllegalState(
+                f"validation {run} was begun by "
+                + ("the continuous validation: end that" if found.kind == "continuous" else "a promote")
+            )
+        runtime.validation.cancel(run)
+        return proved.run(runtime.name, found)
+
+    def _run(self, name: str) -> tuple[LinkRuntime, RunStatus]:
+        for runtime in self._sidecar.links.values():
+            for one in runtime.validation.runs:
+                if one.id == name:
+                    return runtime, one
+        raise ValidationNotFound(name)
+
+    async def list_promotes(self, link: str) -> list[PromoteJob]:
+        runtime = self._runtime(link)
+        jobs = sorted(
+            (job for (name, _), job in self._image.jobs.items() if name == link), key=lambda job: -job.id
+        )
+        return [view.promote_job(runtime, job) for job in jobs]
+
+    def _unproved(self, runtime: LinkRuntime, topics: list[str]) -> list[str]:
+        """What a promote of these topics would have the validator prove first, the worst of each topic."""
+        lines = []
+        for topic in topics:
+            for state in self._image.topic_partitions(runtime.name, topic):
+                if state.phase in ENDED:
+                    continue
+                reason = runtime.unproved(state.tp)
+                if reason is not None:
+                    lines.append(f"{state.tp}: {reason}")
+        return lines
+
+
+def _refuse_without_parts() -> None:
+    missing = missing_parts()
+    if missing is not None:
+        raise PreflightFailed(missing)

@@ -1,0 +1,335 @@
+"""After a promote: the last run, with the exact ends, and what is left of it all as a page, JSON and Parquet.
+
+Owed durably by the promote's job, so a restart or the next link controller goes on with it. Rendering is the validator
+process's work; what the evidence says is put together here, from the link state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from controller import validations
+from controller.errors import ControllerError
+from controller.manager import LinkController, wall_clock_ms
+from controller.phases import Phase
+from controller.state import EvidenceStatus, MirrorPartition, PromoteEvidence, PromoteJob
+from linker import __version__
+from linker.target import TargetCluster
+from linker.validation.planner import replicas_of
+from linker.validation.process import ValidatorError
+from linker.validation.runs import RunState, RunStatus
+from linker.validation.turns import Urgency
+from validator import messages as m
+from validator.evidence import model
+from validator.facts import Mode
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+if TYPE_CHECKING:
+    from linker.validation.runner import LinkValidation
+
+log = logging.getLogger(__name__)
+
+GIVE_UP = 1800.0  # seconds of trouble; the promote itself is over, so there is time
+_RETRY_FIRST, _RETRY_MAX = 1.0, 30.0
+_STORE_PAUSE = 2.0
+_STEPS = ("catch_up", "fence", "align", "validate", "hand_over", "finish")
+
+
+class EvidenceWriter:
+    """Of one promote."""
+
+    def __init__(
+        self,
+        validation: LinkValidation,
+        controller: LinkController,
+        target: TargetCluster,
+        job: PromoteJob,
+        *,
+        give_up: float = GIVE_UP,
+    ) -> None:
+        self._validation = validation
+        self._controller = controller
+        self._target = target
+        self._job = job
+        self._give_up = give_up
+
+    async def close(self) -> None:
+        """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
+        job, link = self._job, self._validation.link
+        tps = [
+            tp
+            for tp in job.partitions
+            if (state := self._controller.image.partitions.get((link, tp))) is not None
+            and state.phase is Phase.PROMOTED
+        ]
+        trouble = await self._prove(tps)
+        written: m.EvidenceWritten | None = None
+        try:
+            written = await self._write(tps)
+        except (LinkerError, OSError) as error:
+            log.warning("link %s: the evidence of promote %d is not written: %s", link, job.id, error)
+            trouble = trouble or f"the evidence could not be written: {error}"
+        evidence = self._result(tps, trouble, written)
+        await self._note(evidence)
+        if evidence.mismatches:
+            log.error(
+                "link %s: promote %d: %d replicas DIFFER from what the source held at the hand-over: %s",
+                link,
+                job.id,
+                evidence.mismatches,
+                self._first_mismatch(tps),
+            )
+        log.info(
+            "link %s: evidence of promote %d: %s, %d replicas, %d batches%s",
+            link,
+            job.id,
+            evidence.status,
+            evidence.replicas,
+            evidence.batches,
+            f" ({trouble})" if trouble else f", {evidence.html}",
+        )
+
+    # --- proving -------------------------------------------------------------------------------------------------
+
+    async def _prove(self, tps: Sequence[TopicPartition]) -> str | None:
+        """Have every replica compared to the end it must have; why that could not be."""
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + self._give_up, _RETRY_FIRST
+        topics = list(dict.fromkeys(tp.topic for tp in tps))
+        while True:
+            status = self._validation.begin(Urgency.EVIDENCE, topics)
+            trouble: str | None = None
+            try:
+                await self._validation.after_hand_over(status, tps)
+            except ValidatorError as error:
+                trouble = str(error)
+                if error.hopeless:
+                    return trouble
+            except LinkerError as error:
+                trouble = str(error)
+            trouble = trouble or self._unproved(tps, status)
+            if trouble is None or self._mismatches(tps):
+                return None
+            if loop.time() + pause > deadline:
+                return trouble
+            log.warning(
+                "link %s: the last validation of promote %d: %s (again)",
+                self._validation.link,
+                self._job.id,
+                trouble,
+            )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _RETRY_MAX)
+
+    def _unproved(self, tps: Sequence[TopicPartition], status: RunStatus) -> str | None:
+        for tp in tps:
+            if tp in status.left_out:
+                return f"{tp} {status.left_out[tp]}"
+            state = self._state(tp)
+            reason = validations.unproved(
+                self._controller.image,
+                self._validation.link,
+                tp,
+                self._replicas(tp),
+                state.start_offset or 0,
+                state.aligned_end or 0,
+                0,
+            )
+            if reason is not None:
+                return f"{tp}: {reason}"
+        return None
+
+    # --- what is left --------------------------------------------------------------------------------------------
+
+    async def _write(self, tps: Sequence[TopicPartition]) -> m.EvidenceWritten:
+        validator = self._validation.validator
+        began = datetime.fromtimestamp(self._job.started_at / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        directory = validator.evidence_dir / f"{self._validation.link}-{self._job.id}-{began}"
+        await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+        async with validator.turns.turn(Urgency.EVIDENCE):
+            return await validator.process.write_evidence(
+                f"evidence-{self._validation.link}-{self._job.id}", directory, self.document(tps)
+            )
+
+    def _result(
+        self, tps: Sequence[TopicPartition], trouble: str | None, written: m.EvidenceWritten | None
+    ) -> PromoteEvidence:
+        proved = [
+            one
+            for tp in tps
+            if (known := self._controller.image.validations.get((self._validation.link, tp))) is not None
+            for one in known.replicas
+            if one.broker_id in self._replicas(tp) and one.through >= (self._state(tp).aligned_end or 0)
+        ]
+        return PromoteEvidence(
+            status=EvidenceStatus.CLOSED if trouble is None else EvidenceStatus.INCOMPLETE,
+            replicas=len(proved),
+            batches=sum(one.batches for one in proved),
+            records=sum(one.records for one in proved),
+            bytes=sum(one.bytes for one in proved),
+            mismatches=self._mismatches(tps),
+            trouble=trouble,
+            html=None if written is None else written.html,
+            json=None if written is None else written.json_path,
+            parquet=None if written is None else written.parquet,
+        )
+
+    async def _note(self, evidence: PromoteEvidence) -> None:
+        while True:
+            try:
+                await self._controller.close_evidence(self._validation.link, self._job.id, evidence)
+                return
+            except ControllerError:
+                # Its link was deleted meanwhile, or it was closed by a commit whose answer was lost.
+                log.debug("promote %d: its evidence is not asked for any more", self._job.id, exc_info=True)
+                return
+            except LinkerError as error:
+                log.warning("promote %d: its evidence cannot be noted: %s (again)", self._job.id, error)
+                await asyncio.sleep(_STORE_PAUSE)
+
+    def document(self, tps: Sequence[TopicPartition]) -> model.Evidence:
+        """All that is known of the promote."""
+        job, validation = self._job, self._validation
+        image = self._controller.image
+        process = validation.validator.process
+        source, target = validation.source_side(), validation.validator.target()
+        link = image.links.get(validation.link)
+        topics = dict.fromkeys(tp.topic for tp in tps)
+        mirrors = [mirror for topic in topics if (mirror := image.mirrors.get((validation.link, topic)))]
+        versions = {"linker": __version__, "python": platform.python_version()}
+        if process.ready is not None:
+            versions["spark"] = process.ready.spark
+        return model.Evidence(
+            link=validation.link,
+            promote=f"{validation.link}-{job.id}",
+            mode=Mode.BATCHES,
+            policy=job.validation.value,
+            outcome=Phase.PROMOTED.value if job.reason is None else job.status.value,
+            reason=job.reason,
+            source=model.ClusterFacts(
+                name=source.name,
+                bootstrap=source.bootstrap,
+                cluster_id=None if link is None else link.source_cluster_id or None,
+            ),
+            target=model.ClusterFacts(
+                name=target.name, bootstrap=target.bootstrap, cluster_id=self._target.cluster.cluster_id
+            ),
+            sidecar=str(self._target.broker_id),
+            started_ms=job.started_at,
+            finished_ms=wall_clock_ms(),
+            phases=_phases(job),
+            versions=versions,
+            spark_master=None if process.ready is None else process.ready.master,
+            topics=tuple(
+                model.TopicEvidence(
+                    topic=mirror.topic,
+                    source_topic_id=None if mirror.source_topic_id is None else mirror.source_topic_id.hex(),
+                    target_topic_id=mirror.topic_id.hex(),
+                    source_partitions=mirror.partitions,
+                    compacted="compact" in mirror.copied_configs.get("cleanup.policy", ""),
+                )
+                for mirror in mirrors
+            ),
+            partitions=tuple(self._partition(tp, len(tps)) for tp in tps),
+            runs=tuple(_run(one) for one in validation.runs if one.state.final and _concerns(one, topics)),
+            notes=job.warnings,
+        )
+
+    def _partition(self, tp: TopicPartition, partitions: int) -> model.PartitionEvidence:
+        state, validation = self._state(tp), self._validation
+        known = self._controller.image.validations.get((validation.link, tp))
+        replicas = []
+        for broker_id in self._replicas(tp):
+            one, key = None if known is None else known.of(broker_id), (tp, broker_id)
+            findings = validation.findings.get(key, ())
+            replicas.append(
+                model.ReplicaEvidence(
+                    broker_id=broker_id,
+                    start=state.start_offset or 0 if one is None else one.start,
+                    through=None if one is None else one.through,
+                    end=validation.replica_ends.get(key),
+                    batches=0 if one is None else one.batches,
+                    records=0 if one is None else one.records,
+                    bytes=0 if one is None else one.bytes,
+                    source_digest=None if one is None else one.source_digest,
+                    digest=None if one is None else one.digest,
+                    validated_ms=None if one is None else one.at,
+                    tail_equal=validation.tails.get(key),
+                    findings=findings,
+                    findings_count=len(findings),
+                    lawful={} if one is None else dict(one.lawful),
+                )
+            )
+        return model.PartitionEvidence(
+            topic=tp.topic,
+            partition=tp.partition,
+            start=state.start_offset or 0,
+            end=state.aligned_end,
+            handed_over_ms=state.since or None,
+            replicas=tuple(replicas),
+            samples=validation.samples.of(tp, partitions),
+        )
+
+    # --- looking up ----------------------------------------------------------------------------------------------
+
+    def _state(self, tp: TopicPartition) -> MirrorPartition:
+        return self._controller.image.partitions[self._validation.link, tp]
+
+    def _replicas(self, tp: TopicPartition) -> tuple[int, ...]:
+        mirror = self._controller.image.mirrors[self._validation.link, tp.topic]
+        link_brokers = self._validation.link_brokers()
+        return tuple(sorted(replicas_of(self._target.image, mirror, tp, link_brokers)))
+
+    def _mismatches(self, tps: Sequence[TopicPartition]) -> int:
+        """Replicas that differ: those found by this process, and those that the link state names."""
+        wanted = set(tps)
+        differing = {key for key in self._validation.findings if key[0] in wanted}
+        for tp in tps:
+            known = self._controller.image.validations.get((self._validation.link, tp))
+            if known is not None and known.mismatch is not None:
+                differing.add((tp, known.mismatch.broker_id))
+        return len(differing)
+
+    def _first_mismatch(self, tps: Sequence[TopicPartition]) -> str:
+        for tp in tps:
+            known = self._controller.image.validations.get((self._validation.link, tp))
+            if known is not None and known.mismatch is not None:
+                return f"{tp}: {validations.mismatch_text(known.mismatch)}"
+        return "see the evidence"
+
+
+def _phases(job: PromoteJob) -> tuple[model.PhaseTime, ...]:
+    """One after the other from the beginning; the batches of a large promote are added up."""
+    at, found = float(job.started_at), []
+    for name in _STEPS:
+        if name in job.phases_ms:
+            found.append(model.PhaseTime(name=name, at_ms=round(at), ms=round(job.phases_ms[name])))
+            at += job.phases_ms[name]
+    return tuple(found)
+
+
+def _concerns(status: RunStatus, topics: dict[str, None]) -> bool:
+    return not status.topics or any(topic in topics for topic in status.topics)
+
+
+def _run(status: RunStatus) -> model.RunFacts:
+    ended = status.started_at if status.ended_at is None else status.ended_at
+    return model.RunFacts(
+        id=status.id,
+        mode=status.mode,
+        at_ms=status.started_at,
+        seconds=max(0, ended - status.started_at) / 1000,
+        partitions=status.partitions,
+        replicas=status.replicas,
+        batches=status.batches,
+        records=status.records,
+        bytes=status.bytes,
+        mismatches=status.mismatches,
+        failed=status.reason if status.state in (RunState.FAILED, RunState.CANCELLED) else None,
+    )

@@ -1,0 +1,210 @@
+"""Which replicas are due, and from which offset on: pure functions of the link state and of the target's metadata.
+
+A replica is named by the broker that holds it; link brokers hold nothing. A broker that is down cannot be read and is
+left out with the reason, as is a partition that has no copies to compare yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from controller.handover import listed_targets
+from controller.image import ControllerImage
+from controller.phases import Phase
+from controller.state import MirrorPartition, MirrorTopic, ReplicaValidation
+from validator import messages as m
+from validator.facts import Mode
+from wire.metadata.image import ClusterImage
+from wire.types import TopicPartition
+
+_COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
+_HANDED_OVER = frozenset({Phase.HANDED_OVER, Phase.PROMOTED})
+# What was found out of these stays, whatever becomes of the copies.
+_KEPT = _HANDED_OVER | {Phase.FAILED, Phase.FAILED_OVER}
+
+
+class Position(NamedTuple):
+    """Where a follower asked last: all below is in its log. `at`: wall clock, ms."""
+
+    offset: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """What the target may do to a log by itself. None: no limit."""
+
+    compacted: bool = False
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+    @staticmethod
+    def of(effective: Mapping[str, str]) -> TopicRules:
+        """Out of a topic's effective configs."""
+        policies = {policy.strip() for policy in effective.get("cleanup.policy", "delete").split(",")}
+        deletes = "delete" in policies
+        return TopicRules(
+            compacted="compact" in policies,
+            retention_ms=_limit(effective.get("retention.ms")) if deletes else None,
+            retention_bytes=_limit(effective.get("retention.bytes")) if deletes else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to check. `bases`: the watermark that each replica's range begins with; `epochs`: the mirror
+    sessions it is planned for. `left_out`: partition -> why (part of) it cannot be checked now."""
+
+    partitions: tuple[m.PartitionPlan, ...] = ()
+    bases: Mapping[tuple[TopicPartition, int], int | None] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    left_out: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        return list(dict.fromkeys(partition.topic for partition in self.partitions))
+
+
+def replicas_of(
+    target: ClusterImage, mirror: MirrorTopic, tp: TopicPartition, link_brokers: Collection[int]
+) -> tuple[int, ...]:
+    """The real brokers that hold or copy a partition, as the target's metadata says."""
+    partition = target.partition(mirror.topic_id, tp.partition)
+    return () if partition is None else listed_targets(partition, link_brokers)
+
+
+def plan(
+    image: ControllerImage,
+    target: ClusterImage,
+    link: str,
+    tps: Collection[TopicPartition],
+    link_brokers: Collection[int],
+    rules: Mapping[str, TopicRules],
+    *,
+    mode: Mode = Mode.BATCHES,
+    source_ends: Mapping[TopicPartition, int] | None = None,
+) -> Plan:
+    """With `source_ends` only what is not proved up to there is due. Records are always compared from the start: no
+    watermark is kept for them."""
+    found: list[m.PartitionPlan] = []
+    bases: dict[tuple[TopicPartition, int], int | None] = {}
+    epochs: dict[TopicPartition, int] = {}
+    left_out: dict[TopicPartition, str] = {}
+    for tp in sorted(tps):
+        state = image.partitions.get((link, tp))
+        mirror = image.mirrors.get((link, tp.topic))
+        if state is None or mirror is None:
+            left_out[tp] = "is no mirror of this link"
+            continue
+        reason = _unfit(state)
+        if reason is not None:
+            left_out[tp] = reason
+            continue
+        wanted = replicas_of(target, mirror, tp, link_brokers)
+        alive = [b for b in wanted if b in target.brokers and not target.brokers[b].fenced]
+        down = sorted(set(wanted) - set(alive))
+        if down:
+            left_out[tp] = f"broker {down[0]} is down, its replica cannot be read"
+        elif not wanted:
+            left_out[tp] = "no broker copies it yet"
+        end = state.aligned_end if state.phase in _HANDED_OVER else None
+        replicas = []
+        for broker_id in sorted(alive):
+            replica = _replica(image, link, tp, broker_id, mode)
+            known_end = end if end is not None else (source_ends or {}).get(tp)
+            proved = replica.through is not None and known_end is not None and replica.through >= known_end
+            if source_ends is not None and proved:
+                continue
+            bases[tp, broker_id] = replica.through
+            replicas.append(replica)
+        if not replicas:
+            continue
+        epochs[tp] = state.session_epoch
+        rule = rules.get(tp.topic, TopicRules())
+        found.append(
+            m.PartitionPlan(
+                topic=tp.topic,
+                partition=tp.partition,
+                source_topic_id=None if mirror.source_topic_id is None else mirror.source_topic_id.hex(),
+                target_topic_id=mirror.topic_id.hex(),
+                source_partitions=mirror.partitions,
+                start=state.start_offset or 0,
+                end=end,
+                compacted=rule.compacted,
+                retention_ms=rule.retention_ms,
+                retention_bytes=rule.retention_bytes,
+                replicas=tuple(replicas),
+            )
+        )
+    return Plan(tuple(found), bases, epochs, left_out)
+
+
+def _unfit(state: MirrorPartition) -> str | None:
+    if state.phase in _HANDED_OVER:
+        return None if state.aligned_end is not None else "its end at the hand-over is not known"
+    if state.phase in _COPIED and state.session_epoch >= 0:
+        return None
+    return f"is {state.phase}" + (f" ({state.reason})" if state.reason else "")
+
+
+def _replica(
+    image: ControllerImage, link: str, tp: TopicPartition, broker_id: int, mode: Mode
+) -> m.ReplicaPlan:
+    known = image.validations.get((link, tp))
+    proved = None if known is None or mode is Mode.RECORDS else known.of(broker_id)
+    if proved is None:
+        return m.ReplicaPlan(broker_id=broker_id)
+    return m.ReplicaPlan(
+        broker_id=broker_id,
+        through=proved.through,
+        start=proved.start,
+        digest=proved.digest,
+        source_digest=proved.source_digest,
+        batches=proved.batches,
+        records=proved.records,
+        bytes=proved.bytes,
+    )
+
+
+def other_copies(
+    image: ControllerImage,
+    target: ClusterImage,
+    link: str,
+    link_brokers: Collection[int],
+    positions: Mapping[TopicPartition, Mapping[int, Position]],
+) -> dict[TopicPartition, set[int]]:
+    """Watermarks of copies that are gone: the broker is none of the partition's any more, or asks for offsets below
+    what was proved of it, after that was proved: so it has lost them."""
+    gone: dict[TopicPartition, set[int]] = {}
+    for (name, tp), known in image.validations.items():
+        mirror = image.mirrors.get((link, tp.topic))
+        state = image.partitions.get((link, tp))
+        if name != link or mirror is None or state is None or state.phase in _KEPT:
+            continue
+        there = set(replicas_of(target, mirror, tp, link_brokers))
+        asked = positions.get(tp, {})
+        brokers = {
+            replica.broker_id
+            for replica in known.replicas
+            if replica.broker_id not in there or _lost(replica, asked.get(replica.broker_id))
+        }
+        if brokers:
+            gone[tp] = brokers
+    return gone
+
+
+def _lost(replica: ReplicaValidation, position: Position | None) -> bool:
+    return position is not None and position.at > replica.at and 0 <= position.offset < replica.through
+
+
+def _limit(text: str | None) -> int | None:
+    """Kafka's -1 is no limit."""
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return value if value >= 0 else None

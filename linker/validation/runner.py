@@ -1,0 +1,405 @@
+"""LinkValidation: the validation of one link, on the link controller only.
+
+Runs that somebody asked for, continuous runs (durable as options of the link, so the next link controller goes on with
+them from the watermarks), the runs of promotes, and the last one after each, which closes its evidence. What a result
+means is decided in controller.validations; who may use the validator when, in `turns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from controller.manager import LinkController, wall_clock_ms
+from controller.phases import ENDED
+from controller.state import EvidenceStatus, PromoteJob
+from linker.links.configs import topic_configs
+from linker.links.copies import CopyView
+from linker.target import TargetCluster
+from linker.validation.evidence import EvidenceWriter
+from linker.validation.planner import Plan, Position, TopicRules, other_copies, plan
+from linker.validation.process import ValidatorCancelled
+from linker.validation.runs import Recorder, RunState, RunStatus, Totals
+from linker.validation.samples import SampleBook
+from linker.validation.turns import Urgency
+from linker.validation.validator import Validator
+from validator import messages as m
+from validator.facts import Finding, Mode
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+INTERVAL_OPTION = "validation_interval_ms"
+_CALL_TIMEOUT = 15.0
+_KEPT_RUNS = 20
+_RETRY_FIRST, _RETRY_MAX = 1.0, 60.0
+_LOOK_AGAIN = 0.5  # metadata changes come in bursts
+_WAIT_AFTER_HAND_OVER = 60.0  # for replicas that are not in the ISR yet
+
+
+class NotRunning(LinkerError):
+    """This sidecar does not decide, or the link is not running."""
+
+
+class LinkValidation:
+    """One per link. `run` it while this sidecar is the link controller."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        target: TargetCluster,
+        validator: Validator,
+        source: Callable[[], m.Side],
+        copy: Callable[[TopicPartition], CopyView | None],
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self.link = link
+        self.validator = validator
+        self.totals = Totals()
+        self.samples = SampleBook()
+        #: The first findings of each replica that has any, of this process's runs.
+        self.findings: dict[tuple[TopicPartition, int], tuple[Finding, ...]] = {}
+        #: Where each replica ended when it was read last.
+        self.replica_ends: dict[tuple[TopicPartition, int], int] = {}
+        #: Whose tail was compared inside a fence, with the result.
+        self.tails: dict[tuple[TopicPartition, int], bool] = {}
+        #: Why the last run of the continuous validation failed; None if it did not.
+        self.trouble: str | None = None
+        self.runs: deque[RunStatus] = deque(maxlen=_KEPT_RUNS)
+        self._controller = controller
+        self._target = target
+        self.source_side = source
+        self._copy = copy
+        self.link_brokers = link_brokers
+        self._numbers = itertools.count(1)
+        self._session = secrets.token_hex(3)
+        self._options = asyncio.Event()
+        self._metadata = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._forget_lost_copies(), name=f"{self.link}: watermarks")
+                group.create_task(self._continue(), name=f"{self.link}: continuous validation")
+                for (link, _), job in sorted(self._controller.image.jobs.items()):
+                    if link == self.link:
+                        self.close_evidence(job)
+        finally:
+            self._group = None
+            self.validator.turns.speak_up(self.link)
+            for one in self.runs:
+                if not one.state.final:
+                    one.end(RunState.CANCELLED, "this sidecar does not decide any more")
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between continuous runs; None: it does not run by itself."""
+        link = self._controller.image.links.get(self.link)
+        value = None if link is None else link.options.get(INTERVAL_OPTION)
+        return value / 1000 if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def options_changed(self) -> None:
+        self._options.set()
+
+    def on_target_change(self) -> None:
+        """From the metadata log's subscription; takes note and returns."""
+        self._metadata.set()
+
+    def _spawn(self, name: str, work: Awaitable[None]) -> None:
+        group = self._group
+        if group is None:
+            raise NotRunning(f"link {self.link} does not run here")
+
+        async def caught() -> None:
+            try:
+                await work
+            except Exception:
+                # A bug in one run must not end the others, nor the link.
+                log.exception("link %s: %s hit a bug", self.link, name)
+            finally:
+                self._tasks.pop(name, None)
+
+        self._tasks[name] = group.create_task(caught(), name=f"{self.link}: {name}")
+
+    # --- one run -------------------------------------------------------------------------------------------------
+
+    def begin(self, urgency: Urgency, topics: Sequence[str], mode: Mode = Mode.BATCHES) -> RunStatus:
+        """A run that is shown from now on."""
+        number = next(self._numbers)
+        kind = urgency.name.lower()
+        status = RunStatus(f"{self.link}-v{self._session}-{number}", kind, mode, tuple(topics))
+        self.runs.append(status)
+        return status
+
+    async def check(
+        self,
+        status: RunStatus,
+        urgency: Urgency,
+        tps: Callable[[], Collection[TopicPartition]],
+        *,
+        only_behind: bool,
+        wait: float = 30.0,
+    ) -> m.Finished | None:
+        """Carry a run out; None if there was nothing to do. Its end is in `status` whatever happens."""
+
+        made: list[Recorder] = []
+
+        async def prepare() -> m.Run | None:
+            status.state = RunState.RUNNING
+            found = await self.plan(tps(), status.mode, only_behind=only_behind)
+            status.left_out = dict(found.left_out)
+            if not found.partitions:
+                return None
+            made[:] = [Recorder(self._controller, self.link, found, status, self.totals, self._note)]
+            return m.Run(
+                id=f"{status.id}-{secrets.token_hex(2)}",  # planned anew, it is another run to the process
+                mode=status.mode,
+                source=self.source_side(),
+                target=self.validator.target(),
+                partitions=found.partitions,
+                wait_s=wait,
+            )
+
+        async def seen(event: m.Progress | m.Checked) -> None:
+            await made[0].seen(event)
+            self._moved.set()
+
+        self.totals.runs += 1
+        try:
+            finished = await self.validator.check(urgency, prepare, seen)
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError | ValidatorCancelled)
+            status.end(
+                RunState.CANCELLED if cancelled else RunState.FAILED, str(error) or type(error).__name__
+            )
+            if not cancelled:
+                self.totals.failed_runs += 1
+            raise
+        finally:
+            self._moved.set()
+        status.end(RunState.DONE, None if finished is not None else "nothing to validate")
+        return finished
+
+    async def plan(
+        self, tps: Collection[TopicPartition], mode: Mode = Mode.BATCHES, *, only_behind: bool = False
+    ) -> Plan:
+        """What is due now. LinkerError if the target does not say what is configured there."""
+        await self._forget()
+        image = self._controller.image
+        topics = sorted({tp.topic for tp in tps if (self.link, tp.topic) in image.mirrors})
+        rules: Mapping[str, TopicRules] = {}
+        if topics:
+            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
+            rules = {topic: TopicRules.of(found.effective) for topic, found in configs.items()}
+        return plan(
+            self._controller.image,
+            self._target.image,
+            self.link,
+            tps,
+            self.link_brokers(),
+            rules,
+            mode=mode,
+            source_ends=self._source_ends(tps) if only_behind else None,
+        )
+
+    def _source_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: copy.high_watermark for tp in tps if (copy := self._copy(tp)) is not None and copy.loaded}
+
+    def _note(self, results: Sequence[m.ReplicaResult]) -> None:
+        """For the evidence."""
+        now = wall_clock_ms()
+        for result in results:
+            tp = TopicPartition(result.topic, result.partition)
+            key = (tp, result.broker_id)
+            self.replica_ends[key] = result.replica_end
+            if not result.findings:
+                self.findings.pop(key, None)
+            else:
+                self.findings[key] = result.findings
+                log.error(
+                    "link %s: broker %d's replica of %s differs from the source: %d findings, the first at offset %d: "
+                    "%s, %s",
+                    self.link,
+                    result.broker_id,
+                    tp,
+                    result.findings_count,
+                    result.findings[0].offset,
+                    result.findings[0].kind,
+                    result.findings[0].detail,
+                )
+            known = self._controller.image.validations.get((self.link, tp))
+            copy = self._copy(tp)
+            self.samples.note(
+                tp,
+                now,
+                source_end=result.source_end,
+                lag=max(0, result.source_end - result.replica_end),
+                mirrored_bytes=None if copy is None else copy.bytes_fetched,
+                validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
+            )
+
+    # --- what somebody asks for ------------------------------------------------------------------------------------
+
+    def start(self, topics: Sequence[str], mode: Mode) -> RunStatus:
+        """A run in the background over these topics; all of the link's that are none if there are none."""
+        status = self.begin(Urgency.ONCE, topics, mode)
+        try:
+            self._spawn(status.id, self._once(status))
+        except NotRunning:
+            self.runs.remove(status)
+            raise
+        return status
+
+    async def _once(self, status: RunStatus) -> None:
+        wanted = set(status.topics)
+        try:
+            await self.check(
+                status,
+                Urgency.ONCE,
+                lambda: [
+                    state.tp
+                    for state in self._controller.image.link_partitions(self.link)
+                    if state.topic in wanted
+                ],
+                only_behind=False,
+            )
+        except LinkerError as error:
+            log.warning("link %s: validation %s: %s", self.link, status.id, error)
+
+    def cancel(self, name: str) -> RunStatus | None:
+        """End a run that was asked for; what it has proved stays. None: there is none of that id."""
+        status = next((one for one in self.runs if one.id == name), None)
+        task = self._tasks.get(name)
+        if task is not None:
+            task.cancel()
+        return status
+
+    # --- continuous ----------------------------------------------------------------------------------------------
+
+    async def _continue(self) -> None:
+        """Again and again while the link's options say so. A run that finds nothing new is not shown."""
+        pause = 0.0
+        while True:
+            self._options.clear()
+            interval = self.interval
+            if interval is None:
+                self.trouble = None
+                await self._options.wait()
+                continue
+            try:
+                if self._due():
+                    status = self.begin(Urgency.CONTINUOUS, ())
+                    await self.check(status, Urgency.CONTINUOUS, self._open, only_behind=True)
+                self.trouble, pause = None, 0.0
+            except LinkerError as error:
+                if self.trouble != str(error):
+                    log.warning("link %s: continuous validation: %s (again)", self.link, error)
+                self.trouble = str(error)
+                pause = min(max(_RETRY_FIRST, pause * 2), _RETRY_MAX)
+            try:
+                async with asyncio.timeout(pause or interval):
+                    await self._options.wait()
+            except TimeoutError:
+                continue
+
+    def _open(self) -> list[TopicPartition]:
+        return [
+            state.tp
+            for state in self._controller.image.link_partitions(self.link)
+            if state.phase not in ENDED and state.session_epoch >= 0
+        ]
+
+    def _due(self) -> bool:
+        """Whether the process is worth being woken up."""
+        tps = self._open()
+        found = plan(
+            self._controller.image,
+            self._target.image,
+            self.link,
+            tps,
+            self.link_brokers(),
+            {},
+            source_ends=self._source_ends(tps),
+        )
+        return bool(found.partitions)
+
+    # --- copies that are gone ------------------------------------------------------------------------------------
+
+    async def _forget_lost_copies(self) -> None:
+        while True:
+            await self._metadata.wait()
+            await asyncio.sleep(_LOOK_AGAIN)
+            self._metadata.clear()
+            try:
+                await self._forget()
+            except LinkerError as error:
+                log.warning("link %s: watermarks of lost copies: %s (again)", self.link, error)
+                await asyncio.sleep(_RETRY_FIRST)
+                self._metadata.set()
+
+    async def _forget(self) -> None:
+        image, positions = self._controller.image, {}
+        for link, tp in image.validations:
+            if link == self.link and (copy := self._copy(tp)) is not None:
+                positions[tp] = _positions(copy)
+        gone = other_copies(image, self._target.image, self.link, self.link_brokers(), positions)
+        for tp, brokers in gone.items():
+            log.warning(
+                "link %s: the copies of %s on brokers %s are not those any more that were validated: from the start again",
+                self.link,
+                tp,
+                sorted(brokers),
+            )
+            await self._controller.forget_validation(self.link, [tp], brokers)
+
+    # --- for promotes --------------------------------------------------------------------------------------------
+
+    async def moved(self, timeout: float) -> None:
+        """Until a run has got further, or ended, or the time is over."""
+        self._moved.clear()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._moved.wait()
+        except TimeoutError:
+            return
+
+    def note_tail(self, tp: TopicPartition, broker_id: int, equal: bool) -> None:
+        """A replica's last batches were compared inside a fence."""
+        self.tails[tp, broker_id] = equal
+
+    def close_evidence(self, job: PromoteJob) -> None:
+        """See to the last run of a promote, in the background, if it owes one."""
+        if job.evidence is not None and job.evidence.status is EvidenceStatus.PENDING:
+            name = f"evidence of promote {job.id}"
+            if name not in self._tasks and self._group is not None:
+                self._spawn(name, EvidenceWriter(self, self._controller, self._target, job).close())
+
+    async def after_hand_over(self, status: RunStatus, tps: Sequence[TopicPartition]) -> m.Finished | None:
+        """The run with exact ends."""
+        return await self.check(
+            status, Urgency.EVIDENCE, lambda: tps, only_behind=False, wait=_WAIT_AFTER_HAND_OVER
+        )
+
+
+def _positions(copy: CopyView) -> dict[int, Position]:
+    """On the wall clock, as watermarks are."""
+    now, monotonic = wall_clock_ms(), time.monotonic()
+    return {
+        broker: Position(follower.fetch_offset, now - int((monotonic - follower.last_fetch_monotonic) * 1000))
+        for broker, follower in copy.followers.items()
+        if follower.last_fetch_monotonic > 0
+    }

@@ -1,0 +1,202 @@
+"""One run: what is known of it while it goes on, and its results written into the link state as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controller.manager import LinkController, wall_clock_ms
+from controller.state import ReplicaValidation, ValidationMismatch
+from controller.validations import Advance
+from linker.validation.planner import Plan
+from linker.validation.process import ValidatorError
+from validator import messages as m
+from validator.facts import BatchFacts, Finding, Mode
+from wire.types import TopicPartition
+
+MAX_SHOWN = 20
+_COMMIT_PARTITIONS = 100  # of one commit to the state store
+
+
+class RunState(StrEnum):
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def final(self) -> bool:
+        return self not in (RunState.QUEUED, RunState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding with the replica it is of."""
+
+    tp: TopicPartition
+    broker_id: int
+    finding: Finding
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """A run as people are shown it. Numbers are of this run alone."""
+
+    id: str
+    kind: str  # once | continuous | promote | evidence
+    mode: Mode
+    topics: tuple[str, ...]
+    started_at: int = field(default_factory=wall_clock_ms)
+    ended_at: int | None = None
+    state: RunState = RunState.QUEUED
+    reason: str | None = None
+    progress: m.Progress | None = None
+    partitions: int = 0
+    replicas: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    mismatches: int = 0
+    findings: list[Found] = field(default_factory=list)
+    left_out: dict[TopicPartition, str] = field(default_factory=dict)
+
+    def end(self, state: RunState, reason: str | None = None) -> None:
+        self.state, self.reason, self.ended_at = state, reason, wall_clock_ms()
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of a link, since this sidecar decides."""
+
+    runs: int = 0
+    failed_runs: int = 0
+    batches: int = 0
+    bytes: int = 0
+    mismatches: int = 0
+
+
+class Recorder:
+    """Takes the results of one run. `told` is called after each group of them."""
+
+    def __init__(
+        self,
+        controller: LinkController,
+        link: str,
+        plan: Plan,
+        status: RunStatus,
+        totals: Totals,
+        told: Callable[[Sequence[m.ReplicaResult]], None],
+    ) -> None:
+        self._controller = controller
+        self._link = link
+        self._plan = plan
+        self._status = status
+        self._totals = totals
+        self._told = told
+        self._bases = dict(plan.bases)
+        self._counts = {
+            (TopicPartition(p.topic, p.partition), r.broker_id): (r.batches, r.records, r.bytes)
+            for p in plan.partitions
+            for r in p.replicas
+        }
+        status.partitions = len(plan.partitions)
+        status.left_out = dict(plan.left_out)
+        self._replicas: set[tuple[TopicPartition, int]] = set()
+
+    async def seen(self, event: m.Progress | m.Checked) -> None:
+        if isinstance(event, m.Progress):
+            self._status.progress = event
+            return
+        for begin in range(0, len(event.results), _COMMIT_PARTITIONS):
+            await self._take(event.results[begin : begin + _COMMIT_PARTITIONS])
+        self._told(event.results)
+
+    async def _take(self, results: Sequence[m.ReplicaResult]) -> None:
+        advances = []
+        for result in results:
+            tp = TopicPartition(result.topic, result.partition)
+            key = (tp, result.broker_id)
+            if key not in self._bases:
+                raise ValidatorError(f"the validator reports on broker {result.broker_id} for {tp}, unasked")
+            advances.append(self._advance(tp, result))
+        await self._controller.advance_validation(self._link, advances)
+        for result in results:
+            self._count(TopicPartition(result.topic, result.partition), result)
+
+    def _advance(self, tp: TopicPartition, result: m.ReplicaResult) -> Advance:
+        mismatch = mismatch_of(result)
+        if self._status.mode is Mode.RECORDS:
+            return Advance(tp=tp, session_epoch=self._plan.epochs[tp], mismatch=mismatch)
+        known = self._controller.image.validations.get((self._link, tp))
+        before = None if known is None else known.of(result.broker_id)
+        lawful = dict(before.lawful) if before is not None else {}
+        for kind, count in result.lawful.items():
+            lawful[kind] = lawful.get(kind, 0) + count
+        return Advance(
+            tp=tp,
+            session_epoch=self._plan.epochs[tp],
+            base=self._bases[tp, result.broker_id],
+            replica=ReplicaValidation(
+                broker_id=result.broker_id,
+                start=result.start,
+                through=result.through,
+                batches=result.batches,
+                records=result.records,
+                bytes=result.bytes,
+                digest=result.digest,
+                source_digest=result.source_digest,
+                lawful=lawful,
+                at=0,
+            ),
+            mismatch=mismatch,
+        )
+
+    def _count(self, tp: TopicPartition, result: m.ReplicaResult) -> None:
+        key, status, totals = (tp, result.broker_id), self._status, self._totals
+        self._bases[key] = result.through
+        batches, records, size = self._counts[key]
+        self._counts[key] = (result.batches, result.records, result.bytes)
+        status.batches += max(0, result.batches - batches)
+        status.records += max(0, result.records - records)
+        status.bytes += max(0, result.bytes - size)
+        totals.batches += max(0, result.batches - batches)
+        totals.bytes += max(0, result.bytes - size)
+        self._replicas.add(key)
+        status.replicas = len(self._replicas)
+        if result.findings_count or result.findings:
+            status.mismatches += 1
+            totals.mismatches += 1
+            for finding in result.findings[: MAX_SHOWN - len(status.findings)]:
+                status.findings.append(Found(tp, result.broker_id, finding))
+
+
+def mismatch_of(result: m.ReplicaResult) -> ValidationMismatch | None:
+    """The first finding of a replica, by offset."""
+    if not result.findings:
+        return None
+    first = min(result.findings, key=lambda finding: finding.offset)
+    return ValidationMismatch(
+        broker_id=result.broker_id,
+        offset=first.offset,
+        kind=first.kind.value,
+        detail=first.detail,
+        source=batch_text(first.source),
+        replica=batch_text(first.replica),
+        at=0,
+    )
+
+
+def batch_text(batch: BatchFacts | None) -> str | None:
+    """A batch's facts in one line."""
+    if batch is None:
+        return None
+    crc = f"CRC {batch.crc:08x}"
+    if batch.crc_computed != batch.crc:
+        crc += f" (of the bytes: {batch.crc_computed:08x})"
+    producer = f", producer {batch.producer_id}/{batch.producer_epoch}" if batch.producer_id >= 0 else ""
+    return (
+        f"batch {batch.base_offset}..{batch.last_offset}, {batch.records} records, {batch.size} bytes, "
+        f"{crc}{producer}"
+    )

@@ -1,0 +1,140 @@
+"""The batches behind a watermark, at the source and on each replica, compared by their checksums inside a fence.
+
+The last batch alone (`tail`) shows that two logs end with the same write; what lies between the watermark of the Spark
+runs and the end is compared here batch by batch, as far as few bytes and little time go: one Fetch per broker and
+round, and a partition whose rest does not fit is left to the run after the hand-over. The CRC of every batch of a
+replica is computed from its bytes.
+
+Does not live here: how far the Spark runs have come, and what a difference means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from validator.tail import FETCH_VERSION, TailBatch
+from wire.batch import iter_batch_headers
+from wire.cluster import Cluster
+from wire.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a broker holds of [start, end): its batches, and those of them whose bytes do not match their CRC."""
+
+    batches: tuple[TailBatch, ...]
+    corrupt: tuple[TailBatch, ...]
+
+
+async def read_rests(
+    cluster: Cluster,
+    node_id: int,
+    spans: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    max_bytes: int,
+    timeout: float,
+) -> dict[TopicPartition, Rest]:
+    """The batches of each [start, end) as broker `node_id` serves them; start is where a batch begins.
+
+    A partition is left out if more than its share of `max_bytes` would have to be read, if it was not there within
+    `timeout` (seconds), or if the broker refuses it. Raises ConnectionLost and whatever else a call raises.
+    """
+    share = max(1, max_bytes // max(1, len(spans)))
+    at = {tp: start for tp, (start, end) in spans.items() if start < end}
+    found: dict[TopicPartition, list[TailBatch]] = {tp: [] for tp in at}
+    corrupt: dict[TopicPartition, list[TailBatch]] = {tp: [] for tp in at}
+    used = dict.fromkeys(at, 0)
+    whole: dict[TopicPartition, Rest] = {
+        tp: Rest((), ()) for tp, (start, end) in spans.items() if start >= end
+    }
+    deadline = asyncio.get_running_loop().time() + timeout
+    while at:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            break
+        response = await cluster.call(
+            "fetch", _request(at, share, max_bytes), node_id=node_id, timeout=left, version=FETCH_VERSION
+        )
+        moved = False
+        for topic in response.responses:
+            for data in topic.partitions:
+                tp = TopicPartition(topic.topic, data.partition_index)
+                if tp not in at:
+                    continue
+                if data.error_code:
+                    del at[tp]
+                    continue
+                records = data.records or b""
+                end = spans[tp][1]
+                for header in iter_batch_headers(records, 0, len(records)):
+                    if header.next_offset <= at[tp] or header.base_offset >= end:
+                        continue
+                    batch = TailBatch(header.base_offset, header.last_offset, header.size, header.crc)
+                    found[tp].append(batch)
+                    if not header.crc_ok(records):
+                        corrupt[tp].append(batch)
+                    at[tp] = header.next_offset
+                    used[tp] += header.size
+                    moved = True
+                if at[tp] >= end:
+                    whole[tp] = Rest(tuple(found[tp]), tuple(corrupt[tp]))
+                    del at[tp]
+                elif used[tp] >= share:
+                    del at[tp]
+        if not moved:
+            await asyncio.sleep(min(0.005, max(left, 0)))
+    return whole
+
+
+def _request(at: Mapping[TopicPartition, int], share: int, max_bytes: int) -> dict[str, object]:
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in at:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    return {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": max_bytes,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": tp.partition,
+                        "current_leader_epoch": -1,
+                        "last_fetched_epoch": -1,
+                        "log_start_offset": -1,
+                        "fetch_offset": at[tp],
+                        "partition_max_bytes": share,
+                    }
+                    for tp in tps
+                ],
+            }
+            for topic, tps in by_topic.items()
+        ],
+    }
+
+
+def compare_rests(
+    source: Mapping[TopicPartition, Rest], replica: Mapping[TopicPartition, Rest], broker_id: int
+) -> dict[TopicPartition, str]:
+    """The first difference of each partition that was read whole on both sides."""
+    differing: dict[TopicPartition, str] = {}
+    for tp in source.keys() & replica.keys():
+        ours, theirs = source[tp].batches, replica[tp]
+        if theirs.corrupt:
+            first = theirs.corrupt[0]
+            differing[tp] = (
+                f"{tp}: broker {broker_id}'s batch at offset {first.base_offset} does not match its CRC {first.crc:08x}"
+            )
+        elif ours != theirs.batches:
+            pairs = zip(ours, theirs.batches, strict=False)
+            index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs.batches)))
+            here = ours[index] if index < len(ours) else None
+            there = theirs.batches[index] if index < len(theirs.batches) else None
+            differing[tp] = f"{tp}: the source has {here}, broker {broker_id} has {there}"
+    return differing
