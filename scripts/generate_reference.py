@@ -169,7 +169,7 @@ def configuration() -> str:
             "one line. `linker run --check` only checks. A commented example is `deploy/linker.yaml`."
         )
     ]
-    for name in ("sidecar", "store", "fleet", "log"):
+    for name in ("sidecar", "store", "fleet", "validation", "log"):
         rows = []
         for field_name, field in SECTIONS[name].model_fields.items():
             if field.exclude:
@@ -264,6 +264,7 @@ def _sentence(kind: type[service.ServiceError]) -> str:
         "PromoteNotFound": "There is no such promote.",
         "SidecarNotFound": "There is no such sidecar.",
         "SourceTopicNotFound": "The source has no such topic.",
+        "ValidationNotFound": "The link controller remembers no such validation.",
     }
     text = kind.__dict__.get("__doc__") or known[kind.__name__]
     return " ".join(text.split())

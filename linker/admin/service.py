@@ -82,10 +82,10 @@ class SidecarNotFound(ServiceError):
 
 
 class ValidationNotFound(ServiceError):
-    status, error_code = 404, 40406
+    status, error_code = 404, 40407
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"validation {run} does not exist (the link controller remembers its own last ones)")
+        super().__init__(f"validation {run} does not exist (the link controller remembers only its own last ones)")
 
 
 class SourceTopicNotFound(ServiceError):

@@ -223,7 +223,7 @@ class Live:
         self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
 
     def show(self, run: ValidationRun) -> None:
-        self.live.update(self._render(run, ""))
+        self.live.update(self._render(run, ""), refresh=True)
 
     def lost(self, error: AdminError) -> None:
         from rich.text import Text

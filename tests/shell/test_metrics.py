@@ -16,6 +16,7 @@ from linker.metrics import (
     Metrics,
     PartitionSample,
     Snapshot,
+    ValidationSample,
 )
 
 
@@ -60,6 +61,15 @@ def full() -> Snapshot:
                 forward_errors={"REQUEST_TIMED_OUT": 1},
                 forward_latency=latency,
                 window_bytes=9,
+                validation=ValidationSample(
+                    continuous=True,
+                    runs=4,
+                    failed_runs=1,
+                    batches=50,
+                    bytes=5000,
+                    mismatches=1,
+                    differing_partitions=1,
+                ),
             )
         ],
         partitions=[
@@ -72,6 +82,7 @@ def full() -> Snapshot:
                 target_end_offset=95,
                 lag=5,
                 lag_seconds=1.5,
+                validated={2: (90, 4.5)},
             )
         ],
     )
@@ -90,6 +101,8 @@ def test_the_page_holds_the_whole_catalogue() -> None:
     assert samples["linker_forwarded_produces_total"].value == 7
     assert samples["linker_partition_lag"].labels == {"link": "a", "topic": 'we"ird', "partition": "0"}
     assert samples["linker_partition_state"].labels["state"] == "ACTIVE"
+    assert samples["linker_replica_validated_offset"].value == 90
+    assert samples["linker_replica_validated_offset"].labels["replica"] == "2"
     buckets = families["linker_forward_latency_seconds"].samples
     counts = {sample.labels["le"]: sample.value for sample in buckets if "le" in sample.labels}
     assert (counts["0.0025"], counts["0.005"], counts["30.0"], counts["+Inf"]) == (0, 1, 1, 2)
