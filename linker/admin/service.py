@@ -85,7 +85,9 @@ class ValidationNotFound(ServiceError):
     status, error_code = 404, 40407
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"validation {run} does not exist (the link controller remembers only its own last ones)")
+        super().__init__(
+            f"validation {run} does not exist (the link controller remembers only its own last ones)"
+        )
 
 
 class SourceTopicNotFound(ServiceError):

@@ -231,8 +231,8 @@ class Live:
         self.live.update(Text(f"{error}; waiting for the sidecar to return", style="yellow"))
 
     def _render(self, run: ValidationRun, trouble: str) -> RenderableType:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         tasks = None if run.progress is None else run.progress.tasks
@@ -240,7 +240,10 @@ class Live:
             total=tasks, completed=0 if run.progress is None else run.progress.tasks_done, pulse=not tasks
         )
         style = "bold red" if run.mismatches else ""
-        return Group(Text(f"validation {run.id}"), bar, Text(trouble or _told(run), style=style))
+        lines = Table.grid()
+        for line in (Text(f"validation {run.id}"), bar, Text(trouble or _told(run), style=style)):
+            lines.add_row(line)
+        return lines
 
 
 def _told(run: ValidationRun) -> str:
