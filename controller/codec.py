@@ -14,9 +14,11 @@ from controller import group_codec, paths
 from controller.errors import CorruptState, InvalidName
 from controller.phases import Phase
 from controller.state import (
+    AbortedTransaction,
     Attempt,
     Entity,
     EvidenceStatus,
+    Failover,
     JobStatus,
     JsonValue,
     Link,
@@ -99,6 +101,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
         case PromoteJob():
             return {
                 "partitions": [[tp.topic, tp.partition] for tp in entity.partitions],
+                "failover": entity.failover,
                 "status": entity.status.value,
                 "started_at": entity.started_at,
                 "ended_at": entity.ended_at,
@@ -141,7 +144,19 @@ def _encode_partition(state: MirrorPartition) -> dict[str, JsonValue]:
         "attempt": None
         if attempt is None
         else {"leader_epoch": attempt.leader_epoch, "partition_epoch": attempt.partition_epoch},
+        "failover": None if state.failover is None else _encode_failover(state.failover),
         "since": state.since,
+    }
+
+
+def _encode_failover(failover: Failover) -> dict[str, JsonValue]:
+    return {
+        "before": failover.before.value,
+        "source_end": failover.source_end,
+        "acked_end": failover.acked_end,
+        "end": failover.end,
+        "replica": failover.replica,
+        "aborted": [[a.producer_id, a.producer_epoch, a.start_offset] for a in failover.aborted],
     }
 
 
@@ -239,7 +254,22 @@ def _decode_partition(link: str, topic: str, partition: int, fields: Mapping[str
         else Attempt(
             leader_epoch=_int(attempt, "leader_epoch"), partition_epoch=_int(attempt, "partition_epoch")
         ),
+        failover=None if fields.get("failover") is None else _decode_failover(fields["failover"]),
         since=_int(fields, "since"),
+    )
+
+
+def _decode_failover(fields: Mapping[str, Any]) -> Failover:
+    return Failover(
+        before=Phase(fields["before"]),
+        source_end=_optional(fields, "source_end", int),
+        acked_end=_optional(fields, "acked_end", int),
+        end=_optional(fields, "end", int),
+        replica=_int(fields, "replica"),
+        aborted=tuple(
+            AbortedTransaction(producer_id=int(pid), producer_epoch=int(epoch), start_offset=int(offset))
+            for pid, epoch, offset in fields["aborted"]
+        ),
     )
 
 
@@ -248,6 +278,8 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         id=job_id,
         link=link,
         partitions=tuple(TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]),
+        # A store of a version before fail-overs does not have it.
+        failover=_typed(fields, "failover", bool) if "failover" in fields else False,
         status=JobStatus(fields["status"]),
         started_at=_int(fields, "started_at"),
         ended_at=_optional(fields, "ended_at", int),

@@ -164,7 +164,10 @@ def change(
         check_transition(f"partition {tp} of link {link!r}", state.phase, phase)
         changed = replace(state, phase=phase, since=now, **fields)
         if phase is Phase.ACTIVE:
-            changed = replace(changed, aligned_end=None, attempt=None)
+            before = Phase.ACTIVE if state.failover is None else state.failover.before
+            changed = replace(changed, aligned_end=None, attempt=None, failover=None)
+            if before is Phase.PAUSED:
+                changed = replace(changed, phase=before)
             if changed.failure is not None:
                 changed = replace(changed, phase=Phase.FAILED, reason=changed.failure, failure=None)
         elif phase is Phase.VALIDATED and (changed.attempt is None or changed.aligned_end is None):
@@ -309,7 +312,7 @@ def begin_promote(
         for state in image.topic_partitions(link, topic):
             if state.phase is Phase.ACTIVE:
                 tps.append(state.tp)
-            elif state.phase is not Phase.PROMOTED:
+            elif state.phase not in ENDED:
                 wrong.append(f"{state.tp} is {state.phase}" + (f" ({state.reason})" if state.reason else ""))
     if wrong:
         raise Refused(f"only ACTIVE mirrors can be promoted: {_list(wrong)}")

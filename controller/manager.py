@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from controller import decisions, group_decisions, validations
+from controller import decisions, failover, group_decisions, validations
 from controller.decisions import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import (
+    AbortedTransaction,
     Attempt,
     JobStatus,
     JsonValue,
@@ -206,20 +207,6 @@ class LinkController(ABC):
         now = self._now()
         await self.decide(lambda image: (decisions.restart_partition(image, link, tp, now), None))
 
-    async def fail_over(
-        self, link: str, tps: Iterable[TopicPartition], reason: str, *, dry_run: bool = False
-    ) -> None:
-        """The source is given up for these partitions; the reason says what was not copied."""
-        now = self._now()
-        chosen = list(tps)
-        await self.decide(
-            lambda image: (
-                decisions.change(image, link, chosen, Phase.FAILED_OVER, now, reason=reason),
-                None,
-            ),
-            dry_run,
-        )
-
     # Promote. Only the promote driver calls the last three.
 
     async def begin_promote(
@@ -234,6 +221,26 @@ class LinkController(ABC):
         return await self.decide(
             lambda image: decisions.begin_promote(image, link, topics, now, validation), dry_run
         )
+
+    async def begin_failover(
+        self, link: str, topics: Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> PromoteJob:
+        """A job that takes over from a source that is given up."""
+        now = self._now()
+        return await self.decide(lambda image: failover.begin(image, link, topics, now), dry_run)
+
+    async def give_up_source(self, link: str, ends: Mapping[TopicPartition, failover.KnownEnds]) -> None:
+        """Fence for a fail-over, with what is known of the source now."""
+        now = self._now()
+        await self.decide(lambda image: (failover.give_up(image, link, ends, now), None))
+
+    async def choose_ends(self, link: str, chosen: Mapping[TopicPartition, failover.Chosen]) -> None:
+        await self.decide(lambda image: (failover.choose(image, link, chosen), None))
+
+    async def note_aborted(
+        self, link: str, aborted: Mapping[TopicPartition, Sequence[AbortedTransaction]]
+    ) -> None:
+        await self.decide(lambda image: (failover.note_aborted(image, link, aborted), None))
 
     async def end_promote(
         self,

@@ -4,6 +4,9 @@ elsewhere.
     LINKING -> ACTIVE -> CATCHING_UP -> FENCED -> ALIGNED -> VALIDATED -> HANDED_OVER -> PROMOTED
                  ^------------+-----------+----------+-----------+   (back edges: the promote is abandoned)
 
+A fail-over takes the same way without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
+What a phase means is the same, with the longest replica in the place of the source (`failover`).
+
 VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over
 certainly was not sent, and a restart may simply return to ACTIVE. The edge VALIDATED -> ACTIVE exists, but
 is taken only on proof from the target's metadata log that no AlterPartition was, or can still be, carried
@@ -34,15 +37,15 @@ class Phase(StrEnum):
 _P = Phase
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.LINKING: frozenset({_P.ACTIVE, _P.PAUSED, _P.FAILED}),
-    _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FAILED_OVER}),
-    _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FAILED_OVER}),
+    _P.ACTIVE: frozenset({_P.CATCHING_UP, _P.PAUSED, _P.FAILED, _P.FENCED}),
+    _P.PAUSED: frozenset({_P.ACTIVE, _P.LINKING, _P.FAILED, _P.FENCED}),
     _P.CATCHING_UP: frozenset({_P.FENCED, _P.ACTIVE}),
     _P.FENCED: frozenset({_P.ALIGNED, _P.ACTIVE}),
     _P.ALIGNED: frozenset({_P.VALIDATED, _P.ACTIVE}),
     _P.VALIDATED: frozenset({_P.HANDED_OVER, _P.ACTIVE}),
-    _P.HANDED_OVER: frozenset({_P.PROMOTED}),
+    _P.HANDED_OVER: frozenset({_P.PROMOTED, _P.FAILED_OVER}),
     _P.PROMOTED: frozenset(),
-    _P.FAILED: frozenset({_P.LINKING, _P.FAILED_OVER}),
+    _P.FAILED: frozenset({_P.LINKING, _P.FENCED}),
     _P.FAILED_OVER: frozenset(),
 }
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from controller.errors import PromoteAbandoned, PromoteStuck
 from controller.manager import LinkController
-from controller.phases import BEFORE_HAND_OVER, PROMOTING, Phase
+from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase
 from controller.ports import PromotePorts, PromoteSettings, Report
 from controller.promote_checks import Checks, Verified
 from controller.promote_context import BatchContext, describe, full_reason
 from controller.promote_handover import HandOverRun
 from controller.state import Attempt, JobStatus, PromoteJob
+from controller.take_over import TakeOverChecks, TakeOverContext, TakeOverPorts
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -54,12 +55,15 @@ class PromoteDriver:
         ports: PromotePorts,
         settings: PromoteSettings | None = None,
         report: Report | None = None,
+        take_over: TakeOverPorts | None = None,
     ) -> None:
+        """`take_over`: what fail-overs need beside `ports`; without it there are none."""
         self._controller = controller
         self._link = link
         self._ports = ports
         self._settings = settings or PromoteSettings()
         self._report = report
+        self._take_over = take_over
         self._turn = asyncio.Lock()
 
     async def run(self, job: PromoteJob) -> PromoteOutcome:
@@ -71,9 +75,12 @@ class PromoteDriver:
         async with self._turn:
             contexts: list[BatchContext] = []
             for tps in batches(job.partitions, self._settings.batch_partitions):
-                context = self._context(job.id, tps)
+                context = self._context(job.id, tps, failover=job.failover)
                 contexts.append(context)
-                await self._run_batch(context)
+                if isinstance(context, TakeOverContext):
+                    await self._take_over_batch(context)
+                else:
+                    await self._run_batch(context)
                 if context.abandoned:
                     break
             return await self._end(job, contexts)
@@ -84,6 +91,8 @@ class PromoteDriver:
 
         Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
         everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
+
+        A fail-over is not given up by a restart: its source is dead, and it goes on where it stands.
         """
         async with self._turn:
             outcomes: list[PromoteOutcome] = []
@@ -91,6 +100,9 @@ class PromoteDriver:
             await self._controller.refresh()
             for job in self._controller.image.running_jobs(self._link):
                 if only is not None and job.id not in only:
+                    continue
+                if job.failover:
+                    outcomes.append(await self._resume_failover(job))
                     continue
                 held = [tp for tp in job.partitions if self._phase(tp) in PROMOTING]
                 context = self._context(job.id, held)
@@ -114,6 +126,8 @@ class PromoteDriver:
             await self._controller.refresh()
             jobs = self._controller.image.running_jobs(self._link)
             for job in jobs:
+                if job.failover:
+                    continue
                 early = {
                     tp: f"the link controller restarted while it was {phase}"
                     for tp in job.partitions
@@ -134,7 +148,15 @@ class PromoteDriver:
         state = self._controller.image.partitions.get((self._link, tp))
         return None if state is None else state.phase
 
-    def _context(self, job_id: int, tps: Collection[TopicPartition]) -> BatchContext:
+    def _context(
+        self, job_id: int, tps: Collection[TopicPartition], *, failover: bool = False
+    ) -> BatchContext:
+        if failover:
+            if self._take_over is None:
+                raise PromoteStuck(f"fail-over {job_id} of link {self._link} cannot be run here")
+            return TakeOverContext(
+                self._controller, self._link, job_id, tps, self._settings, self._report, self._take_over
+            )
         return BatchContext(
             self._controller, self._link, job_id, tps, self._ports, self._settings, self._report
         )
@@ -153,6 +175,51 @@ class PromoteDriver:
             return
         await HandOverRun(context, checks, verified, {}).run(context.tps)
         await context.finish()
+
+    async def _take_over_batch(self, context: TakeOverContext) -> None:
+        """From wherever the batch stands to its end."""
+        checks = TakeOverChecks(context)
+        phases = {context.phase_of(tp) for tp in context.tps}
+        if not phases & {Phase.VALIDATED, Phase.HANDED_OVER, Phase.FAILED_OVER}:
+            try:
+                await checks.ready()
+                await checks.take_fence()
+                await checks.choose_end()
+                verified = await self._validated(context, checks)
+            except Exception as error:
+                if not isinstance(error, LinkerError | TimeoutError):
+                    logger.exception("fail-over %d of link %s", context.job_id, context.link)
+                await context.go_back(dict.fromkeys(context.tps, full_reason(error)))
+                return
+            await HandOverRun(context, checks, verified, {}).run(context.tps)
+        else:
+            handed_over = [tp for tp in context.tps if context.phase_of(tp) is Phase.HANDED_OVER]
+            if handed_over:
+                await context.release(handed_over)
+            validated = [tp for tp in context.tps if context.phase_of(tp) is Phase.VALIDATED]
+            if validated:
+                await self._resume_validated(context, validated, checks)
+        await context.finish()
+
+    async def _resume_failover(self, job: PromoteJob) -> PromoteOutcome:
+        contexts: list[BatchContext] = []
+        for tps in batches(job.partitions, self._settings.batch_partitions):
+            context = self._context(job.id, tps, failover=True)
+            contexts.append(context)
+            if isinstance(context, TakeOverContext):
+                await self._take_over_batch(context)
+            if context.abandoned:
+                break
+        states = self._controller.image.partitions
+        contexts[0].abandoned = {
+            **{
+                tp: states[self._link, tp].reason or "the fail-over ended before it"
+                for tp in job.partitions
+                if self._phase(tp) not in ENDED
+            },
+            **contexts[0].abandoned,
+        }
+        return await self._end(job, contexts)
 
     async def _validated(self, context: BatchContext, checks: Checks) -> Verified:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
@@ -187,7 +254,9 @@ class PromoteDriver:
             await self._resume_validated(context, validated)
         await context.finish()
 
-    async def _resume_validated(self, context: BatchContext, tps: list[TopicPartition]) -> None:
+    async def _resume_validated(
+        self, context: BatchContext, tps: list[TopicPartition], checks: Checks | None = None
+    ) -> None:
         ends: dict[TopicPartition, int] = {}
         unknown: dict[TopicPartition, Attempt] = {}
         for tp in tps:
@@ -202,7 +271,7 @@ class PromoteDriver:
             lambda timeout: hand_over.caught_up(timeout=timeout), "reading the target's metadata log"
         )
         context.start_fence()
-        checks = Checks(context)
+        checks = checks or Checks(context)
         checks.expect_ends(ends)
         await HandOverRun(context, checks, None, unknown).run(tps)
 
@@ -217,7 +286,7 @@ class PromoteDriver:
             abandoned |= context.abandoned
         outcome = PromoteOutcome(
             job_id=job.id,
-            promoted=tuple(tp for tp in job.partitions if self._phase(tp) is Phase.PROMOTED),
+            promoted=tuple(tp for tp in job.partitions if self._phase(tp) in ENDED),
             abandoned=abandoned,
             phases_ms=phases_ms,
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 from controller.errors import PromoteAbandoned, PromoteStuck
 from controller.handover import HandOverPlan, plan_hand_over
 from controller.manager import LinkController
-from controller.phases import PROMOTING, Phase
+from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
 from wire.errors import LinkerError
 from wire.types import TopicId, TopicPartition
@@ -25,6 +25,8 @@ _SLACK = 0.25
 
 class BatchContext:
     """One batch of partitions of one job."""
+
+    final = Phase.PROMOTED
 
     def __init__(
         self,
@@ -210,7 +212,7 @@ class BatchContext:
         self.tell()
 
     async def finish(self) -> None:
-        """HANDED_OVER -> PROMOTED: what mirroring forced on a topic is put back once all of the topic
+        """HANDED_OVER -> PROMOTED (or FAILED_OVER): what mirroring forced on a topic is put back once all of the topic
         is over.
         """
         await self.controller.refresh()
@@ -221,13 +223,18 @@ class BatchContext:
             for topic in dict.fromkeys(tp.topic for tp in over):
                 states = self.controller.image.topic_partitions(self.link, topic)
                 mirror = self.controller.image.mirrors[self.link, topic]
-                if mirror.restore_configs and all(
-                    state.phase in (Phase.HANDED_OVER, Phase.PROMOTED) for state in states
-                ):
+                if mirror.restore_configs and all(state.phase in LED_ELSEWHERE for state in states):
                     await self._restore(topic, mirror.restore_configs)
-            await self.controller.advance(self.link, over, Phase.PROMOTED)
+            await self.before_the_end(over)
+            await self.controller.advance(self.link, over, self.final, reasons=self.final_reasons(over))
         self.promoted += over
         self.tell()
+
+    async def before_the_end(self, tps: Collection[TopicPartition]) -> None:
+        """What else has to be done once real brokers lead; nothing for a promote."""
+
+    def final_reasons(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, str] | None:
+        return None
 
     async def _restore(self, topic: str, configs: Mapping[str, str | None]) -> None:
         await self.insist(

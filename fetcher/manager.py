@@ -52,7 +52,9 @@ class FetcherManager:
         detach_after: float = 1.0,
         attach_grace: float = 2.0,
         deleted_after: float = 10.0,
+        resolver: Resolver | None = None,
     ) -> None:
+        """`resolver`: says where partitions are read, instead of the cluster's metadata."""
         self.link = link
         self.budget = budget
         self.directory = directory
@@ -63,7 +65,7 @@ class FetcherManager:
         self.fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._events = events
         self._limits = limits or FetchLimits()
-        self._resolver = Resolver(cluster, rack=rack, deleted_after=deleted_after)
+        self._resolver = resolver or Resolver(cluster, rack=rack, deleted_after=deleted_after)
         self._open_connection = open_connection
         self._client_id = client_id
         self._rack = rack or ""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from router import api_versions
 from router.authorize import Authorizer
 from router.consumer_fetch import FetchSession
+from router.forwarded import ForwardedBook
 from router.hub import ForwardingHub
 from router.offsets import OffsetSession
 from router.passthrough import Upstream
@@ -149,6 +150,14 @@ class Router:
     def hold(self, tps: Iterable[TopicPartition]) -> None:
         """The part of a fence that needs no waiting."""
         self.hub.hold(tps)
+
+    def cut(self, tps: Iterable[TopicPartition]) -> None:
+        """Fence without the source, which is given up: what was sent there ends as unknown."""
+        self.hub.cut(tps)
+
+    @property
+    def forwarded(self) -> ForwardedBook:
+        return self.hub.forwarded
 
     def unfence(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.unfence(tps)

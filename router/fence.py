@@ -100,6 +100,10 @@ class FenceTable(Generic[JobT]):
                     moved.append(lane)
         return moved
 
+    def cut(self, tps: Iterable[TopicPartition]) -> list[Answer[JobT]]:
+        """The source is given up: the answers for what was in flight there. The partitions are fenced already."""
+        return [answer for tp in tps for lane in self._lanes.get(tp, ()) for answer in lane.cut()]
+
     def hand_over(self, tps: Iterable[TopicPartition]) -> list[Answer[JobT]]:
         """From now on somebody else leads: the answers for what was held."""
         answers: list[Answer[JobT]] = []

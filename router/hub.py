@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
 from router.fence import FenceTable
+from router.forwarded import ForwardedBook
 from router.forwarder import Recovery
 from router.lanes import Answer, Batch
 from router.lease_gate import LeaseGate, Told
@@ -76,6 +77,7 @@ class ForwardingHub:
         self.gate: LeaseGate[Any] = LeaseGate(ports.lease, self.fences)
         self.without_lease: set[WaitsForLease] = set()
         self.budget = BytesBudget(limits.held_bytes)
+        self.forwarded = ForwardedBook()
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
@@ -148,6 +150,21 @@ class ForwardingHub:
         self._conclude(self.gate.closed(wanted))
         self._pump(lane for tp in wanted for lane in self.fences.lanes(tp) if lane.needs_route)
 
+    def cut(self, tps: Iterable[TopicPartition]) -> None:
+        """Fence without waiting for the source, which is given up: what was sent there ends as unknown."""
+        wanted = list(tps)
+        self.fences.fence(wanted)
+        self._conclude(self.gate.closed(wanted))
+        self._deliver(self.fences.cut(wanted))
+        self.lanes_changed()
+
+    def _deliver(self, answers: Iterable[Answer[Any]]) -> None:
+        by_session: dict[Session, list[Answer[Any]]] = {}
+        for batch, code in answers:
+            by_session.setdefault(batch.job.session, []).append((batch, code))
+        for session, mine in by_session.items():
+            session.deliver(mine)
+
     async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
         """Hold new produces and wait until nothing we sent can change the source's log any more (see
         fence.py).
@@ -188,11 +205,7 @@ class ForwardingHub:
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         """The target leads now: what was held is answered NOT_LEADER_OR_FOLLOWER with the new leader."""
         wanted = list(tps)
-        by_session: dict[Session, list[Answer[Any]]] = {}
-        for batch, code in self.fences.hand_over(wanted):
-            by_session.setdefault(batch.job.session, []).append((batch, code))
-        for session, answers in by_session.items():
-            session.deliver(answers)
+        self._deliver(self.fences.hand_over(wanted))
         self._conclude(self.gate.closed(wanted))
         self.lanes_changed()
 

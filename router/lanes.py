@@ -276,6 +276,16 @@ class Lane(Generic[JobT]):
         self.state = step(self.state, event)
         self._nothing_to_wait_for()
 
+    def cut(self) -> list[Answer[JobT]]:
+        """The source is given up: what is in flight ends as unknown, whatever the source may still say, and nothing of
+        unknown outcome is sent there again. What is held stays held."""
+        answers: list[Answer[JobT]] = []
+        for batch in tuple(self.in_flight):
+            answers += self.expire(batch)
+        for batch in self.queue:
+            batch.unsettled = False
+        return answers
+
     def hand_over(self) -> list[Answer[JobT]]:
         """Somebody else leads the partition: everything held goes back to the client."""
         if self.state is not LaneState.HELD:

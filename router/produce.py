@@ -255,6 +255,8 @@ class ProduceSession:
         for (lane, batch), result in zip(pairs, results, strict=True):
             if response.throttle_ms > batch.job.throttle_ms:
                 batch.job.throttle_ms = response.throttle_ms
+            if result.error == NONE and result.base_offset >= 0:
+                self.hub.forwarded.note(lane.tp, result.base_offset, batch.records)
             if batch.job.request.acks == 0:  # nothing is acknowledged to anybody
                 what = lane.answered(batch, result.error)
             else:

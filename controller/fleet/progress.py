@@ -48,6 +48,9 @@ class CopyReport:
     trouble: str | None = None
     bytes_fetched: int = 0
     bytes_served: int = 0
+    # Of forwarded writes: how many offsets the source acknowledged, and the highest one + 1; since the process began.
+    forwarded: int = 0
+    acked_end: int = 0
 
     @property
     def tp(self) -> TopicPartition:
@@ -175,6 +178,10 @@ class FleetProgress:
     def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """As last reported."""
         return {tp: copy_lag(self._current(tp), self._targets(tp)) for tp in tps}
+
+    def current(self, tp: TopicPartition) -> CopyReport | None:
+        """The newest report of whoever leads the partition now."""
+        return self._current(tp)
 
     def log_start(self, tp: TopicPartition) -> int | None:
         copy = self._current(tp)

@@ -33,6 +33,8 @@ from linker.admin.models import (
     DemoteGroupsRequest,
     DoctorReport,
     ErrorBody,
+    FailoverPlan,
+    FailoverRequest,
     GroupDescription,
     GroupName,
     GroupSummary,
@@ -208,6 +210,18 @@ async def promote(
         response.status_code = 200
         return await _within(service.plan_promote(link, body))
     job = await _within(service.promote(link, body))
+    response.headers["location"] = f"/v1/promotes/{job.id}"
+    return job
+
+
+@router.post("/links/{link}/mirrors:failover", status_code=202)
+async def failover(
+    link: LinkPath, body: FailoverRequest, query: Change, service: Service, response: Response
+) -> PromoteJob | FailoverPlan:
+    if query.dry_run:
+        response.status_code = 200
+        return await _within(service.plan_failover(link, body))
+    job = await _within(service.failover(link, body))
     response.headers["location"] = f"/v1/promotes/{job.id}"
     return job
 

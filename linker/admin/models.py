@@ -71,6 +71,7 @@ class MirrorState(StrEnum):
     PAUSED = "PAUSED"
     PROMOTING = "PROMOTING"
     PROMOTED = "PROMOTED"
+    FAILED_OVER = "FAILED_OVER"
     SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
     FAILED = "FAILED"
 
@@ -78,6 +79,7 @@ class MirrorState(StrEnum):
 #: Best first. A state further right hides those to its left.
 SEVERITY: tuple[MirrorState, ...] = (
     MirrorState.PROMOTED,
+    MirrorState.FAILED_OVER,
     MirrorState.ACTIVE,
     MirrorState.PROMOTING,
     MirrorState.PAUSED,
@@ -93,7 +95,8 @@ def worst_state(states: Iterable[MirrorState], *, default: MirrorState = MirrorS
 
 
 class PromotePhase(StrEnum):
-    """Phases of a promote, in their order. ABANDONED is the back edge of all phases before HANDED_OVER."""
+    """Phases of a promote, in their order; a fail-over begins with FENCED and ends in FAILED_OVER. ABANDONED is the back
+    edge of all phases before HANDED_OVER."""
 
     CATCHING_UP = "CATCHING_UP"
     FENCED = "FENCED"
@@ -101,11 +104,12 @@ class PromotePhase(StrEnum):
     VALIDATED = "VALIDATED"
     HANDED_OVER = "HANDED_OVER"
     PROMOTED = "PROMOTED"
+    FAILED_OVER = "FAILED_OVER"
     ABANDONED = "ABANDONED"
 
     @property
     def final(self) -> bool:
-        return self in (PromotePhase.PROMOTED, PromotePhase.ABANDONED)
+        return self in (PromotePhase.PROMOTED, PromotePhase.FAILED_OVER, PromotePhase.ABANDONED)
 
 
 class CheckResult(StrEnum):
@@ -546,6 +550,70 @@ class PromoteTopic(Model):
     reason: str | None = None
 
 
+class OpenTransaction(Model):
+    """A transaction that had not ended."""
+
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+
+
+class FailoverPartition(Model):
+    """What a fail-over takes over of one partition. Offsets are ends: one more than the last offset below."""
+
+    topic: str
+    partition: int
+    state: MirrorState
+    end: int | None = Field(
+        default=None, description="Where the target takes over: the end of the longest replica."
+    )
+    shortest_replica_end: int | None = Field(default=None, description="In a dry run: of the shortest.")
+    source_end: int | None = Field(
+        default=None, description="The source's end as it was seen last; null: not since the sidecar began."
+    )
+    acked_end: int | None = Field(
+        default=None, description="Of the newest forwarded write that the source acknowledged, likewise."
+    )
+    missing: int | None = Field(
+        default=None,
+        description="Offsets that the source is known to have had beyond `end`; null: not known.",
+    )
+    aborted: list[OpenTransaction] = Field(
+        default=[], description="Transactions that were open, ended by an abort marker at the new leader."
+    )
+    reason: str | None = None
+
+
+class FailoverRequest(Model):
+    """Either topics or all: an empty list never means everything."""
+
+    topics: list[TopicName] = []
+    all: bool = False
+    force: bool = Field(default=False, description="Although the source still answers.")
+    timeout_ms: Millis = Field(
+        default=120_000,
+        description="Longest time that writes are held before hand-over; then the fail-over is abandoned.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> FailoverRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("a topic is named twice")
+        return self
+
+
+class FailoverPlan(Model):
+    """Answer to a fail-over with dry_run: nothing was changed."""
+
+    dry_run: bool = True
+    link: str
+    partitions: list[FailoverPartition]
+    blockers: list[str] = Field(default=[], description="Why a fail-over would be refused now.")
+    warnings: list[str] = []
+
+
 class PromotePlan(Model):
     """Answer to a promote with dry_run: nothing was changed."""
 
@@ -561,7 +629,7 @@ class PromotePlan(Model):
 
 
 class PromoteJob(Model):
-    """A promote that was started. It goes on by itself; reading it never changes it."""
+    """A promote or a fail-over that was started. It goes on by itself; reading it never changes it."""
 
     id: str
     link: str
@@ -572,6 +640,9 @@ class PromoteJob(Model):
     finished_at: datetime | None = None
     phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
     validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
+    failover: list[FailoverPartition] | None = Field(
+        default=None, description="Of a fail-over: what was taken over and what was not; null for a promote."
+    )
 
     @property
     def over(self) -> bool:

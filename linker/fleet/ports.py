@@ -115,8 +115,18 @@ class SidecarPorts:
         self.link_brokers: Callable[[], Collection[int]] = frozenset
 
     async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        if self.router is not None:
-            await self.router.fence(tps, timeout=timeout)
+        if self.router is None:
+            return
+        partitions = self.state().partitions
+        given_up = {
+            tp for tp in tps if (s := partitions.get((link, tp))) is not None and s.failover is not None
+        }
+        if given_up:
+            # The state came ahead of the command: there is no answer of that source to wait for.
+            self.router.cut(given_up)
+        rest = [tp for tp in tps if tp not in given_up]
+        if rest:
+            await self.router.fence(rest, timeout=timeout)
 
     async def unfence(self, link: str, tps: Collection[TopicPartition]) -> None:
         if self.router is not None:
@@ -161,6 +171,7 @@ class SidecarPorts:
         )
         if partition is None or partition.leader != self._broker_id:
             return None
+        forwarded = None if self.router is None else self.router.forwarded.get(tp)
         return CopyReport(
             link=link,
             topic=tp.topic,
@@ -182,6 +193,8 @@ class SidecarPorts:
             trouble=copy.trouble,
             bytes_fetched=copy.bytes_fetched,
             bytes_served=copy.bytes_served,
+            forwarded=0 if forwarded is None else forwarded.offsets,
+            acked_end=0 if forwarded is None else forwarded.end,
         )
 
     def lease_renewed(self) -> None:

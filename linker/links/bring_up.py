@@ -357,6 +357,7 @@ class BringUp:
                 self._leads(mirror, state)
                 and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
                 and state.session_epoch >= 0
+                and state.failover is None  # else a replica stands in for the source (stand_in.py)
             )
             copy = self._fetcher.partitions.get(state.tp)
             if copy is not None and not (mine and _same_session(copy.spec, state)):
@@ -380,6 +381,11 @@ class BringUp:
                 self._epochs[spec.topic_partition] = partition.leader_epoch
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
+
+    async def copy_spec(self, state: PartitionState) -> MirrorSpec:
+        """What is told to a fetcher of a partition that is being copied."""
+        mirror = self._controller.image.mirrors[self._link, state.topic]
+        return self._spec(mirror, state, await self._segment_bytes(state.topic))
 
     def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
         """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""

@@ -53,10 +53,11 @@ class FleetFence:
         self,
         link: str,
         head: Head,
-        source: Cluster,
+        source: Cluster | None,
         target: TargetCluster,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
+        """Without a source nothing behind the fence will ask it."""
         self._link = link
         self._head = head
         self._source = source
@@ -69,8 +70,10 @@ class FleetFence:
     async def fence(self, tps: Tps, *, timeout: float) -> None:
         # What the steps behind the fence talk to is connected before the first produce is held.
         real = self._target.image.brokers.keys() - self._link_brokers()
-        leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
-        ways = [(self._target.cluster, node) for node in real] + [(self._source, node) for node in leaders]
+        ways = [(self._target.cluster, node) for node in real]
+        if self._source is not None:
+            leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
+            ways += [(self._source, node) for node in leaders]
         started = time.monotonic()
         await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout / 2))
         left = max(timeout - (time.monotonic() - started), 0.001)
@@ -430,6 +433,20 @@ class TopicConfigs:
         )
 
 
+def fleet_progress(
+    link: str, head: Head, target: TargetCluster
+) -> tuple[FleetProgress, Callable[[TopicPartition], Sequence[int]]]:
+    """The copies of a link as their leaders report them, and the real brokers that are to hold each partition."""
+
+    def targets(tp: TopicPartition) -> Sequence[int]:
+        mirror = head.controller.image.mirrors.get((link, tp.topic))
+        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
+
+    return FleetProgress(
+        link, head.book, head.ask_progress, lambda: target.image, targets, poll=_POLL
+    ), targets
+
+
 def make_promote_ports(
     link: str,
     head: Head,
@@ -441,12 +458,7 @@ def make_promote_ports(
     told_tail: Callable[[TopicPartition, int, bool], None] = lambda _tp, _broker, _equal: None,
 ) -> PromotePorts:
     """The ports of one link, while this sidecar is the head."""
-
-    def targets(tp: TopicPartition) -> Sequence[int]:
-        mirror = head.controller.image.mirrors.get((link, tp.topic))
-        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
-
-    progress = FleetProgress(link, head.book, head.ask_progress, lambda: target.image, targets, poll=_POLL)
+    progress, targets = fleet_progress(link, head, target)
     return PromotePorts(
         fencer=FleetFence(link, head, source, target, link_brokers),
         progress=progress,

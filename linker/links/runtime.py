@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.reads import ReadPolicy
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
+from linker.links.stand_in import StandIn
+from linker.links.take_over_ports import make_take_over_ports
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
@@ -143,8 +146,19 @@ class LinkRuntime:
             head=head,
             link_replicas=link_replicas,
         )
+        self.stand_in = StandIn(
+            link.name,
+            controller,
+            target,
+            self.fetcher,
+            budget,
+            copies,
+            self.bring_up.copy_spec,
+            self.bring_up.ask,
+        )
         self.watch = SourceWatch(link.name, self.source, controller)
-        self.copies = Copies(link.name, self.fetcher.partitions, target, head)
+        self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
+        self.copies = Copies(link.name, self._copied, target, head)
         self.source_ends = ListedSourceEnds(self.source)
         self.groups = LinkGroups(
             link.name, controller, self.source, target, self.copies, group_settings(link.options)
@@ -192,6 +206,8 @@ class LinkRuntime:
             async with asyncio.TaskGroup() as group:
                 self._running = True
                 self.begin_reign()
+                self.controller.listeners.add(self.stand_in.on_records)
+                group.create_task(self.stand_in.run(), name=f"{self.name}: fail-over")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
@@ -200,6 +216,8 @@ class LinkRuntime:
                 group.create_task(self.watch.run(), name=f"{self.name}: source watch")
         finally:
             self._running = False
+            self.controller.listeners.discard(self.stand_in.on_records)
+            self.stand_in.close()
             await self.end_reign()
             self._verified.clear()
             self._away_since = time.monotonic()
@@ -311,7 +329,13 @@ class LinkRuntime:
     # --- promote -----------------------------------------------------------------------------------------------------
 
     def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
-        return PromoteDriver(self.controller, self.name, self._ports(), settings, self._report)
+        head, ports = self._head(), self._ports()
+        take_over = (
+            None
+            if head is None
+            else make_take_over_ports(self.name, head, ports, self.target, self._link_brokers)
+        )
+        return PromoteDriver(self.controller, self.name, ports, settings, self._report, take_over)
 
     def _report(self, progress: PromoteProgress) -> None:
         self.progress[progress.job_id] = progress
@@ -322,7 +346,13 @@ class LinkRuntime:
             try:
                 # What was certainly not handed over does not have to wait for anything.
                 await self._driver().retreat()
-                if not self.controller.image.running_jobs(self.name):
+                running = self.controller.image.running_jobs(self.name)
+                if not running:
+                    break
+                if all(job.failover for job in running):
+                    # Its source is dead, and it does not need what only a source could tell.
+                    for outcome in await self._driver().resume():
+                        self._log_settled(outcome)
                     break
                 await self._wait_for_source()
                 if self._verified.is_set():
@@ -438,6 +468,7 @@ class LinkRuntime:
         self.bring_up.on_target_change(image, topics)
         if topics:
             self.validation.on_target_change()
+        self.stand_in.on_target_change(image)
 
     def follow(self, records: Sequence[Record]) -> None:
         """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""
@@ -458,7 +489,7 @@ class LinkRuntime:
 
     def served(self) -> Mapping[TopicPartition, MirrorPartition]:
         """The copies that this sidecar holds."""
-        return self.fetcher.partitions
+        return self._copied
 
     def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         """The real brokers that are to hold a partition."""

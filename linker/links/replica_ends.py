@@ -1,0 +1,72 @@
+"""Offsets as single brokers tell them, leader or not.
+
+A broker answers ListOffsets for a partition that it merely follows if it is asked by the debugging consumer (replica
+id -2, `ReplicaManager.fetchOffset`), and its latest offset is then its own log end offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controller.ports import Tps
+from linker.tasks import together_by_key
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.list_offsets import LATEST
+from wire.types import TopicPartition
+
+_DEBUGGING_CONSUMER = -2
+
+
+async def list_at(
+    cluster: Cluster, node_id: int, asked: Mapping[TopicPartition, int], *, timeout: float
+) -> dict[TopicPartition, int]:
+    """Offsets by timestamp as this broker has them; what it refuses is left out. LinkerError if it cannot be asked."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for tp, timestamp in asked.items():
+        topics.setdefault(tp.topic, []).append(
+            {"partition_index": tp.partition, "current_leader_epoch": -1, "timestamp": timestamp}
+        )
+    answer = await cluster.call(
+        "list_offsets",
+        {
+            "replica_id": _DEBUGGING_CONSUMER,
+            "isolation_level": 0,
+            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        },
+        node_id=node_id,
+        timeout=timeout,
+    )
+    return {
+        TopicPartition(topic.name, item.partition_index): item.offset
+        for topic in answer.topics
+        for item in topic.partitions
+        if not int(item.error_code)
+    }
+
+
+class BrokersLogEnds:
+    """controller.take_over.ReplicaEnds"""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def log_ends(
+        self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float
+    ) -> Mapping[TopicPartition, Mapping[int, int]]:
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for tp, brokers in targets.items():
+            for broker in brokers:
+                by_broker.setdefault(broker, []).append(tp)
+
+        async def ask(broker: int, tps: Tps) -> Mapping[TopicPartition, int]:
+            try:
+                return await list_at(self._cluster, broker, dict.fromkeys(tps, LATEST), timeout=timeout * 0.8)
+            except LinkerError:
+                return {}  # it is named by its absence
+
+        answers = await together_by_key({broker: ask(broker, tps) for broker, tps in by_broker.items()})
+        return {
+            tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
+            for tp, brokers in targets.items()
+        }

@@ -1,0 +1,211 @@
+"""While a partition is failed over, its longest replica stands in for the source: followers that have less are given
+the rest of it by the sidecar that leads the partition, as they were given the source's batches before.
+
+Follows the state and nothing else (`MirrorPartition.failover`): fenced for a fail-over, a partition is not copied from the
+source any more; once its end is chosen, it is copied from the chosen replica up to that end. So every sidecar does the
+same, whenever it hears of it, and a restart changes nothing. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from controller.failover import Chosen
+from controller.manager import LinkController
+from controller.phases import HELD
+from controller.state import MirrorPartition as PartitionState
+from controller.state import Record
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.manager import FetcherManager
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.resolve import EARLIEST, Resolver, Verdict
+from fetcher.spec import MirrorSpec
+from linker.links.replica_ends import list_at
+from linker.target import TargetCluster
+from wire.connection import Connection
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+from wire.types import Node, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT = 5.0
+_RETRY = 0.5
+_CONNECT_TIMEOUT = 5.0
+
+SpecOf = Callable[[PartitionState], Awaitable[MirrorSpec]]
+
+
+class _Quiet:
+    """fetcher.FetcherEvents: a replica tells nothing about the source."""
+
+    def failed(self, tp: TopicPartition, reason: str) -> None:
+        log.error("fail-over of %s: the chosen replica cannot be read: %s", tp, reason)
+
+    def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None: ...
+
+    def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None: ...
+
+    def source_unavailable(self, tp: TopicPartition, since: float) -> None: ...
+
+    def source_available(self, tp: TopicPartition) -> None: ...
+
+
+class ReplicaResolver(Resolver):
+    """Which broker of the target to read from, and up to where: as it was chosen."""
+
+    def __init__(self, target: TargetCluster, chosen: Mapping[TopicPartition, Chosen]) -> None:
+        super().__init__(target.cluster, rack=None, deleted_after=float("inf"))
+        self._target = target
+        self._chosen = chosen
+
+    async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
+        return {
+            mirror.tp: Verdict()
+            if self.choose(mirror, leader_only=False) is not None
+            else Verdict(trouble=f"the replica of {mirror.tp} that has the most cannot be reached")
+            for mirror in mirrors
+        }
+
+    async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
+        found: dict[TopicPartition, tuple[int, int] | str] = {}
+        for tp in tps:
+            chosen = self._chosen.get(tp)
+            if chosen is None:
+                found[tp] = f"{tp} is not failed over any more"
+                continue
+            answer = await list_at(self._target.cluster, chosen.replica, {tp: EARLIEST}, timeout=_TIMEOUT)
+            if answer.get(tp) is None:
+                found[tp] = f"broker {chosen.replica} does not say where its log of {tp} begins"
+            else:
+                self._ask_offsets.discard(tp)
+                found[tp] = (answer[tp], chosen.end)
+        return found
+
+    def node(self, node_id: int) -> Node | None:
+        return self._target.cluster.nodes.get(node_id)
+
+    def is_leader(self, mirror: MirrorPartition, node_id: int) -> bool:
+        return self.leader_of(mirror) == node_id
+
+    def leader_of(self, mirror: MirrorPartition) -> int:
+        chosen = self._chosen.get(mirror.tp)
+        return -1 if chosen is None else chosen.replica
+
+    def choose(self, mirror: MirrorPartition, *, leader_only: bool) -> Node | None:
+        return self.node(self.leader_of(mirror))
+
+
+class StandIn:
+    """The partitions of one link that are failed over just now."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        target: TargetCluster,
+        fetcher: FetcherManager,
+        budget: MemoryBudget,
+        copies: MirrorDirectory,
+        spec_of: SpecOf,
+        ended: Callable[[str], None],
+    ) -> None:
+        """`fetcher` copies from the source; `ended` is told a topic whose fail-over was abandoned."""
+        self._link = link
+        self._controller = controller
+        self._target = target
+        self._source_fetcher = fetcher
+        self._spec_of = spec_of
+        self._ended = ended
+        self._wanted: dict[TopicPartition, PartitionState] = {}
+        self._chosen: dict[TopicPartition, Chosen] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        self._wake = asyncio.Event()
+        self.fetcher = FetcherManager(
+            link,
+            target.cluster,
+            budget,
+            copies,
+            _Quiet(),
+            open_connection=self._open,
+            client_id=target.cluster.client_id,
+            resolver=ReplicaResolver(target, self._chosen),
+        )
+
+    @property
+    def partitions(self) -> dict[TopicPartition, MirrorPartition]:
+        return self.fetcher.partitions
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller. Copying from the source ends here, at once; the rest follows."""
+        if records:
+            states = [r for r in records if isinstance(r, PartitionState) and r.link == self._link]
+        else:
+            states = self._controller.image.link_partitions(self._link)
+        for state in states:
+            if state.failover is not None and state.phase in HELD:
+                if state.tp not in self._wanted:
+                    self._source_fetcher.remove([state.tp])
+                self._wanted[state.tp] = state
+                self._wake.set()
+            elif self._wanted.pop(state.tp, None) is not None:
+                self._chosen.pop(state.tp, None)
+                self._epochs.pop(state.tp, None)
+                self.fetcher.remove([state.tp])
+                self._ended(state.topic)
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        self.fetcher.remove(list(self.fetcher.partitions))
+        self._wanted.clear()
+
+    def on_target_change(self, image: ClusterImage) -> None:
+        """Positions of followers hold for one leader epoch."""
+        for tp, copy in self.fetcher.partitions.items():
+            partition = image.partition(copy.spec.topic_id, tp.partition)
+            if partition is None or self._epochs.get(tp) == partition.leader_epoch:
+                continue
+            if tp in self._epochs:
+                copy.forget_followers()
+            self._epochs[tp] = partition.leader_epoch
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self.on_records(())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.fetcher.run())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for state in list(self._wanted.values()):
+                    try:
+                        await self._serve(state)
+                    except LinkerError as error:
+                        log.warning("fail-over of %s: %s (again)", state.tp, error)
+                        await asyncio.sleep(_RETRY)
+                        self._wake.set()
+
+    async def _serve(self, state: PartitionState) -> None:
+        tp, failover = state.tp, state.failover
+        if failover is None or failover.end is None or tp in self.fetcher.partitions:
+            return
+        spec = await self._spec_of(state)
+        if tp not in self._wanted or tp in self.fetcher.partitions:
+            return  # abandoned meanwhile
+        self._chosen[tp] = Chosen(failover.end, failover.replica)
+        # By name: the target's own topic id would be asked for where followers are meant. Epochs are E0, all of them.
+        self.fetcher.add([replace(spec, source_topic_id=None, source_epochs=())])
+        self.on_target_change(self._target.image)
+
+    async def _open(self, node: Node) -> Connection:
+        return await Connection.open(
+            node.host,
+            node.port,
+            self._target.cluster.security,
+            client_id=self._target.cluster.client_id,
+            timeout=_CONNECT_TIMEOUT,
+        )

@@ -1,0 +1,94 @@
+"""What a fail-over needs done (controller.take_over), with everything that would ask the source left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from controller.failover import KnownEnds
+from controller.fleet.head import Head
+from controller.fleet.progress import FleetProgress
+from controller.ports import PromotePorts, Tps
+from controller.take_over import TakeOverPorts
+from linker.links.producer_states import TargetTransactions
+from linker.links.promote_ports import FleetFence, fleet_progress
+from linker.links.replica_ends import BrokersLogEnds
+from linker.target import TargetCluster
+from linker.tasks import together_by_key
+from validator.tail import TailBatch, compare_tails, read_tails
+from wire.types import TopicPartition
+
+Targets = Callable[[TopicPartition], Sequence[int]]
+
+
+class LastReports:
+    """controller.take_over.GivenUpSource: what the sidecars that lead have last seen of the source."""
+
+    def __init__(self, progress: FleetProgress) -> None:
+        self._progress = progress
+
+    def known_ends(self, tps: Tps) -> Mapping[TopicPartition, KnownEnds]:
+        found: dict[TopicPartition, KnownEnds] = {}
+        for tp in tps:
+            copy = self._progress.current(tp)
+            if copy is not None:
+                found[tp] = KnownEnds(
+                    copy.high_watermark if copy.loaded and copy.high_watermark >= 0 else None,
+                    copy.acked_end or None,
+                )
+        return found
+
+
+class ReplicaTails:
+    """controller.ports.TailCheck: the last batch of each replica against the first one's."""
+
+    def __init__(self, target: TargetCluster, targets: Targets) -> None:
+        self._target = target
+        self._targets = targets
+
+    async def check(
+        self, ends: Mapping[TopicPartition, int], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        asked: dict[int, dict[TopicPartition, int]] = {}
+        for tp, end in ends.items():
+            for broker in self._targets(tp):
+                asked.setdefault(broker, {})[tp] = end
+        tails = await together_by_key(
+            {
+                broker: read_tails(self._target.cluster, broker, of, timeout=timeout)
+                for broker, of in asked.items()
+            }
+        )
+        first: dict[TopicPartition, TailBatch | None] = {}
+        for tp in ends:
+            found = next((tails[b][tp] for b in self._targets(tp) if tp in tails[b]), None)
+            if found is not None:
+                first[tp] = found
+        differing: dict[TopicPartition, str] = {}
+        for broker, read in tails.items():
+            for mismatch in compare_tails(first, read, broker):
+                differing[mismatch.topic_partition] = (
+                    f"one replica ends with {mismatch.source}, broker {broker} with {mismatch.replica}"
+                )
+        return differing
+
+
+def make_take_over_ports(
+    link: str,
+    head: Head,
+    promote: PromotePorts,
+    target: TargetCluster,
+    link_brokers: Callable[[], frozenset[int]],
+) -> TakeOverPorts:
+    """Beside the ports of promotes, with which it shares what is the same."""
+    progress, targets = fleet_progress(link, head, target)
+    return TakeOverPorts(
+        ports=replace(
+            promote,
+            fencer=FleetFence(link, head, None, target, link_brokers),
+            tail_check=ReplicaTails(target, targets),
+        ),
+        source=LastReports(progress),
+        replicas=BrokersLogEnds(target.cluster),
+        transactions=TargetTransactions(target),
+    )
