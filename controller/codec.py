@@ -254,7 +254,7 @@ def _decode_partition(link: str, topic: str, partition: int, fields: Mapping[str
         else Attempt(
             leader_epoch=_int(attempt, "leader_epoch"), partition_epoch=_int(attempt, "partition_epoch")
         ),
-        failover=None if fields.get("failover") is None else _decode_failover(fields["failover"]),
+        failover=None if fields["failover"] is None else _decode_failover(fields["failover"]),
         since=_int(fields, "since"),
     )
 
@@ -278,8 +278,7 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         id=job_id,
         link=link,
         partitions=tuple(TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]),
-        # A store of a version before fail-overs does not have it.
-        failover=_typed(fields, "failover", bool) if "failover" in fields else False,
+        failover=_typed(fields, "failover", bool),
         status=JobStatus(fields["status"]),
         started_at=_int(fields, "started_at"),
         ended_at=_optional(fields, "ended_at", int),

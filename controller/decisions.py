@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from controller import paths
-from controller.errors import AlreadyExists, NotFound, Refused
+from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
 from controller.state import (
@@ -161,7 +161,10 @@ def change(
         state = partition_of(image, link, tp)
         if state.phase in PROMOTING and state.phase not in BEFORE_HAND_OVER and phase is Phase.FAILED:
             raise Refused(f"{tp} is {state.phase}: it cannot fail any more")
-        check_transition(f"partition {tp} of link {link!r}", state.phase, phase)
+        subject = f"partition {tp} of link {link!r}"
+        check_transition(subject, state.phase, phase)
+        if phase is Phase.FENCED and state.phase is not Phase.CATCHING_UP and "failover" not in fields:
+            raise IllegalTransition(subject, state.phase, phase)
         changed = replace(state, phase=phase, since=now, **fields)
         if phase is Phase.ACTIVE:
             before = Phase.ACTIVE if state.failover is None else state.failover.before

@@ -265,7 +265,7 @@ class PromoteDriver:
                 raise PromoteStuck(f"{tp} is {state.phase} without the end and the epochs it was sent with")
             ends[tp] = state.aligned_end
             unknown[tp] = state.attempt
-        fencer, hand_over = self._ports.fencer, self._ports.hand_over
+        fencer, hand_over = context.ports.fencer, context.ports.hand_over
         await context.insist(lambda timeout: fencer.fence(tps, timeout=timeout), "taking the fence again")
         await context.insist(
             lambda timeout: hand_over.caught_up(timeout=timeout), "reading the target's metadata log"

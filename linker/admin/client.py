@@ -20,6 +20,8 @@ from linker.admin.models import (
     CreateMirrorsRequest,
     DemoteGroupsRequest,
     DoctorReport,
+    FailoverPlan,
+    FailoverRequest,
     GroupDescription,
     GroupSummary,
     LagReport,
@@ -156,6 +158,13 @@ class AdminClient:
 
     def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
         return self._call("POST", f"/v1/links/{_quoted(link)}/mirrors:promote", PromoteJob, body=request)
+
+    def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
+        path = f"/v1/links/{_quoted(link)}/mirrors:failover"
+        return self._call("POST", path, FailoverPlan, body=request, query={"dry_run": True})
+
+    def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
+        return self._call("POST", f"/v1/links/{_quoted(link)}/mirrors:failover", PromoteJob, body=request)
 
     def describe_promote(self, promote_id: str) -> PromoteJob:
         return self._call("GET", f"/v1/promotes/{_quoted(promote_id)}", PromoteJob)

@@ -183,6 +183,12 @@ class LinkService(Protocol):
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
         """Start a promote and return at once; when it returns, the job is durable."""
 
+    async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan: ...
+
+    async def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
+        """Start a fail-over and return at once; a job like a promote's. IllegalState while the source answers, unless
+        it is forced."""
+
     async def describe_promote(self, promote_id: str) -> PromoteJob: ...
 
     async def list_groups(self, link: str) -> list[GroupSummary]: ...

@@ -1,4 +1,4 @@
-"""Following a promote until it is over: a live table on a terminal, lines elsewhere; both on stderr."""
+"""Following a promote or a fail-over until it is over: a live table on a terminal, lines elsewhere; both on stderr."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from linker.admin.models import PromoteJob
 
 _STEPS = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER", "PROMOTED")
+_FAILOVER_STEPS = (*_STEPS[1:-1], "FAILED_OVER")
 
 
 class _View(Protocol):
@@ -85,13 +86,14 @@ class Live:
         from rich.table import Table
         from rich.text import Text
 
-        reached = _STEPS.index(job.phase) if job.phase in _STEPS else -1
+        way = _STEPS if job.failover is None else _FAILOVER_STEPS
+        reached = way.index(job.phase) if job.phase in way else -1
         steps = Text()
-        for place, name in enumerate(_STEPS):
+        for place, name in enumerate(way):
             spent = next((duration(ms) for phase, ms in job.phases_ms.items() if phase == name), None)
             style = "green" if place < reached else "bold cyan" if place == reached else "dim"
             steps.append(f"{name}{f' {spent}' if spent else ''}", style=style)
-            steps.append("  " if place < len(_STEPS) - 1 else "", style="dim")
+            steps.append("  " if place < len(way) - 1 else "", style="dim")
         table = Table(box=None, pad_edge=False)
         for header in ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"):
             table.add_column(header)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from linker.cli import tables
+from linker.cli.failover import failover
 from linker.cli.follow import follow
 from linker.cli.link import validated
 from linker.cli.options import (
@@ -216,6 +217,9 @@ def promote(
             return
         note(f"promote {job.id} started")
         follow(client, job.id, output)
+
+
+app.command("failover")(failover)
 
 
 @app.command("delete")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from linker.cli import validation_tables
+from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
 from linker.cli.output import columns, duration, pairs, size
 
@@ -222,7 +223,10 @@ def job(one: PromoteJob) -> str:
         ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"),
         [(t.topic, t.phase, t.partitions, t.lag, t.reason) for t in one.topics],
     )
-    return f"{head}\n\n{table}"
+    parts = [head, table]
+    if one.failover is not None:
+        parts.append(taken_over(one.failover))
+    return "\n\n".join(parts)
 
 
 def sidecars(found: Iterable[SidecarStatus]) -> str:

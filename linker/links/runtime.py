@@ -21,6 +21,7 @@ from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
+from controller.take_over import TakeOverPorts
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
@@ -329,13 +330,15 @@ class LinkRuntime:
     # --- promote -----------------------------------------------------------------------------------------------------
 
     def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
+        take_over = self.take_over_ports()
+        return PromoteDriver(self.controller, self.name, self._ports(), settings, self._report, take_over)
+
+    def take_over_ports(self) -> TakeOverPorts:
+        """LinkerError if this sidecar is not the link controller."""
         head, ports = self._head(), self._ports()
-        take_over = (
-            None
-            if head is None
-            else make_take_over_ports(self.name, head, ports, self.target, self._link_brokers)
-        )
-        return PromoteDriver(self.controller, self.name, ports, settings, self._report, take_over)
+        if head is None:
+            raise LinkerError("this sidecar is not the link controller")
+        return make_take_over_ports(self.name, head, ports, self.target, self._link_brokers)
 
     def _report(self, progress: PromoteProgress) -> None:
         self.progress[progress.job_id] = progress

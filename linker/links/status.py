@@ -10,15 +10,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from controller.codec import path_of
+from controller.failover import missing
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
-from controller.state import JobStatus, MirrorTopic
+from controller.state import Failover, JobStatus, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from controller.state import PromoteJob as Job
 from linker.admin.models import (
+    FailoverPartition,
     Forwarding,
     MirrorState,
     MirrorSummary,
+    OpenTransaction,
     PartitionLag,
     PartitionStatus,
     PromoteJob,
@@ -197,6 +200,25 @@ def forwarding(runtime: LinkRuntime) -> Forwarding:
     )
 
 
+def failover_partition(runtime: LinkRuntime, state: PartitionState, failover: Failover) -> FailoverPartition:
+    return FailoverPartition(
+        topic=state.topic,
+        partition=state.partition,
+        state=partition_state(runtime, state),
+        end=failover.end,
+        source_end=failover.source_end,
+        acked_end=failover.acked_end,
+        missing=missing(failover),
+        aborted=[
+            OpenTransaction(
+                producer_id=one.producer_id, producer_epoch=one.producer_epoch, start_offset=one.start_offset
+            )
+            for one in failover.aborted
+        ],
+        reason=state.reason,
+    )
+
+
 # The driver times its steps; people know the phase that a step ends in.
 _TIMED_AS = {
     "catch_up": PromotePhase.CATCHING_UP,
@@ -246,7 +268,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         link=job.link,
         phase=PromotePhase.ABANDONED
         if job.status is JobStatus.ABANDONED
-        else PromotePhase.PROMOTED
+        else (PromotePhase.FAILED_OVER if job.failover else PromotePhase.PROMOTED)
         if job.status is JobStatus.DONE
         else min(
             (topic.phase for topic in topics if not topic.phase.final),
@@ -257,8 +279,21 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         topics=topics,
         started_at=moment(job.started_at),
         finished_at=None if job.ended_at is None else moment(job.ended_at),
-        phases_ms={phase: round(timed[name]) for name, phase in _TIMED_AS.items() if name in timed},
         validation=proved.promote_validation(runtime, job),
+        phases_ms={
+            PromotePhase.FAILED_OVER if job.failover and phase is PromotePhase.PROMOTED else phase: round(
+                timed[name]
+            )
+            for name, phase in _TIMED_AS.items()
+            if name in timed
+        },
+        failover=[
+            failover_partition(runtime, state, state.failover)
+            for tp in job.partitions
+            if (state := image.partitions.get((job.link, tp))) is not None and state.failover is not None
+        ]
+        if job.failover
+        else None,
     )
 
 
@@ -266,7 +301,9 @@ def _promote_phase(job: Job, states: list[PartitionState]) -> PromotePhase:
     phases = {state.phase for state in states}
     if phases == {Phase.PROMOTED}:
         return PromotePhase.PROMOTED
+    if phases and phases <= ENDED:
+        return PromotePhase.FAILED_OVER
     running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in phases]
     if job.status is not JobStatus.RUNNING:
         return PromotePhase.ABANDONED
-    return running[0] if running else PromotePhase.CATCHING_UP
+    return running[0] if running else PromotePhase.FENCED if job.failover else PromotePhase.CATCHING_UP

@@ -5,6 +5,7 @@ Reading a link's state is in linker.links.status, checks are in linker.preflight
 refused request has changed nothing.
 """
 
+from linker.service.failovers import Failovers
 from linker.service.groups import Groups
 from linker.service.links import LinkChanges
 from linker.service.mirrors import MirrorChanges
@@ -12,5 +13,5 @@ from linker.service.overview import Overview
 from linker.service.promotes import Promotes
 
 
-class SidecarService(LinkChanges, MirrorChanges, Promotes, Groups, Overview):
+class SidecarService(LinkChanges, MirrorChanges, Promotes, Failovers, Groups, Overview):
     """The service of one sidecar."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from controller import errors as refused
-from controller.phases import ENDED, Phase
+from controller.phases import ENDED
 from controller.ports import PromoteSettings
 from controller.state import ValidationPolicy
 from linker import preflight
@@ -125,10 +125,7 @@ class Promotes(Validations):
         return [
             mirror.topic
             for mirror in self._image.link_mirrors(link)
-            if any(
-                state.phase is not Phase.PROMOTED
-                for state in self._image.topic_partitions(link, mirror.topic)
-            )
+            if any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
     async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:

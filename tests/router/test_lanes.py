@@ -287,3 +287,33 @@ def test_an_error_does_not_prove_that_a_lost_copy_is_gone(code: int) -> None:
     fences.fence([TP])
     lane.answered(a, code)
     assert "settles in 3.0 s" in fences.pending([TP])[TP]
+
+
+def test_a_source_that_is_given_up_leaves_nothing_but_unknown() -> None:
+    """Whatever it still says, nobody is told success; what was never sent is held for the new leader."""
+    lane, (second, third) = warmed(1, 2)
+    lane.fence()
+    held = batch(3)
+    lane.offer(held)
+    assert lane.cut() == [
+        (second, REQUEST_TIMED_OUT),
+        (held, NOT_LEADER_OR_FOLLOWER),
+        (third, REQUEST_TIMED_OUT),
+    ]
+    assert lane.answered(second, 0) == ()
+    assert lane.lost(third) == []
+    retried = batch(1)
+    lane.offer(retried)
+    assert lane.take(ROUTE) is None
+    assert lane.hand_over() == [(retried, NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_write_of_unknown_outcome_is_not_sent_to_a_given_up_source_again() -> None:
+    lane, (second,) = warmed(1)
+    lane.lost(second)
+    lane.fence()
+    assert lane.needs_route
+    lane.cut()
+    assert not lane.needs_route
+    assert lane.take("another connection") is None
+    assert lane.hand_over() == [(second, NOT_LEADER_OR_FOLLOWER)]

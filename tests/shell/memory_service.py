@@ -15,6 +15,9 @@ from linker.admin.models import (
     CreateLinkRequest,
     CreateMirrorsRequest,
     DoctorReport,
+    FailoverPartition,
+    FailoverPlan,
+    FailoverRequest,
     FleetMember,
     FleetStatus,
     Forwarding,
@@ -28,6 +31,7 @@ from linker.admin.models import (
     MirrorState,
     MirrorSummary,
     MovingPartition,
+    OpenTransaction,
     PartitionLag,
     PartitionStatus,
     PromoteJob,
@@ -90,6 +94,7 @@ class MemoryService(MemoryGroups):
         super().__init__()
         self.links: dict[str, tuple[dict[str, str], LinkOptions]] = {}
         self.mirrors: dict[tuple[str, str], MirrorState] = {}
+        self.source_dead = False
         self.starts: dict[tuple[str, str], str] = {}
         self.jobs: dict[str, PromoteJob] = {}
         self.calls: list[str] = []  # every change that was carried out
@@ -309,6 +314,44 @@ class MemoryService(MemoryGroups):
         )
         self.jobs[job.id] = job
         self.calls.append(f"promote {' '.join(topics)} max_lag={request.options.max_lag}")
+        return job
+
+    async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
+        await self._enter()
+        self._known(link)
+        blockers = [] if self.source_dead or request.force else ["the source still answers for orders-0"]
+        return FailoverPlan(link=link, partitions=self._taken(request), blockers=blockers)
+
+    def _taken(self, request: FailoverRequest) -> list[FailoverPartition]:
+        return [
+            FailoverPartition(
+                topic=topic,
+                partition=0,
+                state=MirrorState.FAILED_OVER,
+                end=100,
+                source_end=90,
+                acked_end=103,
+                missing=3,
+                aborted=[OpenTransaction(producer_id=4000, producer_epoch=2, start_offset=95)],
+            )
+            for topic in request.topics
+        ]
+
+    async def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
+        await self._enter()
+        self._known(link)
+        if not (self.source_dead or request.force):
+            raise IllegalState("the source still answers for orders-0")
+        job = PromoteJob(
+            id=f"p{len(self.jobs) + 1}",
+            link=link,
+            phase=PromotePhase.FAILED_OVER,
+            topics=[],
+            started_at=NOW,
+            failover=self._taken(request),
+        )
+        self.jobs[job.id] = job
+        self.calls.append(f"failover {' '.join(request.topics)}")
         return job
 
     async def describe_promote(self, promote_id: str) -> PromoteJob:

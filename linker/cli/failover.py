@@ -1,0 +1,69 @@
+"""`linker mirror failover`: the only way out of a source that is dead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from linker.cli.failover_tables import failover_plan
+from linker.cli.follow import follow
+from linker.cli.link import validated
+from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, confirm, connect, usage
+from linker.cli.output import Format, emit, note
+from linker.cli.tables import job as job_table
+
+
+def failover(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Topics to fail over.", show_default=False),
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", "-l", help="Name of the link.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Although the source still answers.")] = False,
+    timeout_ms: Annotated[
+        int | None, typer.Option("--timeout-ms", min=0, help="Longest time that writes are held.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
+    attach: Annotated[
+        str | None, typer.Option("--attach", metavar="ID", help="Follow a fail-over that was started before.")
+    ] = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Take over from a source that is dead, at what the target's replicas have.
+
+    What the source had beyond that is lost, and said per partition. There is no way back: writes are not
+    forwarded any more, even if the source returns.
+    """
+    from linker.admin.models import FailoverRequest
+
+    if attach is not None:
+        if topics or link or all_ or dry_run or no_wait:
+            raise usage("--attach takes no topics, --link, --all, --dry-run or --no-wait")
+        with connect(admin_url, token_file) as client:
+            follow(client, attach, output)
+        return
+    if link is None:
+        raise usage("which link? Give --link")
+    if bool(topics) == all_:
+        raise usage("give either topics or --all")
+    options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
+    request = validated(FailoverRequest, topics=topics or [], all=all_, force=force, **options)
+    with connect(admin_url, token_file) as client:
+        if dry_run:
+            plan = client.plan_failover(link, request)
+            emit(plan, output, lambda: failover_plan(plan))
+            raise typer.Exit(1 if plan.blockers else 0)
+        what = "all mirrors" if all_ else ", ".join(topics or [])
+        confirm(f"Give up the source of {what} of link {link} for good?", yes=yes)
+        job = client.failover(link, request)
+        if no_wait:
+            emit(job, output, lambda: job_table(job))
+            return
+        note(f"fail-over {job.id} started")
+        follow(client, job.id, output)

@@ -1,0 +1,154 @@
+"""Planning and starting fail-overs: for a source that is dead. They run in the link's runtime, as promotes do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from controller import errors as refused
+from controller import failover as decide
+from controller.failover import Chosen, KnownEnds
+from controller.phases import ENDED
+from controller.ports import PromoteSettings, Tps
+from controller.state import Failover, PromoteJob
+from linker import preflight
+from linker.admin.models import (
+    FailoverPartition,
+    FailoverPlan,
+    FailoverRequest,
+)
+from linker.admin.models import (
+    PromoteJob as JobDescription,
+)
+from linker.admin.service import IllegalState, NotReady, PreflightFailed
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+from linker.links.source_alive import answers
+from linker.service.base import ServiceBase
+from wire.types import TopicPartition
+
+_ASK_REPLICAS = 5.0
+
+
+class Failovers(ServiceBase):
+    def _failover_topics(self, link: str, request: FailoverRequest) -> list[str]:
+        if not request.all:
+            for topic in request.topics:
+                self._mirror(link, topic)
+            return list(request.topics)
+        return [
+            mirror.topic
+            for mirror in self._image.link_mirrors(link)
+            if any(s.phase not in ENDED for s in self._image.topic_partitions(link, mirror.topic))
+        ]
+
+    async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
+        """What would be taken over of each partition, and what not, as the replicas stand now."""
+        runtime = self._runtime(link)
+        self._require_ready()
+        topics = self._failover_topics(link, request)
+        blockers: list[str] = []
+        try:
+            job: PromoteJob | None = await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
+        except refused.ControllerError as error:
+            blockers.append(str(error))
+            job = None
+        tps = [
+            state.tp
+            for topic in topics
+            for state in self._image.topic_partitions(link, topic)
+            if state.phase not in ENDED
+        ]
+        rights, alive = await asyncio.gather(
+            preflight.check_mirror_rights(self._sidecar.target, topics), answers(runtime.source, tps)
+        )
+        blockers += [finding.detail for finding in rights]
+        warnings = []
+        if alive:
+            told = f"the source still answers for {_some(alive)}: a promote loses nothing"
+            if request.force:
+                warnings.append(told)
+            else:
+                blockers.append(f"{told}; --force fails over all the same")
+        partitions = await self._planned(runtime, tps, job)
+        return FailoverPlan(link=link, partitions=partitions, blockers=blockers, warnings=warnings)
+
+    async def _planned(
+        self, runtime: LinkRuntime, tps: Tps, job: PromoteJob | None
+    ) -> list[FailoverPartition]:
+        ports = runtime.take_over_ports()
+        targets = {tp: runtime.targets(tp) for tp in tps}
+        known = ports.source.known_ends(tps)
+        ends = await ports.replicas.log_ends(targets, timeout=_ASK_REPLICAS)
+        states = self._image.partitions
+        untruncated = {tp: {r for r, _ in states[runtime.name, tp].untruncated} for tp in tps}
+        verdict = decide.choose_ends(targets, ends, untruncated)
+        return [
+            _planned(runtime, tp, verdict.chosen.get(tp), known.get(tp, KnownEnds()), ends.get(tp, {}))
+            if tp not in verdict.waiting
+            else _waiting(runtime, tp, verdict.waiting[tp])
+            for tp in tps
+        ]
+
+    async def failover(self, link: str, request: FailoverRequest) -> JobDescription:
+        # Looked at and started under one lock, as a promote is.
+        async with self._changing:
+            runtime = self._runtime(link)
+            self._require_ready()
+            if runtime.settling:
+                raise NotReady(
+                    f"link {link} still settles a promote that the last run left; try again in a moment"
+                )
+            topics = self._failover_topics(link, request)
+            if not topics:
+                raise IllegalState(f"link {link} has nothing to fail over")
+            try:
+                job = await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
+                preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
+                if not request.force and (alive := await answers(runtime.source, job.partitions)):
+                    raise IllegalState(
+                        f"the source still answers for {_some(alive)}: mirror promote loses nothing; --force fails over "
+                        "all the same, and leaves behind what is not copied"
+                    )
+                job = await self._sidecar.controller.begin_failover(link, topics)
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+            except preflight.PreflightError as error:
+                raise PreflightFailed(str(error)) from error
+            runtime.start_promote(job, PromoteSettings(take_over_deadline=request.timeout_ms / 1000))
+            return view.promote_job(runtime, job)
+
+
+def _planned(
+    runtime: LinkRuntime,
+    tp: TopicPartition,
+    chosen: Chosen | None,
+    known: KnownEnds,
+    ends: Mapping[int, int],
+) -> FailoverPartition:
+    state = runtime.controller.image.partitions[runtime.name, tp]
+    would = Failover(
+        before=state.phase,
+        source_end=known.source_end,
+        acked_end=known.acked_end,
+        end=None if chosen is None else chosen.end,
+    )
+    shown = view.failover_partition(runtime, state, would)
+    return shown.model_copy(
+        update={
+            "shortest_replica_end": min(ends.values(), default=None),
+            "reason": decide.describe_loss(would),
+        }
+    )
+
+
+def _waiting(runtime: LinkRuntime, tp: TopicPartition, reason: str) -> FailoverPartition:
+    state = runtime.controller.image.partitions[runtime.name, tp]
+    return FailoverPartition(
+        topic=tp.topic, partition=tp.partition, state=view.partition_state(runtime, state), reason=reason
+    )
+
+
+def _some(tps: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(map(str, tps[:3]))
+    return shown if len(tps) <= 3 else f"{shown} and {len(tps) - 3} more"

@@ -1,0 +1,243 @@
+"""Fail-overs: the source is killed, and the target takes over at what its replicas have, and says what they have not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from linker.admin.client import AdminError
+from linker.admin.models import FailoverPartition, FailoverRequest, MirrorState, PromoteJob, PromotePhase
+from linker.demo.checker import check
+from linker.demo.inspection import compare_followers, final_logs, placements
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.live_producers import KafkaPythonProducer
+from linker.demo.sidecar_process import SidecarProcess
+from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
+from tests.real.harness_stalls import stopped
+from wire.types import TopicPartition
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def make_scene(
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    target_cluster: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> AsyncIterator[MakeScene]:
+    source = await start_cluster(name="doomed", brokers=1)
+    async with scenes(source, target_cluster, start_sidecar, unique_topic) as make:
+        yield make
+
+
+async def failed_over(scene: Scene, **options: object) -> dict[TopicPartition, FailoverPartition]:
+    """A fail-over that has to work; what it says of each partition."""
+    request = FailoverRequest(topics=scene.names, **options)  # type: ignore[arg-type]
+    scene.began = scene.history.mark("failover")
+    job: PromoteJob = await scene.ask(lambda client: client.failover(LINK, request))
+    job = await scene.settled(job.id)
+    assert job.phase is PromotePhase.FAILED_OVER, job
+    assert job.failover is not None
+    found = {TopicPartition(one.topic, one.partition): one for one in job.failover}
+    assert set(found) == set(scene.tps)
+    return found
+
+
+async def kill_source(scene: Scene) -> None:
+    for node in scene.source.nodes.values():
+        await node.kill()
+
+
+async def judged(scene: Scene, taken: dict[TopicPartition, FailoverPartition]) -> int:
+    """Stop the writers and check the target's log: nothing is gone but what the fail-over said, nothing twice, in order.
+    How many acknowledged records are gone."""
+    for producer in scene.producers:
+        await producer.stop()
+    placed = await asyncio.to_thread(placements, scene.target.bootstrap, scene.topics)
+    logs = await asyncio.to_thread(final_logs, scene.target, scene.topics, placed)
+    verdict = check(scene.history, logs)
+    assert not verdict.duplicated, verdict.duplicated
+    assert not verdict.reordered, verdict.reordered
+    assert not verdict.phantom, verdict.phantom
+    # What was acknowledged by the source beyond the end is gone; its offsets are those of later records by now.
+    cut = scene.began
+    gone = 0
+    at = {(record.producer, record.sequence): tp for tp, log in logs.items() for record in log.records}
+    for ack in scene.history.acks:
+        if (ack.producer, ack.sequence) in at:
+            continue
+        end = taken[ack.partition].end
+        assert end is not None
+        assert ack.offset is not None
+        assert ack.time < cut, f"acknowledged after the take-over and lost: {ack}"
+        assert ack.offset >= end, f"it was mirrored and is lost: {ack}, took over at {end}"
+        missing = taken[ack.partition].missing
+        assert missing is None or ack.offset < end + missing, (
+            f"lost, and not said: {ack}, {taken[ack.partition]}"
+        )
+        gone += 1
+    for compared in await asyncio.to_thread(compare_followers, scene.target, scene.topics, placed):
+        assert compared.identical, compared
+        assert compared.offsets_identical, compared
+    scene.check_placement(placed)
+    scene.check_configs()
+    return gone
+
+
+def committed(cluster: KafkaCluster, tp: TopicPartition) -> int:
+    """How many records a reader of committed ones gets, from the partition's start to where it ends now."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    partition = KafkaPartition(tp.topic, tp.partition, 0)
+    try:
+        end = consumer.get_watermark_offsets(partition, timeout=30)[1]
+        consumer.assign([partition])
+        found = 0
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, f"{tp}: a reader of committed records gets no further than {found}"
+            assert message.error() is None, message.error()
+            found += 1
+            if (message.offset() or 0) >= end - 1:
+                return found
+    finally:
+        consumer.close()
+
+
+async def test_dead_source(make_scene: MakeScene) -> None:
+    """Killed under load, with an open transaction: producers of three libraries go on at the target, what was not
+    copied is said, the transaction is aborted, and the source's return changes nothing."""
+    scene = await make_scene()
+    python = KafkaPythonProducer("kafka-python", scene.names[0], 3, 50, scene.history)
+    scene.producers.append(python)
+    await python.start(scene.target.bootstrap)
+    writer = Producer(
+        {"bootstrap.servers": scene.source.bootstrap, "transactional.id": "left open", "log_level": 0}
+    )
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce(scene.names[0], b"never committed", partition=1)
+    assert writer.flush(30) == 0
+    await scene.acked_more(50)
+    request = FailoverRequest(topics=scene.names)
+    plan = await scene.ask(lambda client: client.plan_failover(LINK, request))
+    assert any("the source still answers" in line for line in plan.blockers), plan
+    with pytest.raises(AdminError, match="the source still answers"):
+        await scene.ask(lambda client: client.failover(LINK, request))
+    await scene.acked_more(20)  # nobody was held for that
+    await kill_source(scene)
+    await asyncio.sleep(1.0)
+    plan = await scene.ask(lambda client: client.plan_failover(LINK, request))
+    assert not plan.blockers, plan
+    assert {one.partition for one in plan.partitions} == {0, 1, 2}
+    shown = await scene.sidecar.linker("mirror", "failover", *scene.names, "--link", LINK, "--dry-run")
+    assert "LAST MIRRORED" in shown.output
+    assert "a fail-over could start now" in shown.output
+    taken = await failed_over(scene)
+    await scene.acked_more(100)
+    for one in taken.values():
+        assert one.state is MirrorState.FAILED_OVER
+        assert one.source_end is not None
+        assert one.missing is not None
+    assert [len(one.aborted) for _, one in sorted(taken.items())] == [0, 1, 0], taken
+    assert await asyncio.to_thread(committed, scene.target, scene.tps[1]) > 100
+    mirror = await scene.describe(scene.names[0])
+    assert mirror.state is MirrorState.FAILED_OVER
+    assert "took over at offset" in (mirror.reason or "")
+    for node in scene.source.nodes.values():
+        await node.start()
+    before = await asyncio.to_thread(source_ends, scene)
+    await scene.acked_more(100)
+    assert await asyncio.to_thread(source_ends, scene) == before, (
+        "something was forwarded after the fail-over"
+    )
+    del writer
+    gone = await judged(scene, taken)
+    print("acknowledged and gone:", gone, {str(tp): (one.end, one.missing) for tp, one in taken.items()})
+
+
+async def test_unequal_replicas_and_a_killed_sidecar(make_scene: MakeScene) -> None:
+    """One replica was behind when the source died, and nobody has its data in memory: it gets it from the longest one,
+    by a sidecar that never reached the source."""
+    scene = await make_scene()
+    behind = scene.target.nodes[3]
+    with stopped(behind):
+        await scene.acked_more(150)
+        await kill_source(scene)
+        await scene.sidecar.kill()
+    for producer in scene.producers:
+        producer._rate = 20.0
+    await scene.sidecar.start()
+    plan = await scene.ask(lambda client: client.plan_failover(LINK, FailoverRequest(all=True)))
+    unequal = [p for p in plan.partitions if p.shortest_replica_end != p.end]
+    assert unequal, plan
+    taken = await failed_over(scene)
+    assert all(one.source_end is None and one.missing is None for one in taken.values()), taken
+    assert all("is not known" in (one.reason or "") for one in taken.values())
+    for planned in plan.partitions:
+        assert taken[TopicPartition(planned.topic, planned.partition)].end == planned.end
+    await scene.acked_more(50)
+    await judged(scene, taken)
+
+
+async def test_sidecar_dies_in_the_middle(make_scene: MakeScene) -> None:
+    """A fail-over is durable: the sidecar is killed while it waits for a stopped broker, and goes on after its start."""
+    scene = await make_scene()
+    await kill_source(scene)
+    with stopped(scene.target.nodes[2]):
+        request = FailoverRequest(topics=scene.names)
+        scene.began = scene.history.mark("failover")
+        job = await scene.ask(lambda client: client.failover(LINK, request))
+        await scene.reach(job.id, PromotePhase.FENCED, "broker 2")
+        await scene.sidecar.kill()
+        assert scene.stored_phases() == {"FENCED"}
+        assert scene.stored_jobs() == {"RUNNING"}
+    await scene.sidecar.start()
+    ended = await scene.settled(job.id)
+    assert ended.phase is PromotePhase.FAILED_OVER, ended
+    await scene.acked_more(50)
+    await judged(scene, {TopicPartition(one.topic, one.partition): one for one in ended.failover or ()})
+
+
+def source_ends(scene: Scene) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": scene.source.bootstrap, "group.id": "ends"})
+    try:
+        return [
+            consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=60)[1]
+            for tp in scene.tps
+        ]
+    finally:
+        consumer.close()
+
+
+async def test_acknowledged_and_not_copied(make_scene: MakeScene) -> None:
+    """Copying was paused while writes went on: what the source acknowledged after that is lost with it, and every offset
+    of it is said. Producers have a gap in their sequences then."""
+    scene = await make_scene()
+    await scene.sidecar.linker("mirror", "pause", scene.names[0], "--link", LINK)
+    await scene.acked_more(60)
+    await kill_source(scene)
+    taken = await failed_over(scene)
+    assert all((one.missing or 0) > 0 for one in taken.values()), taken
+    start = len(scene.history.acks)
+    await asyncio.sleep(10)
+    seen = {
+        one.name: [a for a in scene.history.acks[start:] if a.producer == one.name] for one in scene.producers
+    }
+    print(
+        {name: len(acks) for name, acks in seen.items()}, scene.history.errors[:3], scene.history.unacked[:3]
+    )
+    print({str(tp): (one.end, one.source_end, one.acked_end) for tp, one in taken.items()})
+    assert await judged(scene, taken) > 50
