@@ -17,6 +17,8 @@ from linker.admin.models import (
     CreateMirrorsRequest,
     DemoteGroupsRequest,
     DoctorReport,
+    FailoverPlan,
+    FailoverRequest,
     GroupDescription,
     GroupSummary,
     LagReport,
