@@ -42,6 +42,7 @@ class Chosen(NamedTuple):
 
     end: int
     replica: int
+    acked_end: int | None = None  # as it was known when nobody could be told of a success any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +154,13 @@ def give_up(
 def choose(image: ControllerImage, link: str, chosen: Mapping[TopicPartition, Chosen]) -> list[Record]:
     """Where the target takes over. Chosen once: sidecars may serve up to it from now on."""
     records: list[Record] = []
-    for tp, (end, replica) in chosen.items():
+    for tp, (end, replica, acked_end) in chosen.items():
         state, failover = _failing_over(image, link, tp)
         if state.phase is not Phase.FENCED or failover.end is not None:
             raise Refused(f"{tp} is {state.phase}, its end was chosen already")
-        records.append(replace(state, failover=replace(failover, end=end, replica=replica)))
+        known = [one for one in (failover.acked_end, acked_end) if one is not None]
+        failover = replace(failover, end=end, replica=replica, acked_end=max(known, default=None))
+        records.append(replace(state, failover=failover))
     return records
 
 

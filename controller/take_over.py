@@ -31,7 +31,9 @@ _AT_REST = 0.25
 class GivenUpSource(Protocol):
     """What is remembered of the source."""
 
-    def known_ends(self, tps: Tps) -> Mapping[TopicPartition, KnownEnds]: ...
+    async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
+        """As the sidecars that lead tell it now; nothing for those that do not answer in time."""
+        ...
 
 
 class ReplicaEnds(Protocol):
@@ -141,7 +143,7 @@ class TakeOverChecks(Checks):
         context = self._context
         fresh = [tp for tp in context.tps if context.phase_of(tp) not in (Phase.FENCED, Phase.ALIGNED)]
         if fresh:
-            known = self._over.take_over.source.known_ends(fresh)
+            known = await self._known(fresh)
             await context.controller.give_up_source(
                 context.link, {tp: known.get(tp, KnownEnds()) for tp in fresh}
             )
@@ -183,13 +185,26 @@ class TakeOverChecks(Checks):
             )
             verdict = choose_ends(targets, ends, untruncated)
             if not verdict.waiting and ends == before:
-                await context.written(context.controller.choose_ends(context.link, verdict.chosen))
+                # Behind the fence: no success can be told any more that is not counted by now.
+                known = await self._known(tps)
+                chosen = {
+                    tp: one._replace(acked_end=known.get(tp, KnownEnds()).acked_end)
+                    for tp, one in verdict.chosen.items()
+                }
+                await context.written(context.controller.choose_ends(context.link, chosen))
                 context.waiting = {}
                 return
             context.waiting = dict(verdict.waiting)
             context.tell()
             before = ends
             await asyncio.sleep(min(context.fence_left(), _AT_REST))
+
+    async def _known(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, KnownEnds]:
+        timeout = self._settings.call_timeout
+        source = self._over.take_over.source
+        return await self._context.within(
+            source.known_ends(tps, timeout=timeout), timeout, "asking what was seen of the source"
+        )
 
     async def _source_rests(self, tps: Collection[TopicPartition]) -> bool:
         """It does: nobody asks it any more."""

@@ -8,6 +8,7 @@ says nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -202,6 +203,16 @@ class FleetProgress:
                 }
         return found
 
+    async def ask(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """Have the leaders report, as far as they can be asked."""
+        leaders = {
+            partition.leader
+            for tp in tps
+            if (partition := find(self._image(), tp)) is not None and partition.leader >= 0
+        }
+        with contextlib.suppress(LinkerError):
+            await self._ask(self._link, tps, leaders, timeout)
+
     async def wait_until(
         self, tps: Collection[TopicPartition], predicate: Callable[[], bool], *, timeout: float
     ) -> bool:
@@ -212,16 +223,8 @@ class FleetProgress:
             left = deadline - loop.time()
             if left <= 0:
                 return predicate()
-            leaders = {
-                partition.leader
-                for tp in tps
-                if (partition := find(self._image(), tp)) is not None and partition.leader >= 0
-            }
-            try:
-                await self._ask(self._link, tps, leaders, left)
-            except LinkerError:
-                # One that cannot be asked now is asked again, until the time is over.
-                pass
+            # One that cannot be asked now is asked again, until the time is over.
+            await self.ask(tps, timeout=left)
             if predicate():
                 return True
             await asyncio.sleep(min(self._poll, max(deadline - loop.time(), 0)))

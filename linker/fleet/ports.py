@@ -163,7 +163,35 @@ class SidecarPorts:
                 report = self._report(name, tp, copy, now)
                 if report is not None:
                     found.append(report)
+            if link is not None:
+                found += self._given_up(name, [tp for tp in tps if tp not in served])
         return found
+
+    def _given_up(self, link: str, tps: Iterable[TopicPartition]) -> Iterable[CopyReport]:
+        """Of a partition that is failed over there is no copy for a while, but what was acknowledged is known."""
+        for tp in tps:
+            state = self.state().partitions.get((link, tp))
+            topic = None if self.target is None else self.target.image.topics_by_name.get(tp.topic)
+            partition = None if topic is None else topic.partitions.get(tp.partition)
+            forwarded = None if self.router is None else self.router.forwarded.get(tp)
+            if (
+                state is not None
+                and state.failover is not None
+                and forwarded is not None
+                and partition is not None
+                and partition.leader == self._broker_id
+            ):
+                yield CopyReport(
+                    link=link,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    leader_epoch=partition.leader_epoch,
+                    loaded=False,
+                    high_watermark=-1,
+                    log_start_offset=-1,
+                    forwarded=forwarded.offsets,
+                    acked_end=forwarded.end,
+                )
 
     def _report(self, link: str, tp: TopicPartition, copy: MirrorPartition, now: float) -> CopyReport | None:
         partition = (

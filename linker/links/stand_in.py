@@ -132,7 +132,7 @@ class StandIn:
             copies,
             _Quiet(),
             open_connection=self._open,
-            client_id=target.cluster.client_id,
+            client_id=f"kafka-linker-{link}",
             resolver=ReplicaResolver(target, self._chosen),
         )
 

@@ -27,7 +27,8 @@ class LastReports:
     def __init__(self, progress: FleetProgress) -> None:
         self._progress = progress
 
-    def known_ends(self, tps: Tps) -> Mapping[TopicPartition, KnownEnds]:
+    async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
+        await self._progress.ask(tps, timeout=timeout)
         found: dict[TopicPartition, KnownEnds] = {}
         for tp in tps:
             copy = self._progress.current(tp)

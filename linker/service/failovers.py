@@ -78,7 +78,7 @@ class Failovers(ServiceBase):
     ) -> list[FailoverPartition]:
         ports = runtime.take_over_ports()
         targets = {tp: runtime.targets(tp) for tp in tps}
-        known = ports.source.known_ends(tps)
+        known = await ports.source.known_ends(tps, timeout=_ASK_REPLICAS)
         ends = await ports.replicas.log_ends(targets, timeout=_ASK_REPLICAS)
         states = self._image.partitions
         untruncated = {tp: {r for r, _ in states[runtime.name, tp].untruncated} for tp in tps}

@@ -183,7 +183,10 @@ class TakeOver(Ports):
     ) -> Mapping[TopicPartition, SourceEnd]:
         raise LinkerError("the dead source was asked")
 
-    def known_ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, KnownEnds]:
+    async def known_ends(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, KnownEnds]:
+        await self._call("known ends")
         return {tp: KnownEnds(self.world.high_watermark[tp], None) for tp in tps}
 
     async def log_ends(
