@@ -25,9 +25,9 @@ class GateStage(StrEnum):
 
     PLANNED = "PLANNED"  # names are chosen, nothing is certain at the coordinator
     HELD = "HELD"
-    LEAVING = "LEAVING"  # final offsets are committed; the member leaves, or has left
-    ENDING = "ENDING"  # the member has left; the transaction is aborted, or has been
+    ENDING = "ENDING"  # the member has committed the final offsets; the transaction is aborted, or has been
     PUBLISHING = "PUBLISHING"  # no member: the transaction that has the final offsets commits, or has
+    LEAVING = "LEAVING"  # the final offsets are what clients see; the member leaves, or has left
     OPEN = "OPEN"
 
 

@@ -25,7 +25,6 @@ QUICK = GateSettings(
     take_timeout=2.0,
     heartbeat_timeout=2.0,
     join_timeout=1.0,
-    assignment_timeout=0.2,
     classic_session=300.0,
 )
 

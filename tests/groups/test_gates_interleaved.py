@@ -165,7 +165,7 @@ class Run:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(steps=st.lists(STEPS, max_size=25))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_nobody_is_let_in_while_the_gate_is_looked_after(
     kind: GateKind, steps: list[tuple[str, Any]]
 ) -> None:

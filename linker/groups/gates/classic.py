@@ -172,12 +172,12 @@ class ClassicHold(MemberHold):
             raise await self.lost("its session ended, or the group was rebalanced without it")
         if code != codes.REBALANCE_IN_PROGRESS:
             codes.check(code, "heartbeat", self.group)
+            self.weakness = None
             return
         # The sign that clients wait, or that one of the consumer protocol has converted the group.
         described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
         if described.protocol != self.protocol:
-            await self.leave()  # the coordinator would go on to wait for us, and give us a share
-            raise await self.lost("a client of the consumer protocol has joined it")
+            self.weakness = self.explain(described, "a client of the consumer protocol has joined it")
 
     async def commit(
         self,

@@ -24,7 +24,7 @@ from linker.groups.gates.base import (
 )
 from linker.groups.gates.coordinators import Coordinators
 from linker.groups.gates.ledger import Ledger
-from linker.groups.gates.requests import describe, offset_fetch
+from linker.groups.gates.requests import GroupDescription, describe, offset_fetch
 from linker.groups.gates.settings import GateSettings
 from wire.types import TopicPartition
 
@@ -50,6 +50,8 @@ class MemberHold(abc.ABC):
         self.jitter = jitter
         #: Partitions that a client was given all the same, as of the last look.
         self.unheld: frozenset[TopicPartition] = frozenset()
+        #: It is in the group, and no longer keeps everybody else from reading.
+        self.weakness: GateLost | None = None
         self._due = clock()
 
     @property
@@ -103,9 +105,12 @@ class MemberHold(abc.ABC):
     async def lost(self, detail: str) -> GateLost:
         """The error to raise, with who is in the group now; the record is reset, so that it can be taken anew."""
         described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
-        others = described.others(self.member_id)
-        kind = self.ledger.record.kind
+        error = self.explain(described, detail)
         await self.forget()
+        return error
+
+    def explain(self, described: GroupDescription, detail: str) -> GateLost:
+        others = described.others(self.member_id)
         if others and described.protocol and described.protocol != self.protocol:
             reason = LostReason.CONVERTED
         elif others:
@@ -114,11 +119,8 @@ class MemberHold(abc.ABC):
             reason = LostReason.DELETED
         else:
             reason = LostReason.EXPIRED
-        if others:
-            detail += "; stop these members, then the gate can be taken again"
-        else:
-            detail += "; take it again"
-        return GateLost(self.group, kind, reason, detail, members=others)
+        advice = "stop these members, then the gate can be taken again" if others else "take it again"
+        return GateLost(self.group, self.ledger.record.kind, reason, f"{detail}; {advice}", members=others)
 
     #: As DescribeGroups and ListGroups call it.
     protocol: ClassVar[str] = "consumer"
@@ -188,6 +190,7 @@ class MemberGate:
         check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
         try:
             await self.hold.take(assignment)
+            await self._see_weakness()
         except GateLost:
             await self.ledger.update(stage=GateStage.PLANNED)
             raise
@@ -202,10 +205,19 @@ class MemberGate:
         if self.hold.clock() >= self.hold.due():
             try:
                 await self.hold.beat()
+                await self._see_weakness()
             except GateLost:
                 await self.ledger.update(stage=GateStage.PLANNED)
                 raise
         return self.record
+
+    async def _see_weakness(self) -> None:
+        """A member that does not hold is a gate that is lost; what it has left goes to the clients."""
+        weakness, self.hold.weakness = self.hold.weakness, None
+        if weakness is not None:
+            await self.hold.leave()
+            await self.hold.forget()
+            raise weakness
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         check_stage(self.record, GateStage.HELD)

@@ -5,11 +5,10 @@ goes on for minutes when the member's session ends; the member holds clients tha
 together are lost. A part that is lost alone is taken again; where clients got into the group meanwhile the member
 stays out, the transaction goes on alone, and `weakness` says who has to be looked at.
 
-Opening: the final offsets are committed by the member, then the member leaves, the clients get their partitions and
-wait for stable offsets, then the transaction is *aborted*. Nothing is published by it: a client that does not wait
-for stable offsets reads as soon as the member has left, and a transaction that committed afterwards could set its
-progress back. It also makes expiry harmless: a transaction that ends by itself while opening has the same effect.
-Without a member the transaction publishes, as a TransactionGate does.
+Opening: the final offsets are committed by the member, the transaction is *aborted* (what it has pending are
+placeholders, so it is the same whether we end it or it expires), and the member leaves last: librdkafka must not have to
+wait for stable offsets while its partitions change (see `transaction`), and on leaving they do. Without a member the
+transaction publishes, as a TransactionGate does.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from linker.groups.gates.member import MemberHold, check_stage, committable, see
 from linker.groups.gates.requests import describe
 from linker.groups.gates.transaction import TransactionHold
 from wire.types import TopicPartition
-
-_POLL = 0.1
 
 
 class PairGate:
@@ -46,7 +43,7 @@ class PairGate:
         return self.transaction.unheld | (self.member.unheld - self.transaction.pending)
 
     def weakness(self) -> GateLost | None:
-        return self._weakness
+        return self._weakness or self.member.weakness
 
     # --- holding --------------------------------------------------------------------------------------------
 
@@ -181,38 +178,37 @@ class PairGate:
         if self.record.stage is GateStage.HELD:
             if await self._commit(offsets):
                 await see_committed(member.coordinators, member.group, offsets, timeout=timeout)
-                await self.ledger.update(stage=GateStage.LEAVING)
+                await self.ledger.update(stage=GateStage.ENDING)
             else:
                 await self.transaction.prepare(offsets)
                 await self.ledger.update(stage=GateStage.PUBLISHING)
-        if self.record.stage is GateStage.LEAVING:
-            await member.leave()
-            await self._assigned()
-            await self.ledger.update(stage=GateStage.ENDING)
         if self.record.stage is GateStage.ENDING:
             await self.transaction.abort()
+            await self.transaction.see_stable(offsets)
+            await self._settle()
+            await self.ledger.update(stage=GateStage.LEAVING)
         if self.record.stage is GateStage.PUBLISHING:
             await self.transaction.publish()
-        if self.record.stage in (GateStage.ENDING, GateStage.PUBLISHING):
             await self.transaction.see_stable(offsets)
+            await self._settle()
+            await self.ledger.update(stage=GateStage.LEAVING)
+        if self.record.stage is GateStage.LEAVING:
+            await member.leave()
             await self.ledger.update(stage=GateStage.OPEN)
         check_stage(self.record, GateStage.OPEN)
         self._weakness = None
 
-    async def _assigned(self) -> None:
-        """Wait until the clients have their partitions, or there are none, or they take too long."""
+    async def _settle(self) -> None:
+        """Clients that have partitions already get the time to ask for their offsets again, before they get more."""
         member = self.member
-        deadline = member.clock() + member.settings.assignment_timeout
-        while True:
-            described = await describe(
-                member.coordinators, member.group, timeout=member.settings.operation_timeout
-            )
-            ready = described.state == "Stable" and any(found.partitions for found in described.members)
-            if ready or not described.members or member.clock() >= deadline:
-                return
-            await member.sleep(_POLL)
+        described = await describe(
+            member.coordinators, member.group, timeout=member.settings.operation_timeout
+        )
+        if any(other.partitions for other in described.others(member.member_id)):
+            await member.sleep(member.settings.settle_time)
 
     async def release(self) -> None:
-        await self.member.leave()
         await self.transaction.abort()
+        await self._settle()
+        await self.member.leave()
         await self.ledger.update(stage=GateStage.OPEN)

@@ -32,5 +32,5 @@ class GateSettings:
     transaction_renew_at: float = 0.5
     # Transactions that were taken over are renewed within this time, spread.
     take_over_spread: float = 30.0
-    # Opening: how long clients may take to get their partitions before the transaction lets them read.
-    assignment_timeout: float = 10.0
+    # Opening: how often a client asks again for stable offsets at the least (librdkafka's retry.backoff.max.ms is 1 s).
+    settle_time: float = 2.0

@@ -1,8 +1,12 @@
 """A gate that is a transaction: the group's offsets are pending in it, and whoever wants stable offsets has to wait.
 
 Holds: clients that ask for stable offsets (OffsetFetch with RequireStable, answered UNSTABLE_OFFSET_COMMIT): Java of both
-protocols, `assign()` with a group id too, librdkafka and kafka-python under read_committed. They are members of the group
+protocols, `assign()` with a group id too, kafka-python under read_committed. They are members of the group
 meanwhile, with partitions, and read nothing.
+
+Holds only as long as its partitions do not change: librdkafka (2.16, both protocols). A rebalance while it waits makes it
+read what it was given before from where `auto.offset.reset` says. So a transaction is no gate for a librdkafka group of
+several members; beside a member it is, because there clients have no partitions to wait for.
 
 Does not hold: aiokafka, clients under read_uncommitted that are not Java, clients without a group id, and
 partitions that are not pending: extend the gate before they exist. A topic that is deleted takes its pending

@@ -1,0 +1,201 @@
+"""Real consumers of a gated group, each a library in a thread or task of its own, that note what they were given first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import confluent_kafka
+import confluent_kafka.admin
+import kafka as kafka_python
+from aiokafka import AIOKafkaConsumer
+
+from controller.gate_codec import decode_gate, encode_gate
+from controller.groups import GateKind, GateRecord
+from linker.groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
+from wire.cluster import Cluster
+from wire.security import ClientSecurity
+from wire.types import TopicPartition, parse_bootstrap
+
+Given = Callable[[TopicPartition, int], None]
+
+
+class Reader:
+    """One member of the group. `first`: partition -> (offset, time.monotonic()) of the first record it was given."""
+
+    def __init__(self, library: str, bootstrap: str, group: str, topics: list[str]) -> None:
+        self.library = library
+        self.first: dict[TopicPartition, tuple[int, float]] = {}
+        self.error: BaseException | None = None
+        self._bootstrap = bootstrap
+        self._group = group
+        self._topics = topics
+        self._stop = threading.Event()
+        run = {
+            "confluent classic": lambda: self._confluent("classic"),
+            "confluent consumer": lambda: self._confluent("consumer"),
+            "kafka-python": self._kafka_python,
+            "aiokafka": lambda: asyncio.run(self._aiokafka()),
+        }[library]
+        self._thread = threading.Thread(
+            target=self._run, args=(run,), name=f"{library} of {group}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:
+            self.error = error
+
+    def _given(self, topic: str, partition: int, offset: int) -> None:
+        self.first.setdefault(TopicPartition(topic, partition), (offset, time.monotonic()))
+
+    def _confluent(self, protocol: str) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._group,
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "topic.metadata.refresh.interval.ms": 2000,
+                "client.id": f"app-{protocol}",
+            }
+        )
+        consumer.subscribe(self._topics)
+        while not self._stop.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self._given(message.topic(), message.partition(), message.offset())
+        consumer.close()
+
+    def _kafka_python(self) -> None:
+        consumer = kafka_python.KafkaConsumer(
+            *self._topics,
+            bootstrap_servers=self._bootstrap.split(","),
+            group_id=self._group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            client_id="app-kafka-python",
+        )
+        while not self._stop.is_set():
+            for batch in consumer.poll(timeout_ms=100).values():
+                for record in batch:
+                    self._given(record.topic, record.partition, record.offset)
+        consumer.close()
+
+    async def _aiokafka(self) -> None:
+        consumer = AIOKafkaConsumer(
+            *self._topics,
+            bootstrap_servers=self._bootstrap,
+            group_id=self._group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            client_id="app-aiokafka",
+        )
+        starting = asyncio.get_running_loop().create_task(consumer.start())
+        try:
+            while not starting.done() and not self._stop.is_set():
+                await asyncio.sleep(0.05)
+            if not starting.done():
+                return
+            await starting
+            while not self._stop.is_set():
+                for batch in (await consumer.getmany(timeout_ms=100)).values():
+                    for record in batch:
+                        self._given(record.topic, record.partition, record.offset)
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await consumer.stop()
+
+    async def wait_first(self, count: int, timeout: float) -> None:
+        """Until it was given something of that many partitions; AssertionError names what there is."""
+        deadline = time.monotonic() + timeout
+        while len(self.first) < count and time.monotonic() < deadline:
+            if self.error is not None:
+                raise self.error
+            await asyncio.sleep(0.02)
+        assert len(self.first) >= count, f"{self.library} was given {self.first} within {timeout:g} s"
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, 20.0)
+
+
+class Side:
+    """One sidecar's view of the target: connections and gates of its own. What it saves, the next one finds."""
+
+    def __init__(self, cluster: Cluster, stored: dict[str, object]) -> None:
+        self.cluster = cluster
+        self.coordinators = Coordinators(cluster)
+        self._stored = stored
+
+    async def save(self, record: GateRecord) -> None:
+        self._stored[record.group] = encode_gate(record)
+
+    def plan(self, group: str, kind: GateKind) -> Gate:
+        return make_gate(plan_gate("link", group, kind), self.coordinators, self.save, stored=False)
+
+    def resume(self, group: str) -> Gate:
+        record = decode_gate(group, self._stored[group])  # type: ignore[arg-type]
+        return make_gate(record, self.coordinators, self.save, stored=True)
+
+
+@asynccontextmanager
+async def sidecar(bootstrap: str, stored: dict[str, object]) -> AsyncIterator[Side]:
+    cluster = Cluster("target", parse_bootstrap(bootstrap), ClientSecurity.plaintext(), "sidecar")
+    await cluster.connect()
+    side = Side(cluster, stored)
+    try:
+        yield side
+    finally:
+        await side.coordinators.close()
+        await cluster.close()
+
+
+async def filled_topic(bootstrap: str, name: str, partitions: int, records: int) -> None:
+    """A topic with the same number of records in each partition."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1)])
+    await asyncio.to_thread(made[name].result, 30)
+    await asyncio.to_thread(_fill, bootstrap, name, range(partitions), records)
+
+
+async def add_partitions(bootstrap: str, name: str, total: int, new: range, records: int) -> None:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_partitions([confluent_kafka.admin.NewPartitions(name, total)])
+    await asyncio.to_thread(made[name].result, 30)
+    await asyncio.to_thread(_fill, bootstrap, name, new, records)
+
+
+def _fill(bootstrap: str, name: str, partitions: range, records: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(records):
+        for partition in partitions:
+            producer.produce(name, b"%d" % number, partition=partition)
+        producer.poll(0)
+    if producer.flush(30):
+        raise TimeoutError(f"topic {name} could not be filled")
+
+
+async def renew_for(gates: Mapping[str, Gate], seconds: float) -> None:
+    """What the manager does: renew whatever is due."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for gate in gates.values():
+            if gate.due() <= time.monotonic():
+                await gate.renew()
+        await asyncio.sleep(0.1)
+
+
+def offsets(topic: str, base: int, count: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {TopicPartition(topic, i): OffsetAndMetadata(base + i, "synced") for i in range(count)}
+
+
+def at(topic: str, base: int, count: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, i): base + i for i in range(count)}

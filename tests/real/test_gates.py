@@ -1,0 +1,169 @@
+"""Gates against stock brokers and stock clients: nothing is read while gated, and then exactly from the commit on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from controller.groups import GateKind
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.groups.gates import Gate, GroupActive
+from linker.groups.gates.coordinators import KeyType
+from tests.real.harness_gates import (
+    Reader,
+    add_partitions,
+    at,
+    filled_topic,
+    offsets,
+    renew_for,
+    sidecar,
+)
+from wire.types import TopicPartition
+
+PARTITIONS = 4
+RECORDS = 300
+HOLD = 4.0
+LIBRARIES = ("confluent classic", "confluent consumer", "aiokafka", "kafka-python")
+# Which gates are made for which clients; kafka-python and aiokafka do not ask for stable offsets by default.
+HELD_BY = [
+    *((GateKind.CONSUMER_AND_TRANSACTION, library) for library in LIBRARIES),
+    *((GateKind.CLASSIC_AND_TRANSACTION, library) for library in LIBRARIES),
+    (GateKind.CONSUMER, "confluent consumer"),
+    (GateKind.CONSUMER, "kafka-python"),
+    (GateKind.CLASSIC, "aiokafka"),
+    (GateKind.TRANSACTION, "confluent classic"),
+    (GateKind.TRANSACTION, "confluent consumer"),
+]
+
+
+async def held_and_opened(bootstrap: str, topic: str, pairs: list[tuple[GateKind, str]]) -> dict[str, float]:
+    """All pairs at once, each a group: closed, a client comes, another sidecar takes over, opened. Seconds from opening to
+    the last partition's first record.
+    """
+    await filled_topic(bootstrap, topic, PARTITIONS, RECORDS)
+    groups = {f"{kind} {library} {topic}".replace(" ", "-"): (kind, library) for kind, library in pairs}
+    stored: dict[str, object] = {}
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(sidecar(bootstrap, stored))
+        gates: dict[str, Gate] = {name: one.plan(name, kind) for name, (kind, _) in groups.items()}
+        await asyncio.gather(*(gate.close(at(topic, 10, PARTITIONS)) for gate in gates.values()))
+        readers = {name: Reader(library, bootstrap, name, [topic]) for name, (_, library) in groups.items()}
+        for reader in readers.values():
+            stack.push_async_callback(reader.stop)
+        await renew_for(gates, HOLD)
+        await asyncio.gather(*(gate.commit(offsets(topic, 50, PARTITIONS)) for gate in gates.values()))
+        two = await stack.enter_async_context(sidecar(bootstrap, stored))
+        gates = {name: two.resume(name) for name in groups}
+        await asyncio.gather(*(gate.close(at(topic, 50, PARTITIONS)) for gate in gates.values()))
+        await renew_for(gates, HOLD)
+        early = {name: reader.first for name, reader in readers.items() if reader.first}
+        assert not early
+
+        took: dict[str, float] = {}
+
+        async def open_one(name: str) -> None:
+            await gates[name].open(offsets(topic, 100, PARTITIONS))
+            opened = time.monotonic()
+            await readers[name].wait_first(PARTITIONS, 30.0)
+            took[name] = max(when for _, when in readers[name].first.values()) - opened
+
+        await asyncio.gather(*(open_one(name) for name in groups))
+        for name, reader in readers.items():
+            begun = {tp.partition: offset for tp, (offset, _) in reader.first.items()}
+            assert begun == {index: 100 + index for index in range(PARTITIONS)}, name
+        return took
+
+
+async def test_every_gate_holds_the_clients_it_is_made_for(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str], record_property: Callable[..., None]
+) -> None:
+    took = await held_and_opened(target_cluster.bootstrap, unique_topic("gated"), HELD_BY)
+    for name, seconds in took.items():
+        record_property(name, round(seconds, 2))
+
+
+async def test_classic_gates_on_a_target_without_the_consumer_protocol(
+    start_cluster: Callable[..., Awaitable[KafkaCluster]], unique_topic: Callable[[str], str]
+) -> None:
+    old = await start_cluster(name="old", version="3.9.1")
+    pairs = [
+        (GateKind.CLASSIC_AND_TRANSACTION, library)
+        for library in LIBRARIES
+        if library != "confluent consumer"
+    ]
+    await held_and_opened(old.bootstrap, unique_topic("gated"), pairs)
+
+
+async def test_a_restarted_coordinator_and_partitions_that_appear(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str]
+) -> None:
+    topic, later = unique_topic("gated"), unique_topic("later")
+    bootstrap = target_cluster.bootstrap
+    await filled_topic(bootstrap, topic, PARTITIONS, RECORDS)
+    kinds = {
+        f"consumer-{topic}": (GateKind.CONSUMER_AND_TRANSACTION, "confluent consumer"),
+        f"classic-{topic}": (GateKind.CLASSIC_AND_TRANSACTION, "confluent classic"),
+    }
+    async with AsyncExitStack() as stack:
+        side = await stack.enter_async_context(sidecar(bootstrap, {}))
+        gates = {name: side.plan(name, kind) for name, (kind, _) in kinds.items()}
+        for gate in gates.values():
+            await gate.close(at(topic, 10, PARTITIONS))
+        readers = {
+            name: Reader(library, bootstrap, name, [topic, later]) for name, (_, library) in kinds.items()
+        }
+        for reader in readers.values():
+            stack.push_async_callback(reader.stop)
+        await renew_for(gates, 2.0)
+
+        everything = at(topic, 10, PARTITIONS + 2) | at(later, 5, 2)
+        for gate in gates.values():
+            await gate.close(everything)
+        await add_partitions(bootstrap, topic, PARTITIONS + 2, range(PARTITIONS, PARTITIONS + 2), RECORDS)
+        await filled_topic(bootstrap, later, 2, RECORDS)
+        for gate in gates.values():
+            await gate.close(everything)  # the new topic can be pending only once it is there
+
+        nodes = {side.coordinators.known(KeyType.GROUP, name) for name in kinds}
+        for broker in target_cluster.brokers:
+            if broker.node_id in nodes:
+                restarting = asyncio.get_running_loop().create_task(broker.restart())
+                while not restarting.done():
+                    await renew_for(gates, 0.5)
+                await restarting
+        await renew_for(gates, 3.0)
+        assert {name: reader.first for name, reader in readers.items() if reader.first} == {}
+        assert {name: gate.unheld() for name, gate in gates.items() if gate.unheld()} == {}
+
+        final = offsets(topic, 100, PARTITIONS + 2) | offsets(later, 200, 2)
+        await asyncio.gather(*(gate.open(final) for gate in gates.values()))
+        for name, reader in readers.items():
+            await reader.wait_first(PARTITIONS + 4, 30.0)
+            begun = {tp: offset for tp, (offset, _) in reader.first.items()}
+            assert begun == {tp: offset.offset for tp, offset in final.items()}, name
+
+
+async def test_an_active_group_is_refused_and_goes_on_undisturbed(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str]
+) -> None:
+    topic = unique_topic("active")
+    bootstrap = target_cluster.bootstrap
+    await filled_topic(bootstrap, topic, 2, RECORDS)
+    async with AsyncExitStack() as stack:
+        side = await stack.enter_async_context(sidecar(bootstrap, {}))
+        for library in ("confluent classic", "confluent consumer"):
+            group = f"{library}-{topic}".replace(" ", "-")
+            reader = Reader(library, bootstrap, group, [topic])
+            stack.push_async_callback(reader.stop)
+            await reader.wait_first(2, 30.0)
+            for kind in GateKind:
+                with pytest.raises(GroupActive, match="app-") as refused:
+                    await side.plan(group, kind).close(at(topic, 10, 2))
+                assert {tp for member in refused.value.members for tp in member.partitions} == {
+                    TopicPartition(topic, 0),
+                    TopicPartition(topic, 1),
+                }
