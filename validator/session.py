@@ -10,6 +10,7 @@ Lives here: starting, checking and ending Spark. Not here: what is run in it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -52,6 +53,8 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
 }
+log = logging.getLogger("validator")
+
 _LOCAL_MASTER = re.compile(r"local(?:\[(\*|\d+)\])?")
 _Result = TypeVar("_Result")
 
@@ -91,6 +94,7 @@ class Session:
     def start(self) -> SparkSession:
         """Start Spark and run one task on it. Raises SparkFailed within START_SECONDS + FIRST_TASK_SECONDS."""
         self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._work_dir.chmod(0o700)  # Spark keeps large pickled commands in files
         _check_master(self.master)
         self._write_properties()
         with self._environment():
@@ -200,6 +204,7 @@ class Session:
         except SparkFailed:
             context.cancelJobGroup(group)
             raise
+        log.info("executors of %s import validator from %s", self.master, found["validator"])
         if found["missing"]:
             raise SparkFailed(
                 f"the executors lack {found['missing'].replace(',', ', ')}: install them where"
