@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import followers, promote, replication, report
+from bench import followers, promote, replication, report, validate
 from bench.results import CaseResult
 from bench.settings import FULL, QUICK, Settings
 from bench.stage import Source
@@ -32,6 +32,7 @@ CASES: dict[str, Case] = {
     "replication": replication.run,
     "followers": followers.run,
     "promote": promote.run,
+    "validate": validate.run,
 }
 OVERALL_TIMEOUT = 3600.0
 

@@ -29,8 +29,8 @@ from wire.types import parse_address
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-START_SECONDS = 120.0
-"""Until the master has answered; Spark's own patience with a standalone master is 60 s."""
+START_SECONDS = 240.0
+"""Until the JVM is up and the master has answered; Spark's own patience with a standalone master is 60 s."""
 FIRST_TASK_SECONDS = 120.0
 """Until the first executor has run a task: without one Spark would wait forever."""
 CONNECT_SECONDS = 5.0
