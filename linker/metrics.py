@@ -90,6 +90,22 @@ class LinkSample:
     forward_latency: LatencyHistogram | None = None
     window_bytes: int = 0
     validation: ValidationSample | None = None  # None: another sidecar decides
+    held_reads: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupsSample:
+    """Consumer groups of a link; only on the link controller."""
+
+    link: str
+    states: Mapping[str, int]  # every state, those that no group is in too
+    gated: int
+    sync_age_seconds: float | None
+    sync_seconds: float | None
+    sync_commits: int
+    sync_offsets: int
+    sync_errors: int
+    gates_lost: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +141,7 @@ class Snapshot:
     #: (link, phase) -> seconds the last promote of that link spent in it
     promote_phase_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     links: list[LinkSample] = field(default_factory=list)
+    groups: list[GroupsSample] = field(default_factory=list)
     partitions: list[PartitionSample] = field(default_factory=list)
 
 
@@ -227,6 +244,29 @@ CATALOGUE: dict[str, Entry] = {
     "linker_replica_validation_age_seconds": Entry(
         "gauge", "Since that was proved, if the source has gone on since; else 0.", _REPLICA
     ),
+    "linker_held_reads": Entry(
+        "counter",
+        "Partitions of fetches answered without records until their promote (unpromoted_reads).",
+        ("link",),
+    ),
+    "linker_groups": Entry(
+        "gauge",
+        "Mirrored consumer groups by state. Groups' metrics are only on the link controller.",
+        ("link", "state"),
+    ),
+    "linker_gated_groups": Entry("gauge", "Groups whose gate on the target is closed.", ("link",)),
+    "linker_group_sync_age_seconds": Entry(
+        "gauge",
+        "Since the target had all offsets of the source, of the held group where that is longest.",
+        ("link",),
+    ),
+    "linker_group_sync_seconds": Entry("gauge", "How long the newest round of the sync took.", ("link",)),
+    "linker_group_sync_commits": Entry("counter", "Commits made for groups on the target.", ("link",)),
+    "linker_group_sync_offsets": Entry("counter", "Partitions' offsets in those commits.", ("link",)),
+    "linker_group_sync_errors": Entry("counter", "Reads and commits of groups that failed.", ("link",)),
+    "linker_group_gates_lost": Entry(
+        "counter", "Gates that held no longer when they were renewed or used.", ("link",)
+    ),
     "linker_partition_source_end_offset": Entry("gauge", "High watermark at the source.", _PARTITION),
     "linker_partition_target_end_offset": Entry(
         "gauge", "Smallest log end of the target's replicas.", _PARTITION
@@ -327,6 +367,17 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)
         page.add("linker_window_bytes", link.window_bytes, link.link)
         _validation(page, link)
+        page.add("linker_held_reads", link.held_reads, link.link)
+    for groups in now.groups:
+        for state, count in groups.states.items():
+            page.add("linker_groups", count, groups.link, state)
+        page.add("linker_gated_groups", groups.gated, groups.link)
+        page.add("linker_group_sync_age_seconds", groups.sync_age_seconds, groups.link)
+        page.add("linker_group_sync_seconds", groups.sync_seconds, groups.link)
+        page.add("linker_group_sync_commits", groups.sync_commits, groups.link)
+        page.add("linker_group_sync_offsets", groups.sync_offsets, groups.link)
+        page.add("linker_group_sync_errors", groups.sync_errors, groups.link)
+        page.add("linker_group_gates_lost", groups.gates_lost, groups.link)
     for sample in now.partitions:
         labels = (sample.link, sample.topic, str(sample.partition))
         page.add("linker_partition_source_end_offset", sample.source_end_offset, *labels)

@@ -12,6 +12,12 @@ from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.metrics import FleetSample, LinkSample, PartitionSample, Snapshot, ValidationSample
+from linker.admin.models import GroupState, MirrorState
+from linker.groups.status import groups_status
+from linker.links import status as view
+from linker.links.runtime import LinkRuntime
+from linker.links.traffic import own_traffic
+from linker.metrics import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot
 from wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -46,6 +52,8 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
             for phase, ms in job.phases_ms.items()
         },
         links=[_link(runtime, sidecar.controller.is_head) for runtime in sidecar.links.values()],
+        links=[_link(runtime) for runtime in sidecar.links.values()],
+        groups=[sample for runtime in sidecar.links.values() for sample in _groups(runtime)],
         partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
     )
 
@@ -101,7 +109,30 @@ def _validation(runtime: LinkRuntime) -> ValidationSample:
             link == runtime.name and known.mismatch is not None
             for (link, _), known in runtime.controller.image.validations.items()
         ),
+        held_reads=runtime.router.stats.fetch_held,
     )
+
+
+def _groups(runtime: LinkRuntime) -> list[GroupsSample]:
+    """None while another sidecar is the link controller."""
+    manager = runtime.groups.manager
+    if manager is None:
+        return []
+    status = groups_status(runtime.controller.image.link_groups(runtime.name), manager)
+    stats = manager.stats
+    return [
+        GroupsSample(
+            link=runtime.name,
+            states={state.value: status.states.get(state, 0) for state in GroupState},
+            gated=status.gated,
+            sync_age_seconds=None if status.sync_age_ms is None else status.sync_age_ms / 1000,
+            sync_seconds=None if status.sync_ms is None else status.sync_ms / 1000,
+            sync_commits=stats.commits,
+            sync_offsets=stats.offsets,
+            sync_errors=stats.errors,
+            gates_lost=stats.gates_lost,
+        )
+    ]
 
 
 def _partitions(runtime: LinkRuntime) -> list[PartitionSample]:

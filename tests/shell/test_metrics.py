@@ -11,6 +11,7 @@ from linker.metrics import (
     CATALOGUE,
     LATENCY_BUCKETS,
     FleetSample,
+    GroupsSample,
     LatencyHistogram,
     LinkSample,
     Metrics,
@@ -70,6 +71,19 @@ def full() -> Snapshot:
                     mismatches=1,
                     differing_partitions=1,
                 ),
+            )
+        ],
+        groups=[
+            GroupsSample(
+                link="a",
+                states={"GATED": 2, "PROMOTED": 0},
+                gated=2,
+                sync_age_seconds=0.7,
+                sync_seconds=0.1,
+                sync_commits=5,
+                sync_offsets=50,
+                sync_errors=1,
+                gates_lost=1,
             )
         ],
         partitions=[
