@@ -19,46 +19,52 @@ from wire.types import TopicPartition
 
 
 class LiveConsumer(ABC):
-    """One application that reads topics as a group of its own, and goes on where it was after a move.
-
-    It seeks to its own next offsets when it is assigned partitions: the offsets of both clusters are the
-    same, which is the point, while its group's commits stay in the cluster where they were made.
+    """One member of a consumer group, which goes on wherever its group's committed offsets say. It commits every second,
+    when its partitions are taken, and when it stops: as applications do.
     """
 
     library: str
 
-    def __init__(self, name: str, topics: Sequence[str], history: History) -> None:
+    def __init__(self, name: str, topics: Sequence[str], history: History, group: str | None = None) -> None:
         self.name = name
+        self.group = group or name
         self.history = history
         self.positions: dict[TopicPartition, int] = {}
         self._topics = list(topics)
-        self._run = 0
+        self._run = 0  # counts its assignments: only within one do positions have to advance without a gap
 
     @abstractmethod
-    async def start(self, bootstrap: str) -> None:
-        """Subscribe and begin to read."""
+    async def start(self, bootstrap: str, *, held: bool = False) -> None:
+        """Subscribe and begin to read. With `held` do not wait for its partitions: they come when the group is let in."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Leave the group and close."""
+        """Commit, leave the group and close."""
 
-    async def move(self, bootstrap: str) -> None:
+    async def move(self, bootstrap: str, *, held: bool = False) -> None:
         """Stop, and start at the other cluster."""
         await self.stop()
-        await self.start(bootstrap)
+        await self.start(bootstrap, held=held)
 
     async def read_up_to(self, ends: Mapping[TopicPartition, int], timeout: float) -> bool:
         """Wait until everything below these offsets was read; False if it was not in time."""
-        deadline = time.monotonic() + timeout
-        while any(self.positions.get(tp, 0) < end for tp, end in ends.items()):
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.05)
-        return True
+        return await read_up_to([self], ends, timeout)
 
     def _got(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
         self.history.read(self.name, self._run, partition, offset, value)
         self.positions[partition] = offset + 1
+
+
+async def read_up_to(
+    members: Sequence[LiveConsumer], ends: Mapping[TopicPartition, int], timeout: float
+) -> bool:
+    """The same for all members of a group together."""
+    deadline = time.monotonic() + timeout
+    while any(max(one.positions.get(tp, 0) for one in members) < end for tp, end in ends.items()):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
 
 
 class AiokafkaConsumer(LiveConsumer):
@@ -66,38 +72,61 @@ class AiokafkaConsumer(LiveConsumer):
 
     library = "aiokafka"
 
-    def __init__(self, name: str, topics: Sequence[str], history: History) -> None:
-        super().__init__(name, topics, history)
-        self._consumer: Any = None
+    def __init__(self, name: str, topics: Sequence[str], history: History, group: str | None = None) -> None:
+        super().__init__(name, topics, history, group)
         self._task: asyncio.Task[None] | None = None
+        self._started = asyncio.Event()
         self._stopping = False
 
-    async def start(self, bootstrap: str) -> None:
-        self._run += 1
-        self._consumer = aiokafka.AIOKafkaConsumer(
+    async def start(self, bootstrap: str, *, held: bool = False) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
             client_id=self.name,
-            group_id=self.name,
+            group_id=self.group,
             auto_offset_reset="earliest",
+            auto_commit_interval_ms=1000,
             session_timeout_ms=10_000,
         )
-        self._consumer.subscribe(self._topics, listener=_Seek(self))
-        async with asyncio.timeout(START_TIMEOUT):
-            await self._consumer.start()
+        consumer.subscribe(self._topics, listener=_Assigned(self))
         self._stopping = False
-        self._task = asyncio.create_task(self._poll(self._consumer), name=self.name)
+        self._started = asyncio.Event()
+        self._task = asyncio.create_task(self._main(consumer), name=self.name)
+        if not held:
+            await self._wait_started(self._task)
+
+    async def _wait_started(self, task: asyncio.Task[None]) -> None:
+        started = asyncio.create_task(self._started.wait())
+        try:
+            await asyncio.wait({started, task}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if task.done():
+            task.result()
+        if not self._started.is_set():
+            raise LiveClientError(f"{self.name} has no partitions after {START_TIMEOUT:.0f} s")
 
     async def stop(self) -> None:
         if self._task is None:
             return
         self._stopping = True
         task, self._task = self._task, None
+        if not self._started.is_set():
+            task.cancel()  # it waits to be let into its group
         try:
             async with asyncio.timeout(STOP_TIMEOUT):
-                await task
-                await self._consumer.stop()
+                await asyncio.gather(task, return_exceptions=True)
         except TimeoutError:
             raise LiveClientError(f"{self.name} did not stop within {STOP_TIMEOUT:.0f} s") from None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise LiveClientError(f"{self.name} broke: {error!r}") from error
+
+    async def _main(self, consumer: Any) -> None:
+        try:
+            await consumer.start()  # returns when the group gave it partitions, maybe none
+            self._started.set()
+            await self._poll(consumer)
+        finally:
+            await consumer.stop()
 
     async def _poll(self, consumer: Any) -> None:
         while not self._stopping:
@@ -112,17 +141,11 @@ class AiokafkaConsumer(LiveConsumer):
                 for record in records:
                     self._got(partition, record.offset, record.value)
 
-    def seek_all(self, assigned: Sequence[Any]) -> None:
-        """Go on at the own next offset of each partition."""
-        for assigned_partition in assigned:
-            position = self.positions.get(
-                TopicPartition(assigned_partition.topic, assigned_partition.partition)
-            )
-            if position is not None:
-                self._consumer.seek(assigned_partition, position)
+    def assigned(self) -> None:
+        self._run += 1
 
 
-class _Seek(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
+class _Assigned(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
     def __init__(self, consumer: AiokafkaConsumer) -> None:
         self._consumer = consumer
 
@@ -130,7 +153,7 @@ class _Seek(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokaf
         pass
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        self._consumer.seek_all(list(assigned))
+        self._consumer.assigned()
 
 
 class LibrdkafkaConsumer(LiveConsumer):
@@ -138,20 +161,20 @@ class LibrdkafkaConsumer(LiveConsumer):
 
     library = "librdkafka"
 
-    def __init__(self, name: str, topics: Sequence[str], history: History) -> None:
-        super().__init__(name, topics, history)
+    def __init__(self, name: str, topics: Sequence[str], history: History, group: str | None = None) -> None:
+        super().__init__(name, topics, history, group)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
 
-    async def start(self, bootstrap: str) -> None:
-        self._run += 1
+    async def start(self, bootstrap: str, *, held: bool = False) -> None:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "client.id": self.name,
-                "group.id": self.name,
+                "group.id": self.group,
                 "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": "1000",
                 "session.timeout.ms": "10000",
                 "fetch.wait.max.ms": "100",
                 "error_cb": lambda error: self.history.notice(self.name, str(error)),
@@ -190,9 +213,5 @@ class LibrdkafkaConsumer(LiveConsumer):
         finally:
             consumer.close()
 
-    def _assigned(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        for assigned in partitions:
-            position = self.positions.get(TopicPartition(assigned.topic, assigned.partition))
-            if position is not None:
-                assigned.offset = position
-        consumer.assign(partitions)
+    def _assigned(self, _consumer: Any, _partitions: Sequence[Any]) -> None:
+        self._run += 1

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linker.demo.checker import MAX_EVIDENCE, Verdict
+from linker.demo.group_moves import GroupMoves
 from linker.demo.log_compare import Comparison, ReplicaComparison
 
 COMPACTED_NOTE = (
@@ -26,6 +27,7 @@ class DemoResult:
     """All that was found out."""
 
     verdict: Verdict
+    groups: GroupMoves
     comparisons: Sequence[ReplicaComparison]
     followers: Sequence[ReplicaComparison]  # target replicas against their new leader, after the promote
     leaders: Mapping[int, int]  # target broker -> partitions that it leads
@@ -49,6 +51,7 @@ class DemoResult:
         lines = []
         for rule, evidence in self.verdict.violations.items():
             lines.append(f"{rule}: {len(evidence)}, first {evidence[0]}")
+        lines += self.groups.problems
         if self.verdict.acked == 0:
             lines.append("no record was acknowledged at all")
         if self.verdict.unknown:
@@ -90,6 +93,7 @@ class DemoResult:
             "unread": len(verdict.unread),
             "promote_pauses_ms": dict(verdict.pauses_ms),
             "usual_gap_ms": verdict.usual_gap_ms,
+            **self.groups.as_json(),
             "replicas_compared": len(self.comparisons),
             "batches_compared": sum(one.batches for one in self.comparisons),
             "bytes_compared": sum(one.compared_bytes for one in compared),
@@ -130,6 +134,10 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
     for key in ("lost", "duplicated", "reordered", "client_errors", "unknown"):
         row(key.replace("_", " "), report[key], report[key] == 0)
     row("records read", report["read"], report["misread"] + report["skipped"] + report["unread"] == 0)
+    for key in ("consumer_missed", "consumer_repeated"):
+        row(f"{key.removeprefix('consumer_')} by consumer groups", report[key], report[key] == 0)
+    longest = report["consumer_pause_ms"]
+    row("pause of consumers at their move", f"{longest:.0f} ms" if longest is not None else "?", None)
     replicas = f"{report['replicas_compared']} replicas, {report['bytes_compared'] / 1e6:.1f} MB"
     row(
         "offsets identical",

@@ -18,13 +18,14 @@ from typing import Any
 from rich.console import Console
 
 from linker.admin.client import AdminError
-from linker.admin.models import MirrorState, MirrorSummary
+from linker.admin.models import GroupState, MirrorState, MirrorSummary
 from linker.demo.checker import check
+from linker.demo.group_moves import judge_groups
 from linker.demo.history import History
 from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
-from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer, read_up_to
 from linker.demo.live_producers import (
     AiokafkaProducer,
     KafkaPythonProducer,
@@ -99,9 +100,7 @@ class Demo:
                 await stack.enter_async_context(sidecar)
                 now.detail = f"broker {SIDECAR_ID} at {sidecar.address()}"
             with phase("link", "linker link create"):
-                await sidecar.linker(
-                    "link", "create", LINK, "-b", source.bootstrap, "--option", "groups_include="
-                )
+                await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
             with phase("mirror", "linker mirror create"):
                 names = [topic.name for topic in self.topics]
                 await sidecar.linker("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")
@@ -112,11 +111,13 @@ class Demo:
                     now.detail = producer.name
                     await producer.move(target.bootstrap)
                 now.detail = "only bootstrap.servers changed"
-            with phase("move_consumers", "consumers move, one after the other") as now:
-                for consumer in self.consumers:
-                    now.detail = consumer.name
-                    await consumer.move(target.bootstrap)
-                now.detail = "each goes on at its own next offset"
+            with phase("hold_groups", "the target holds the consumers' groups back") as now:
+                now.detail = await self._wait_held(sidecar)
+            with phase(
+                "move_consumers", "linker group promote --all, while consumers move one by one"
+            ) as now:
+                groups = await self._move_groups(sidecar, target)
+                now.detail = "each group went on where it stopped"
             with phase("forwarding", "writes at the target go to the source's log"):
                 await asyncio.sleep(options.seconds)
             with phase("promote", "linker mirror promote --all") as now:
@@ -129,7 +130,7 @@ class Demo:
             with phase("stop", "producers stop, consumers read to the end"):
                 await self._stop_producers()
             with phase("check", "every record and every replica is checked") as now:
-                result = await self._check(source, target, window)
+                result = await self._check(source, target, window, groups)
                 now.detail = f"{len(result.comparisons)} replicas, {result.verdict.acked} records"
         return result
 
@@ -186,8 +187,9 @@ class Demo:
             self.producers.append(kind(name, topic.name, topic.partitions, per_second * rate, history))
         names = [topic.name for topic in LIVE_TOPICS]
         self.consumers = [
-            AiokafkaConsumer("reader-aiokafka", names, history),
-            LibrdkafkaConsumer("reader-librdkafka", names, history),
+            kind(f"{kind.library}-{member}", names, history, group=f"readers-{kind.library}")
+            for member in (1, 2)
+            for kind in (AiokafkaConsumer, LibrdkafkaConsumer)
         ]
         async with asyncio.TaskGroup() as group:
             for client in self._clients:
@@ -212,6 +214,41 @@ class Demo:
                     raise DemoError(f"not caught up after {CATCH_UP_TIMEOUT:.0f} s: {_summary(mirrors)}")
                 await asyncio.sleep(0.1)
 
+    async def _wait_held(self, sidecar: SidecarProcess) -> str:
+        """Until clients that join a group on the target would wait there, at offsets as new as the source's."""
+        groups = {consumer.group for consumer in self.consumers}
+        deadline = time.monotonic() + CATCH_UP_TIMEOUT
+        with sidecar.client() as client:
+            while True:
+                found = await asyncio.to_thread(client.list_groups, LINK)
+                held = {
+                    one.group: one.gate
+                    for one in found
+                    if one.state is GroupState.GATED and one.sync_age_ms is not None
+                }
+                if held.keys() >= groups:
+                    return ", ".join(f"{group} by {held[group]}" for group in sorted(groups))
+                if time.monotonic() > deadline:
+                    raise DemoError(f"groups are not held after {CATCH_UP_TIMEOUT:.0f} s: {found}")
+                await asyncio.sleep(0.1)
+
+    async def _move_groups(self, sidecar: SidecarProcess, target: KafkaCluster) -> tuple[float, float]:
+        """A rolling restart. The promote is asked for after the first members have moved, and waits for the last ones."""
+        first, rest = self.consumers[:2], self.consumers[2:]
+        began = self.history.mark("groups move")
+        for consumer in first:
+            await consumer.move(target.bootstrap, held=True)
+        promote = asyncio.create_task(
+            sidecar.linker("group", "promote", "--all", "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
+        )
+        try:
+            for consumer in rest:
+                await consumer.move(target.bootstrap, held=True)
+            await promote
+        finally:
+            promote.cancel()
+        return began, self.history.mark("groups are open")
+
     async def _promote(self, sidecar: SidecarProcess) -> tuple[float, float]:
         began = self.history.mark("promote begins")
         done = await sidecar.linker("mirror", "promote", "--all", "--link", LINK, "-o", "json")
@@ -235,24 +272,32 @@ class Demo:
             await producer.stop()
 
     async def _check(
-        self, source: KafkaCluster, target: KafkaCluster, window: tuple[float, float]
+        self,
+        source: KafkaCluster,
+        target: KafkaCluster,
+        window: tuple[float, float],
+        move: tuple[float, float],
     ) -> DemoResult:
         topics = self.topics
         source_placed = await asyncio.to_thread(placements, source.bootstrap, topics)
         placed = await asyncio.to_thread(placements, target.bootstrap, topics)
         logs = await asyncio.to_thread(final_logs, target, LIVE_TOPICS, placed)
         ends = {partition: log.end for partition, log in logs.items()}
-        for consumer in self.consumers:
-            await consumer.read_up_to(ends, DRAIN_TIMEOUT)  # what is missing then, the checker names
+        groups = {consumer.name: consumer.group for consumer in self.consumers}
+        for group in sorted(set(groups.values())):
+            members = [consumer for consumer in self.consumers if consumer.group == group]
+            await read_up_to(members, ends, DRAIN_TIMEOUT)  # what is missing then, the checker names
         for consumer in self.consumers:
             await consumer.stop()
         verdict = await asyncio.to_thread(check, self.history, logs, promote=window)
+        moves = await asyncio.to_thread(judge_groups, self.history, logs, groups, move=move, opened=move[1])
         followers = await asyncio.to_thread(compare_followers, target, topics, placed)
         compared = await asyncio.to_thread(compare_clusters, source, target, topics, source_placed, placed)
         self._more["versions"] = {"source": source.spec.version, "target": target.spec.version}
         self._more["notices"] = len(self.history.notices)
         return DemoResult(
             verdict=verdict,
+            groups=moves,
             comparisons=compared,
             followers=followers,
             leaders=leaders(placed),

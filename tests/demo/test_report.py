@@ -12,6 +12,7 @@ from rich.console import Console
 
 from linker.demo.checker import Finding, Verdict
 from linker.demo.demo import main
+from linker.demo.group_moves import GroupMoves
 from linker.demo.log_compare import Comparison, ReplicaComparison
 from linker.demo.progress import Progress
 from linker.demo.report import DemoResult, show_report, write_report
@@ -37,6 +38,7 @@ GOOD_REPLICA = ReplicaComparison(
 )
 GOOD = DemoResult(
     verdict=GOOD_VERDICT,
+    groups=GroupMoves([], [], {"a": 900.0}, {"a": 40.0}),
     comparisons=[GOOD_REPLICA],
     followers=[GOOD_REPLICA],
     leaders={1: 4, 2: 4, 3: 4},
@@ -59,6 +61,9 @@ def test_the_keys_of_the_report(tmp_path: Path) -> None:
         "offsets_identical": True,
         "bytes_identical": True,
         "promote_pause_ms": 120.5,
+        "consumer_missed": 0,
+        "consumer_repeated": 0,
+        "consumer_pause_ms": 900.0,
         "phases_ms": {"fill": 12},
         "ok": True,
         "problems": [],
@@ -85,6 +90,8 @@ MOVED_REPLICA = dataclasses.replace(BAD_REPLICA, offsets_identical=False)
         ),
         dataclasses.replace(GOOD, verdict=dataclasses.replace(GOOD_VERDICT, client_errors=["c: no"])),
         dataclasses.replace(GOOD, verdict=dataclasses.replace(GOOD_VERDICT, unknown=1)),
+        dataclasses.replace(GOOD, groups=GroupMoves([FINDING], [], {}, {})),
+        dataclasses.replace(GOOD, groups=GroupMoves([], [FINDING], {}, {})),
         dataclasses.replace(GOOD, verdict=dataclasses.replace(GOOD_VERDICT, acked=0)),
         dataclasses.replace(GOOD, comparisons=[GOOD_REPLICA, BAD_REPLICA]),
         dataclasses.replace(GOOD, comparisons=[MOVED_REPLICA]),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from linker.demo.checker import check
+from linker.demo.group_moves import judge_groups
 from linker.demo.history import History
 from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
 from linker.demo.kafka_cluster import KafkaCluster
@@ -31,6 +32,18 @@ async def caught_up(sidecar: SidecarProcess, link: str, topics: int, timeout: fl
             assert all(state != "FAILED" for state, _ in states.values()), mirrors
             ready = [lag for state, lag in states.values() if state == "ACTIVE" and lag is not None]
             if len(ready) == topics and sum(ready) < RATE:
+                return
+            await asyncio.sleep(0.2)
+
+
+async def held(sidecar: SidecarProcess, link: str, groups: set[str], timeout: float = 60.0) -> None:
+    async with asyncio.timeout(timeout):
+        while True:
+            found = (await sidecar.linker("group", "list", "--link", link, "-o", "json")).json()
+            ready = {
+                one["group"] for one in found if one["state"] == "GATED" and one["sync_age_ms"] is not None
+            }
+            if ready >= groups:
                 return
             await asyncio.sleep(0.2)
 
@@ -62,14 +75,18 @@ async def test_clients_move_and_nothing_is_lost(
         for client in (*producers, *consumers):
             await client.start(source_cluster.bootstrap)
         sidecar = await start_sidecar(target_cluster.bootstrap)
-        await sidecar.linker(
-            "link", "create", "old", "-b", source_cluster.bootstrap, "--option", "groups_include="
-        )
+        await sidecar.linker("link", "create", "old", "--bootstrap-servers", source_cluster.bootstrap)
         every = [topic.name for topic in topics]
         await sidecar.linker("mirror", "create", *every, "--link", "old", "--replication-factor", "3")
         await caught_up(sidecar, "old", len(topics))
-        for client in (*producers, *consumers):
-            await client.move(target_cluster.bootstrap)
+        await held(sidecar, "old", {consumer.group for consumer in consumers})
+        for producer in producers:
+            await producer.move(target_cluster.bootstrap)
+        left = history.mark("groups move")
+        for consumer in consumers:
+            await consumer.move(target_cluster.bootstrap, held=True)
+        await sidecar.linker("group", "promote", "--all", "--link", "old", "--timeout", "60")
+        opened = history.mark("groups are open")
         await asyncio.sleep(2)
         begin = history.mark("promote")
         await sidecar.linker("mirror", "promote", "--all", "--link", "old")
@@ -90,6 +107,9 @@ async def test_clients_move_and_nothing_is_lost(
     verdict = check(history, logs, promote=(begin, end))
     assert verdict.ok, verdict.violations
     assert verdict.unknown == 0
+    groups = {consumer.name: consumer.group for consumer in consumers}
+    moves = judge_groups(history, logs, groups, move=(left, opened), opened=opened)
+    assert moves.problems == []
     assert verdict.acked > 1000
     assert sorted(leaders(placed)) == [1, 2, 3], "leadership is spread over the real brokers"
     for compared in (
