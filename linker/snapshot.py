@@ -6,18 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from controller.phases import ENDED
-from linker.admin.models import MirrorState
+from linker.admin.models import GroupState, MirrorState
+from linker.groups.status import groups_status
 from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
-from linker.metrics import FleetSample, LinkSample, PartitionSample, Snapshot, ValidationSample
-from linker.admin.models import GroupState, MirrorState
-from linker.groups.status import groups_status
-from linker.links import status as view
-from linker.links.runtime import LinkRuntime
-from linker.links.traffic import own_traffic
-from linker.metrics import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot
+from linker.metrics import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
 from wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -52,7 +47,6 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
             for phase, ms in job.phases_ms.items()
         },
         links=[_link(runtime, sidecar.controller.is_head) for runtime in sidecar.links.values()],
-        links=[_link(runtime) for runtime in sidecar.links.values()],
         groups=[sample for runtime in sidecar.links.values() for sample in _groups(runtime)],
         partitions=[sample for runtime in sidecar.links.values() for sample in _partitions(runtime)],
     )
@@ -92,6 +86,7 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         window_bytes=sum(
             lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes
         ),
+        held_reads=runtime.router.stats.fetch_held,
         validation=_validation(runtime) if decides else None,
     )
 
@@ -109,7 +104,6 @@ def _validation(runtime: LinkRuntime) -> ValidationSample:
             link == runtime.name and known.mismatch is not None
             for (link, _), known in runtime.controller.image.validations.items()
         ),
-        held_reads=runtime.router.stats.fetch_held,
     )
 
 
