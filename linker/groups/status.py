@@ -36,7 +36,13 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
     if group.move is not None:
         return run.waiting_for or run.trouble or group.reason
     if group.phase in HELD_GROUPS or group.phase is GroupPhase.DISCOVERED:
-        return run.trouble or (_GONE if run.gone else None) or group.reason
+        weakness = None if run.gate is None else run.gate.weakness()
+        return (
+            run.trouble
+            or (None if weakness is None else f"held by a part of its gate only: {weakness}")
+            or (_GONE if run.gone else None)
+            or group.reason
+        )
     return group.reason or run.trouble
 
 
@@ -77,7 +83,6 @@ def group_description(
     run = None if manager is None else manager.runs.get(group.group)
     move = group.move
     gate = None if run is None else run.gate
-    unheld = getattr(gate, "unheld", None)
     return GroupDescription(
         **group_summary(group, manager).model_dump(exclude={"source_members"}),
         source_members=None if at_source is None else len(at_source.members),
@@ -91,7 +96,7 @@ def group_description(
             [one for one in (() if at_target is None else at_target.members) if not _ours(one, group)]
         ),
         waiting_for=_members(() if run is None else run.still_there),
-        unheld=[f"{tp.topic}-{tp.partition}" for tp in sorted(unheld())] if callable(unheld) else [],
+        unheld=[f"{tp.topic}-{tp.partition}" for tp in sorted(gate.unheld())] if gate is not None else [],
         partition_status=_partitions(group, run),
     )
 

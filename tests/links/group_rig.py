@@ -33,7 +33,7 @@ from tests.links.conftest import client
 from wire.types import TopicPartition
 
 LINK = "old"
-QUICK = GateSettings(operation_timeout=2.0, take_timeout=2.0, assignment_timeout=0.5)
+QUICK = GateSettings(operation_timeout=2.0, take_timeout=2.0, settle_time=0.05)
 
 
 @dataclass
