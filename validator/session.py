@@ -17,7 +17,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -73,7 +73,6 @@ class Session:
     def __init__(self, configure: Configure) -> None:
         self._configure = configure
         self._work_dir = Path(configure.work_dir)
-        self._packages: tuple[str, ...] = ()
         self._spark: SparkSession | None = None
 
     @property
@@ -101,17 +100,6 @@ class Session:
             self._spark = _in_time(_create, START_SECONDS, f"master {self.master} gave no answer")
         self._ship(self._spark)
         return self._spark
-
-    def with_packages(self, packages: Sequence[str]) -> SparkSession:
-        """A session with these Maven packages (group:artifact:version) on the class path: the present one, or a new one
-        in its place. Where they come from is Spark's business: `spark.jars.repositories`, `spark.jars.ivySettings`."""
-        configured = self._configure.conf.get("spark.jars.packages", "").split(",")
-        missing = [name for name in packages if name not in self._packages and name not in configured]
-        if not missing:
-            return self.spark
-        self.stop()
-        self._packages += tuple(missing)
-        return self.start()
 
     def ui(self) -> str | None:
         """Where Spark's UI listens; None if it is off."""
@@ -150,9 +138,6 @@ class Session:
         if self.local:
             made.setdefault("spark.local.dir", str(self._work_dir / "spark-local"))
         made.setdefault("spark.sql.warehouse.dir", str(self._work_dir / "warehouse"))
-        if self._packages:
-            configured = [name for name in made.get("spark.jars.packages", "").split(",") if name]
-            made["spark.jars.packages"] = ",".join([*configured, *self._packages])
         return made
 
     def _write_properties(self) -> None:

@@ -6,6 +6,7 @@ small enough to have no index entries, so that a changed file is still a log tha
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -124,23 +125,27 @@ async def fill(cluster: KafkaCluster) -> None:
 
 
 async def produce(made: Cluster, partition: int, records: bytes) -> None:
-    await made.refresh([TOPIC])
-    leader = made.leader(TopicPartition(TOPIC, partition))
-    assert leader is not None
-    answer = await made.call(
-        "produce",
-        {
-            "transactional_id": None,
-            "acks": -1,
-            "timeout_ms": 10_000,
-            "topic_data": [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}],
-        },
-        node_id=leader.id,
-        timeout=20,
-        version=9,
-    )
-    (data,) = answer.responses[0].partition_responses
-    assert int(data.error_code) == 0
+    """Acknowledged once; a partition that was only just created is asked again."""
+    async with asyncio.timeout(60):
+        while True:
+            await made.refresh([TOPIC])
+            leader = made.leader(TopicPartition(TOPIC, partition))
+            if leader is None:
+                continue
+            data = [{"name": TOPIC, "partition_data": [{"index": partition, "records": records}]}]
+            answer = await made.call(
+                "produce",
+                {"transactional_id": None, "acks": -1, "timeout_ms": 10_000, "topic_data": data},
+                node_id=leader.id,
+                timeout=20,
+                version=9,
+            )
+            (told,) = answer.responses[0].partition_responses
+            if int(told.error_code) in (3, 5, 6):
+                await asyncio.sleep(0.1)
+                continue
+            assert int(told.error_code) == 0
+            return
 
 
 async def delete_records(cluster: KafkaCluster, partition: int, offset: int) -> None:

@@ -123,6 +123,15 @@ async def test_embedded_with_passwords_that_show_nowhere(tmp_path: Path):
         assert isinstance(end, Finished) and end.mismatches == 1
         assert [found(one) for one in results if one.findings] == [[("corrupt", 50)]]
 
+        refused = target.inject(
+            "fetch", error=29, times=None, match=lambda entity: entity.max_bytes > 1 << 20
+        )
+        end, _ = await validator.result(run_of(source, target, "refused", **LOGIN))
+        assert isinstance(end, Failed) and end.side == "target", end
+        assert end.address in target.bootstrap_servers.split(",")
+        assert "TOPIC_AUTHORIZATION_FAILED" in end.reason and "partition t-" in end.reason
+        target.faults.remove(refused)
+
         target.inject("fetch", delay=60.0, times=None, match=lambda entity: entity.max_bytes > 1 << 20)
         await validator.send(run_of(source, target, "cancelled", **LOGIN))
         before = len(target.received("fetch"))
