@@ -175,8 +175,11 @@ async def test_a_pair_holds_partitions_that_appear_while_clients_wait(kind: Gate
         await held.renew_for(gate, 30.0)
         steps(client)
         assert client.reads == {}
-        assert gate.unheld() == frozenset()
         await gate.commit(offsets(200) | offsets(8, "new", 2))
+        given = (
+            kind is GateKind.CONSUMER_AND_TRANSACTION
+        )  # and only the transaction stands before the records
+        assert gate.unheld() == frozenset(partitions("new", 2)[-1:] if given else ())
         await gate.open(offsets(300) | offsets(9, "new", 2))
         steps(client)
         assert client.reads == {

@@ -1,9 +1,12 @@
 """Two gates as one: a member that keeps clients from partitions, and a transaction that keeps them from offsets.
 
-Each closes holes of the other: the transaction holds partitions that came into being after the member had joined, and
-goes on for minutes when the member's session ends; the member holds clients that do not ask for stable offsets. Only both
-together are lost. A part that is lost alone is taken again; where clients got into the group meanwhile the member
-stays out, the transaction goes on alone, and `weakness` says who has to be looked at.
+The transaction goes on for minutes when the member's session ends, and holds Java clients off partitions that came into
+being while they waited; the member holds clients that do not ask for stable offsets, and librdkafka, which does not
+stand waiting for them. Only both together are lost. A part that is lost alone is taken again; where clients got into the
+group meanwhile the member stays out, the transaction goes on alone, and `weakness` says who has to be looked at.
+
+With a consumer member, partitions that appear while clients wait go to those clients, with the transaction alone
+between them and the records: `unheld` names them. With a classic member nothing of the kind happens.
 
 Opening: the final offsets are committed by the member, the transaction is *aborted* (what it has pending are
 placeholders, so it is the same whether we end it or it expires), and the member leaves last: librdkafka must not have to
@@ -40,7 +43,8 @@ class PairGate:
         return self.ledger.record
 
     def unheld(self) -> frozenset[TopicPartition]:
-        return self.transaction.unheld | (self.member.unheld - self.transaction.pending)
+        """What a client was given counts as unheld: only some libraries wait while it is pending (see `transaction`)."""
+        return self.transaction.unheld | self.member.unheld
 
     def weakness(self) -> GateLost | None:
         return self._weakness or self.member.weakness
@@ -59,7 +63,7 @@ class PairGate:
         return self.record
 
     async def _hold_on(self) -> None:
-        """Take over, or extend. The transaction first: a new partition is pending before the member asks for it."""
+        """Take over, or extend. The transaction first: what is new is pending before the member moves."""
         transaction_lost = False
         try:
             await self.transaction.take(self._assignment)
@@ -110,8 +114,8 @@ class PairGate:
             self.record.group,
             self.record.kind,
             LostReason.SOMEBODY_ELSE,
-            "the gate's member could not join again; clients that wait for stable offsets are held by its transaction "
-            "all the same, stop the others",
+            "the gate's member could not join again; Java clients are held by its transaction all the same, stop the "
+            "others",
             members=error.members,
         )
 

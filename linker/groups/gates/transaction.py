@@ -9,8 +9,9 @@ read what it was given before from where `auto.offset.reset` says. So a transact
 several members; beside a member it is, because there clients have no partitions to wait for.
 
 Does not hold: aiokafka, clients under read_uncommitted that are not Java, clients without a group id, and
-partitions that are not pending: extend the gate before they exist. A topic that is deleted takes its pending
-offsets along. It opens by itself, without publishing anything, a transaction timeout after its last renewal.
+partitions that are not pending, which they cannot be before they exist: there is a moment. A topic that is deleted takes
+its pending offsets along. It opens by itself, without publishing anything, a transaction timeout after its last
+renewal.
 
 Renewal: transactions are not prolonged, so a second one (of another transactional id) takes the same offsets before the
 first one is aborted. InitProducerId names the producer id and epoch that this process had before (KIP-360): a
@@ -58,6 +59,8 @@ from wire.types import TopicPartition
 # The last versions before KIP-890.
 _INIT, _ADD, _COMMIT, _END = 4, 3, 3, 3
 _SHORTEST_TIMEOUT_MS = 10_000
+_FIRST_RETRY = 0.5  # seconds
+_LAST_RETRY = 30.0
 _MOST_PARTITIONS = (
     2000  # in one TxnOffsetCommit: all of its offsets have to fit into one batch of __consumer_offsets
 )
@@ -92,6 +95,9 @@ class TransactionHold:
         # It may be open: a renewal was not seen to end.
         self._other_open = True
         self._due = clock()
+        # When what could not be pending is tried again: partitions that come into being.
+        self._retry_at = clock()
+        self._retry_pause = _FIRST_RETRY
 
     @property
     def group(self) -> str:
@@ -113,26 +119,32 @@ class TransactionHold:
         return self.state.producer_id >= 0
 
     def due(self) -> float:
-        return self._due
+        return min(self._due, self._retry_at) if self.unheld else self._due
 
     async def take(self, assignment: Mapping[TopicPartition, int]) -> None:
         """Make every partition pending, in the transaction of the record if it is still open."""
         wanted = {tp: OffsetAndMetadata(offset) for tp, offset in assignment.items()}
+        if not wanted.keys() <= self._covered.keys():
+            self._retry_pause = _FIRST_RETRY
+            self._retry_at = self.clock() + _FIRST_RETRY
         self._covered.update(wanted)
-        state = self.state
         if not self.begun:
             await self._begin()
         elif self._taken:
-            news = {tp: offset for tp, offset in self._covered.items() if tp not in self.pending}
-            if news:
-                await self._put(state.current, state.producer_id, state.producer_epoch, news)
+            await self._put_missing()
         else:
             if wanted and not await self.holds(wanted):
                 raise await self.lost("nothing of the group is pending any more")
             # How old the transaction is, nobody knows whose clock could be trusted: it is renewed soon.
             self._due = self.clock() + self.settings.take_over_spread * self.jitter()
-            await self._put(state.current, state.producer_id, state.producer_epoch, self._covered)
+            await self._put_missing()
             self._taken = True
+
+    async def _put_missing(self) -> None:
+        state = self.state
+        missing = {tp: offset for tp, offset in self._covered.items() if tp not in self.pending}
+        if missing:
+            await self._put(state.current, state.producer_id, state.producer_epoch, missing)
 
     async def holds(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether clients that ask for stable offsets wait."""
@@ -159,9 +171,15 @@ class TransactionHold:
         self._due = self.clock() + share * self._timeout_ms / 1000
 
     async def renew(self) -> None:
-        """A younger transaction takes over. Raises GateLost(EXPIRED) if the old one had ended by then; the new one
-        holds from here on all the same.
+        """What is due: partitions that exist by now become pending; a younger transaction takes over.
+
+        Raises GateLost(EXPIRED) if the old one had ended by then; the new one holds from here on all the same.
         """
+        if self.clock() < self._due:
+            self._retry_pause = min(2 * self._retry_pause, _LAST_RETRY)
+            self._retry_at = self.clock() + self._retry_pause
+            await self._put_missing()
+            return
         await self._rotate(self._covered)
         self._renewed()
 
@@ -411,7 +429,12 @@ class TransactionGate:
     async def renew(self) -> GateRecord:
         check_stage(self.record, GateStage.HELD)
         if self.hold.clock() >= self.hold.due():
-            await self.hold.renew()
+            try:
+                await self.hold.renew()
+            except GateLost:
+                if not self.hold.begun:
+                    await self.ledger.update(stage=GateStage.PLANNED)
+                raise
         return self.record
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
