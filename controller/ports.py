@@ -155,6 +155,20 @@ class Configs(Protocol):
         ...
 
 
+class SourceProducers(Protocol):
+    """Producers as the source's leaders know them; texts for people."""
+
+    async def writers(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        """Who wrote to these partitions lately without the routers, the newest first."""
+        ...
+
+    async def open_transactions(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]: ...
+
+    async def abort_open(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        """Abort the transaction that is open for the longest in each of them; what was aborted."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotePorts:
     fencer: Fencer
@@ -164,6 +178,7 @@ class PromotePorts:
     hand_over: HandOver
     configs: Configs
     validation: Validation | None = None  # None: there is none, and none is asked for
+    producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +189,10 @@ class PromoteSettings:
 
     max_lag: int = 1000  # offsets per partition below which the fence may be taken
     catch_up_timeout: float = 600.0
+    transaction_timeout: float = (
+        600.0  # one that has been open for so long abandons the promote, or is aborted
+    )
+    abort_open_transactions: bool = False
     fence_drain_timeout: float = 5.0
     fence_deadline: float = 10.0
     take_over_deadline: float = 120.0  # the same for a fail-over, whose producers have nowhere else to go

@@ -22,6 +22,7 @@ from controller.errors import PromoteAbandoned
 from controller.handover import broker_trouble
 from controller.phases import Phase
 from controller.promote_context import BatchContext
+from controller.promote_source import SourceTransactions, name_writers
 from controller.state import ValidationPolicy
 from wire.types import TopicPartition
 
@@ -47,6 +48,7 @@ class Checks:
         self._ports = context.ports
         self._settings = context.settings
         self._baseline: Mapping[TopicPartition, SourceEnd] = {}
+        self._transactions = SourceTransactions(context)
 
     def expect_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """After a restart: where the source ended when the batch was validated."""
@@ -102,9 +104,7 @@ class Checks:
             await asyncio.sleep(min(left, self._settings.idle_poll))
             return False
         ends = await self._read_ends(tps, min(left, self._settings.call_timeout))
-        transactions = {
-            tp: "a transaction is open at the source" for tp, e in ends.items() if e.in_transaction
-        }
+        transactions = await self._transactions.waited_for(ends)
         if transactions:
             context.waiting = transactions
             context.tell()
@@ -132,7 +132,8 @@ class Checks:
             tp: one.reason for tp, one in missing.items() if not (warn and (one.failing or one.hopeless))
         }
         if not waited:
-            context.warnings = tuple(f"{tp}: {one.reason}" for tp, one in sorted(missing.items()))
+            unproved = tuple(f"{tp}: {one.reason}" for tp, one in sorted(missing.items()))
+            context.warnings = (*context.warnings, *unproved)
             return True
         context.waiting = waited
         context.tell()
@@ -252,7 +253,8 @@ class Checks:
         verdict = judge_ends(self._baseline, await self._read_ends(tps, timeout))
         if verdict.moved:
             raise PromoteAbandoned(
-                "somebody writes to the source past the fence (a producer that was not moved?)", verdict.moved
+                "somebody writes to the source past the fence (a producer that was not moved?)",
+                await name_writers(context, verdict.moved),
             )
         self._baseline = verdict.baseline
         if verdict.unsettled:

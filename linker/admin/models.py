@@ -256,6 +256,14 @@ class PromoteOptions(Model):
         default=10_000,
         description="Longest time that writes are held before hand-over; then the promote is abandoned.",
     )
+    transaction_timeout_ms: Millis = Field(
+        default=600_000,
+        description="Longest time that one transaction that is open at the source is waited for; then the promote is "
+        "abandoned.",
+    )
+    abort_open_transactions: bool = Field(
+        default=False, description="Abort it at the source instead, which fences its producer."
+    )
     validation: Policy | None = Field(
         default=None,
         description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
@@ -614,6 +622,21 @@ class FailoverPlan(Model):
     warnings: list[str] = []
 
 
+class SourceProducer(Model):
+    """A producer of a partition as the source's leader knows it."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = Field(
+        default=None, description="null: it has none, or the link's principal may not see it."
+    )
+    last_write_ms: int | None = Field(default=None, description="How long ago it wrote last.")
+    open_since_offset: int | None = Field(default=None, description="Where its open transaction begins.")
+    direct: bool = Field(description="It writes to the source itself: it was not moved.")
+
+
 class PromotePlan(Model):
     """Answer to a promote with dry_run: nothing was changed."""
 
@@ -622,6 +645,10 @@ class PromotePlan(Model):
     topics: list[PromoteTopic]
     blockers: list[str] = Field(default=[], description="Why a promote would be refused now.")
     warnings: list[str] = []
+    producers: list[SourceProducer] = Field(
+        default=[],
+        description="At the source: those that were not moved, and those with an open transaction.",
+    )
     validation: Policy = Field(default="skip", description="What it would make of the validator.")
     unproved: list[str] = Field(
         default=[], description="What the validator has to prove first; the promote itself has it do so."

@@ -173,6 +173,18 @@ def promote(
             help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",
         ),
     ] = None,
+    transaction_timeout_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--transaction-timeout-ms", min=0, help="Longest time that an open transaction is waited for."
+        ),
+    ] = None,
+    abort_open_transactions: Annotated[
+        bool,
+        typer.Option(
+            "--abort-open-transactions", help="After that, abort it at the source; its producer is fenced."
+        ),
+    ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
@@ -200,6 +212,8 @@ def promote(
         "max_lag": max_lag,
         "catch_up_timeout_ms": catch_up_timeout_ms,
         "fence_timeout_ms": fence_timeout_ms,
+        "transaction_timeout_ms": transaction_timeout_ms,
+        "abort_open_transactions": abort_open_transactions or None,
         "validation": None if validation is None else validation.value,
     }
     options = {key: value for key, value in limits.items() if value is not None}

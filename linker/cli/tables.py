@@ -9,6 +9,7 @@ from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
 from linker.cli.output import columns, duration, pairs, size
+from linker.cli.producer_tables import source_producers
 
 if TYPE_CHECKING:
     from linker.admin.models import (
@@ -196,6 +197,8 @@ def plan(one: PromotePlan) -> str:
         ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
     )
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
+    if one.producers:
+        lines.append(source_producers(one.producers))
     if one.validation != "skip":
         lines += [
             f"to be validated first ({one.validation}): {line}" for line in one.unproved[:_MOST_UNPROVED]

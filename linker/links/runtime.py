@@ -11,6 +11,7 @@ import logging
 import time
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller.fleet.head import Head
@@ -36,6 +37,7 @@ from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.reads import ReadPolicy
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
+from linker.links.source_writers import SourceWriters
 from linker.links.stand_in import StandIn
 from linker.links.take_over_ports import make_take_over_ports
 from linker.properties import parse_bootstrap_servers
@@ -161,6 +163,7 @@ class LinkRuntime:
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, head)
         self.source_ends = ListedSourceEnds(self.source)
+        self.writers = SourceWriters(self.source, self._producer_id_floor)
         self.groups = LinkGroups(
             link.name, controller, self.source, target, self.copies, group_settings(link.options)
         )
@@ -264,7 +267,7 @@ class LinkRuntime:
         head = self._head()
         if head is None:
             raise LinkerError("this sidecar is not the link controller")
-        return make_promote_ports(
+        ports = make_promote_ports(
             self.name,
             head,
             self.source,
@@ -274,6 +277,11 @@ class LinkRuntime:
             self._promote_validation(),
             self.validation.note_tail,
         )
+        return replace(ports, producers=self.writers)
+
+    def _producer_id_floor(self) -> int | None:
+        found = self.controller.image.floors.get(self.name)
+        return None if found is None else found.floor
 
     def _promote_validation(self) -> PromoteValidation:
         distance = self.validation.validator.config.max_distance

@@ -17,6 +17,7 @@ from linker.admin.models import (
     PromotePlan,
     PromoteRequest,
     PromoteTopic,
+    SourceProducer,
 )
 from linker.admin.service import (
     IllegalState,
@@ -26,6 +27,7 @@ from linker.admin.service import (
 )
 from linker.links import status as view
 from linker.links.bring_up import grown_at_target
+from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
 
@@ -67,6 +69,8 @@ class Promotes(Validations):
                 )
             )
         warnings = await self._open_transactions(runtime, topics)
+        producers, more = await self._producers(runtime, topics)
+        warnings += more
         policy = self._policy(request)
         unproved: list[str] = []
         if policy is not ValidationPolicy.SKIP:
@@ -79,6 +83,7 @@ class Promotes(Validations):
             topics=shown,
             blockers=blockers,
             warnings=warnings,
+            producers=producers,
             validation=policy.value,
             unproved=unproved,
         )
@@ -104,6 +109,24 @@ class Promotes(Validations):
             for tp, end in ends.items()
             if end.in_transaction
         ]
+
+    async def _producers(
+        self, runtime: LinkRuntime, topics: Sequence[str]
+    ) -> tuple[list[SourceProducer], list[str]]:
+        """Who is still at the source, and what follows for the promote."""
+        tps = [
+            s.tp
+            for topic in topics
+            for s in self._image.topic_partitions(runtime.name, topic)
+            if s.phase not in ENDED
+        ]
+        if not tps:
+            return [], []
+        try:
+            seen = await runtime.writers.look(tps, timeout=preflight.TIMEOUT)
+        except LinkerError as error:
+            return [], [f"the source's producers cannot be listed: {error}"]
+        return source_producers(seen), direct_warnings(seen)
 
     async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         """Topics that got partitions at the source (they would be left behind) or at the target (two logs already)."""
@@ -169,6 +192,8 @@ class Promotes(Validations):
                 max_lag=options.max_lag,
                 catch_up_timeout=options.catch_up_timeout_ms / 1000,
                 fence_deadline=options.fence_timeout_ms / 1000,
+                transaction_timeout=options.transaction_timeout_ms / 1000,
+                abort_open_transactions=options.abort_open_transactions,
                 fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
                 validation=policy,
             ),

@@ -1,0 +1,87 @@
+"""Who else is at the source while a promote waits for it: open transactions, and producers that write there directly.
+
+A transaction that keeps the last stable offset where it is, is waited for as long as `transaction_timeout` says; one that
+ended in the meantime, with another one behind it, begins that time anew. Whom to name and how to abort is the port's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from controller.alignment import SourceEnd
+from controller.errors import PromoteAbandoned
+from controller.promote_context import BatchContext
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_NAMING = 2.0  # seconds: a name is worth no more inside a fence
+
+
+class SourceTransactions:
+    """The open transactions of one batch."""
+
+    def __init__(self, context: BatchContext) -> None:
+        self._context = context
+        self._since: dict[TopicPartition, tuple[int, float]] = {}  # last stable offset, and since when
+
+    async def waited_for(self, ends: Mapping[TopicPartition, SourceEnd]) -> dict[TopicPartition, str]:
+        """The partitions that have one; raises when one has been open for too long."""
+        now, settings = self._context.now(), self._context.settings
+        before, self._since = self._since, {}
+        for tp, end in ends.items():
+            if end.in_transaction:
+                known = before.get(tp)
+                same = known is not None and known[0] == end.last_stable_offset
+                self._since[tp] = known if known is not None and same else (end.last_stable_offset, now)
+        late = [tp for tp, (_, since) in self._since.items() if now - since >= settings.transaction_timeout]
+        if late:
+            await self._too_long(late)
+        return dict.fromkeys(self._since, "a transaction is open at the source")
+
+    async def _too_long(self, tps: Collection[TopicPartition]) -> None:
+        context = self._context
+        producers, limit = context.ports.producers, context.settings.transaction_timeout
+        if producers is None or not context.settings.abort_open_transactions:
+            names: Mapping[TopicPartition, str] = {}
+            if producers is not None:
+                names = await _named(context, producers.open_transactions(tps, timeout=_NAMING))
+            raise PromoteAbandoned(
+                f"a transaction has been open at the source for {limit:g} s",
+                {tp: names.get(tp, "its producer is not known") for tp in tps},
+            )
+        aborted = await context.within(
+            producers.abort_open(tps, timeout=context.settings.call_timeout),
+            context.settings.call_timeout,
+            "aborting transactions at the source",
+        )
+        for tp, what in sorted(aborted.items()):
+            logger.warning("promote %d of link %s: %s: aborted %s", context.job_id, context.link, tp, what)
+        context.warnings = (
+            *context.warnings,
+            *(f"{tp}: aborted {what}" for tp, what in sorted(aborted.items())),
+        )
+        for tp in tps:
+            self._since.pop(tp, None)
+
+
+async def name_writers(
+    context: BatchContext, moved: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, str]:
+    """What moved, with the producers that may have done it."""
+    producers = context.ports.producers
+    if producers is None:
+        return dict(moved)
+    names = await _named(context, producers.writers(list(moved), timeout=_NAMING))
+    return {tp: f"{what}; {names[tp]}" if tp in names else what for tp, what in moved.items()}
+
+
+async def _named(context: BatchContext, asking: object) -> Mapping[TopicPartition, str]:
+    try:
+        found: Mapping[TopicPartition, str] = await context.within(asking, _NAMING, "asking the source")  # type: ignore[arg-type]
+    except LinkerError as error:
+        logger.info("link %s: the source's producers cannot be named: %s", context.link, error)
+        return {}
+    return found

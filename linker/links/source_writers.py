@@ -1,0 +1,201 @@
+"""Who writes to the source without the sidecar, and whose transactions are open there.
+
+A producer that was moved has an id of the target's allocator, which stands above everything that the source ever handed
+out (producer_ids.py). So an id below that floor is a producer that was bootstrapped at the source; the source's partition
+leaders tell when it wrote last. Producers without idempotence have no id and are not listed by any broker: they show only
+in the offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.manager import wall_clock_ms
+from controller.ports import Tps
+from linker.links.producer_states import ProducerState, States, abort_transactions, describe_producers
+from linker.tasks import together
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError, error_name
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+RECENT_MS = 15 * 60_000
+_MOST_NAMED = 3
+_TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
+_CONCURRENT_TRANSACTIONS, _COORDINATOR_LOADING = 51, 14
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class AtSource:
+    """What a look at the source found; `transactional_ids` by producer id, as far as they could be had."""
+
+    at_ms: int
+    direct: Mapping[TopicPartition, Sequence[ProducerState]] = field(default_factory=dict)
+    open: Mapping[TopicPartition, Sequence[ProducerState]] = field(default_factory=dict)
+    transactional_ids: Mapping[int, str] = field(default_factory=dict)
+
+    def describe(self, one: ProducerState) -> str:
+        """One producer for people."""
+        name = self.transactional_ids.get(one.producer_id)
+        called = "" if name is None else f', transactional.id "{name}"'
+        wrote = "" if one.last_timestamp < 0 else f", last wrote {age(self.at_ms - one.last_timestamp)} ago"
+        return f"producer {one.producer_id} (epoch {one.producer_epoch}{called}{wrote})"
+
+
+def age(milliseconds: int) -> str:
+    seconds = max(0, milliseconds) / 1000
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def direct_writers(states: States, floor: int | None, now_ms: int, recent_ms: int = RECENT_MS) -> States:
+    """Producers with an id of the source's own that wrote lately, the newest first. Without a floor nothing is known."""
+    if floor is None:
+        return {}
+    found: dict[TopicPartition, list[ProducerState]] = {}
+    for tp, producers in states.items():
+        mine = [
+            one
+            for one in producers
+            if one.producer_id < floor and (one.in_transaction or now_ms - one.last_timestamp <= recent_ms)
+        ]
+        if mine:
+            found[tp] = sorted(mine, key=lambda one: -one.last_timestamp)
+    return found
+
+
+def open_transactions(states: States) -> States:
+    """By partition, the one that holds the last stable offset back first."""
+    found: dict[TopicPartition, list[ProducerState]] = {}
+    for tp, producers in states.items():
+        mine = sorted((one for one in producers if one.in_transaction), key=lambda one: one.txn_start_offset)
+        if mine:
+            found[tp] = mine
+    return found
+
+
+class SourceWriters:
+    """The source of one link; also controller.ports.SourceProducers."""
+
+    def __init__(self, source: Cluster, floor: Callable[[], int | None]) -> None:
+        self._source = source
+        self._floor = floor
+
+    async def look(self, tps: Tps, *, timeout: float, named: bool = True) -> AtSource:
+        """LinkerError if the source does not tell: it needs READ on the topics, and Kafka 2.8."""
+        states = await describe_producers(self._source, self._leaders(tps), timeout=timeout)
+        now = wall_clock_ms()
+        direct, open_ = direct_writers(states, self._floor(), now), open_transactions(states)
+        ids = {one.producer_id for found in (*direct.values(), *open_.values()) for one in found}
+        names = await self._transactional_ids(ids, timeout) if named and ids else {}
+        return AtSource(now, direct, open_, names)
+
+    def _leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for tp in tps:
+            leader = self._source.leader(tp)
+            if leader is None:
+                raise LinkerError(f"the leader of {tp} at the source is not known")
+            found[tp] = leader.id
+        return found
+
+    async def _transactional_ids(self, ids: Collection[int], timeout: float) -> dict[int, str]:
+        """ListTransactions at every broker (KIP-664; Kafka 3.0); what the principal may not describe is left out."""
+
+        async def ask(node: int) -> dict[int, str]:
+            try:
+                answer = await self._source.call(
+                    "list_transactions",
+                    {"state_filters": [], "producer_id_filters": sorted(ids)},
+                    node_id=node,
+                    timeout=timeout,
+                    version=0,
+                )
+            except LinkerError as error:
+                log.debug("%s: transactions are not listed: %s", self._source.name, error)
+                return {}
+            return {int(one.producer_id): str(one.transactional_id) for one in answer.transaction_states}
+
+        found: dict[int, str] = {}
+        for one in await together(ask(node) for node in list(self._source.nodes)):
+            found |= one
+        return found
+
+    # --- controller.ports.SourceProducers ---------------------------------------------------------------------------
+
+    async def writers(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        seen = await self.look(tps, timeout=timeout)
+        return {
+            tp: "; ".join(seen.describe(one) for one in seen.direct[tp][:_MOST_NAMED])
+            if seen.direct.get(tp)
+            else "no producer with an id has done it: it is one without idempotence"
+            for tp in tps
+        }
+
+    async def open_transactions(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        seen = await self.look(tps, timeout=timeout)
+        return {
+            tp: "; ".join(
+                f"{seen.describe(one)}, open from offset {one.txn_start_offset}"
+                for one in found[:_MOST_NAMED]
+            )
+            for tp, found in seen.open.items()
+        }
+
+    async def abort_open(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        seen = await self.look(tps, timeout=timeout / 2)
+        oldest = {tp: found[0] for tp, found in seen.open.items()}
+        aborted = {tp: seen.describe(one) for tp, one in oldest.items()}
+        done: set[int] = set()
+        hanging: dict[TopicPartition, list[ProducerState]] = {}
+        for tp, one in oldest.items():
+            name = seen.transactional_ids.get(one.producer_id)
+            if name is None:
+                # No coordinator knows it: it would never end (a hanging transaction, KIP-664).
+                hanging[tp] = [one]
+            elif one.producer_id not in done:
+                done.add(one.producer_id)
+                await fence_producer(self._source, name, timeout=timeout / 2)
+        if hanging:
+            await abort_transactions(self._source, self._leaders(hanging), hanging, timeout=timeout / 2)
+        return aborted
+
+
+async def fence_producer(cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
+    """Abort the transaction of a transactional id and fence its producer, by its coordinator: InitProducerId, as
+    `kafka-transactions.sh forceTerminateTransaction` (Admin.fenceProducers) does it. WRITE on the TransactionalId is needed.
+    """
+    async with asyncio.timeout(timeout):
+        found = await cluster.call(
+            "find_coordinator",
+            {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
+            timeout=timeout,
+        )
+        coordinator = next(iter(found.coordinators)) if getattr(found, "coordinators", ()) else found
+        while True:
+            answer = await cluster.call(
+                "init_producer_id",
+                {
+                    "transactional_id": transactional_id,
+                    "transaction_timeout_ms": 1,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
+                },
+                node_id=int(coordinator.node_id),
+                timeout=timeout,
+            )
+            code = int(answer.error_code)
+            if not code:
+                return
+            if code not in (_CONCURRENT_TRANSACTIONS, _COORDINATOR_LOADING):
+                raise BrokerError(
+                    code,
+                    message=f"{cluster.name} does not abort the transaction of {transactional_id!r} "
+                    f"({error_name(code)})",
+                    api="init_producer_id",
+                )
+            await asyncio.sleep(_PAUSE)

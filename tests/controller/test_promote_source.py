@@ -1,0 +1,146 @@
+"""A promote and who else is at the source: transactions that stay open, and names for whoever writes past the fence."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from controller.phases import Phase
+from controller.ports import PromoteSettings
+from controller.promote import PromoteDriver, PromoteOutcome
+from controller.state import PromoteJob
+from tests.controller.simulation import LINK, World, mirrored, ports_of
+from tests.controller.virtual_loop import run_virtual
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+
+class Producers:
+    """The source's producers; a transaction of the world is aborted when that is asked for."""
+
+    def __init__(self, world: World, *, silent: bool = False) -> None:
+        self.world = world
+        self.silent = silent
+        self.aborted: list[TopicPartition] = []
+
+    def _answer(self) -> None:
+        if self.silent:
+            raise LinkerError("READ is missing")
+
+    async def writers(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        self._answer()
+        return dict.fromkeys(tps, "producer 7 (epoch 0)")
+
+    async def open_transactions(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        self._answer()
+        return dict.fromkeys(tps, 'producer 8 (epoch 1, transactional.id "billing")')
+
+    async def abort_open(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        self._answer()
+        for tp in tps:
+            self.aborted.append(tp)
+            self.world.last_stable.pop(tp, None)
+        return dict.fromkeys(tps, "producer 8 (epoch 1)")
+
+
+def promote(
+    prepare: Callable[[World], None], settings: PromoteSettings, *, silent: bool = False
+) -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
+    async def main() -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
+        world = World(random.Random(5), partitions=2)
+        controller = await mirrored(world)
+        producers = Producers(world, silent=silent)
+        driver = PromoteDriver(controller, LINK, replace(ports_of(world), producers=producers), settings)
+        job = await controller.begin_promote(LINK)
+        prepare(world)
+        world.start()
+        outcome = await driver.run(job)
+        world.stopped = True
+        await asyncio.sleep(10)
+        if world.broken is not None:
+            raise world.broken
+        expected = Phase.ACTIVE if outcome.abandoned else Phase.PROMOTED
+        assert {s.phase for s in controller.image.link_partitions(LINK)} == {expected}
+        return world, outcome, producers, controller.image.jobs[LINK, job.id]
+
+    return run_virtual(main())
+
+
+def leave_open(world: World) -> None:
+    world.last_stable[world.tps[1]] = 990
+
+
+def test_a_transaction_that_stays_open_abandons_it_and_is_named() -> None:
+    _, outcome, producers, job = promote(leave_open, PromoteSettings(transaction_timeout=3.0))
+    assert outcome.abandoned
+    assert 'open at the source for 3 s: t-1: producer 8 (epoch 1, transactional.id "billing")' in (
+        job.reason or ""
+    )
+    assert "t-0" not in (job.reason or "")
+    assert not producers.aborted
+    assert "fence" not in outcome.phases_ms, "nobody was held for it"
+
+
+def test_without_names_it_is_abandoned_all_the_same() -> None:
+    _, outcome, _, job = promote(leave_open, PromoteSettings(transaction_timeout=3.0), silent=True)
+    assert outcome.abandoned
+    assert "its producer is not known" in (job.reason or "")
+
+
+def test_it_is_aborted_when_that_was_asked_for_and_the_job_says_so() -> None:
+    settings = PromoteSettings(transaction_timeout=3.0, abort_open_transactions=True)
+    world, outcome, producers, job = promote(leave_open, settings)
+    assert outcome.promoted == tuple(world.tps)
+    assert producers.aborted == [world.tps[1]]
+    assert job.warnings == ("t-1: aborted producer 8 (epoch 1)",)
+
+
+def test_an_abort_that_is_refused_abandons_it() -> None:
+    settings = PromoteSettings(transaction_timeout=3.0, abort_open_transactions=True)
+    _, outcome, _, job = promote(leave_open, settings, silent=True)
+    assert outcome.abandoned
+    assert "READ is missing" in (job.reason or "")
+
+
+def test_short_transactions_one_after_the_other_are_not_one_long() -> None:
+    def prepare(world: World) -> None:
+        leave_open(world)
+
+        def next_one() -> None:
+            if world.loop.time() < 8:
+                world.last_stable[world.tps[1]] += 1
+                world.loop.call_later(1.0, next_one)
+            else:
+                world.last_stable.clear()
+
+        next_one()
+
+    world, outcome, producers, _ = promote(
+        prepare, PromoteSettings(transaction_timeout=3.0, abort_open_transactions=True)
+    )
+    assert outcome.promoted == tuple(world.tps)
+    assert not producers.aborted
+
+
+def test_who_writes_past_the_fence_is_named() -> None:
+    def prepare(world: World) -> None:
+        def write() -> None:
+            if world.tps[1] in world.fenced:
+                world.append(world.tps[1], 1)
+            world.loop.call_later(0.001, write)
+
+        write()
+
+    for silent, named in ((False, True), (True, False)):
+        _, outcome, _, job = promote(prepare, PromoteSettings(), silent=silent)
+        assert outcome.abandoned
+        assert "past the fence" in (job.reason or "")
+        assert ("; producer 7 (epoch 0)" in (job.reason or "")) is named

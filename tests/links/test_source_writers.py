@@ -1,0 +1,54 @@
+"""Producers of a source: who writes there without the sidecar, and what holds its last stable offset back."""
+
+from __future__ import annotations
+
+from linker.links.producer_states import ProducerState
+from linker.links.producer_view import direct_warnings, source_producers
+from linker.links.source_writers import RECENT_MS, AtSource, direct_writers, open_transactions
+from wire.types import TopicPartition
+
+TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+NOW = 10_000_000
+FLOOR = 5000
+
+
+def producer(producer_id: int, *, ago: int = 0, txn: int = -1, epoch: int = 0) -> ProducerState:
+    return ProducerState(producer_id, epoch, 3, NOW - ago, -1, txn)
+
+
+def test_ids_of_the_target_were_moved_and_ids_of_the_source_were_not() -> None:
+    moved, stray, newer = producer(FLOOR), producer(4999, ago=5000), producer(7, ago=10)
+    assert direct_writers({TP: [moved, stray, newer]}, FLOOR, NOW) == {TP: [newer, stray]}
+    assert direct_writers({TP: [moved]}, FLOOR, NOW) == {}
+
+
+def test_one_that_stopped_long_ago_is_left_out_unless_its_transaction_is_open() -> None:
+    old, hanging = producer(7, ago=RECENT_MS + 1), producer(8, ago=RECENT_MS + 1, txn=50)
+    assert direct_writers({TP: [old, hanging]}, FLOOR, NOW) == {TP: [hanging]}
+
+
+def test_without_a_floor_nothing_is_claimed() -> None:
+    assert direct_writers({TP: [producer(7)]}, None, NOW) == {}
+
+
+def test_what_holds_the_last_stable_offset_back_is_first() -> None:
+    late, early = producer(1, txn=90), producer(2, txn=10)
+    assert open_transactions({TP: [late, producer(3), early], OTHER: [producer(4)]}) == {TP: [early, late]}
+
+
+def test_what_people_are_shown() -> None:
+    seen = AtSource(
+        NOW,
+        direct={TP: [producer(7, ago=200, txn=12, epoch=2)], OTHER: [producer(7, ago=90_000)]},
+        open={TP: [producer(7, ago=200, txn=12, epoch=2), producer(FLOOR, txn=20)]},
+        transactional_ids={7: "billing"},
+    )
+    assert seen.describe(seen.direct[TP][0]) == (
+        'producer 7 (epoch 2, transactional.id "billing", last wrote 0.2 s ago)'
+    )
+    shown = [(p.partition, p.producer_id, p.direct, p.open_since_offset) for p in source_producers(seen)]
+    assert shown == [(0, 7, True, 12), (0, FLOOR, False, 20), (1, 7, True, None)]
+    [line] = direct_warnings(seen)
+    assert line.startswith(
+        "topic orders: 1 producers still write to the source itself, the last one 0.2 s ago (7)"
+    )

@@ -1,0 +1,85 @@
+"""Promotes with somebody else at the source: producers that were not moved, and transactions that stay open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+from confluent_kafka import KafkaException, Producer
+
+from linker.admin.models import PromotePhase, PromoteRequest
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.live_producers import LibrdkafkaProducer
+from linker.demo.sidecar_process import SidecarProcess
+from tests.real.harness_promote import LINK, MakeScene, scenes
+from tests.real.test_failover import committed
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def make_scene(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> AsyncIterator[MakeScene]:
+    async with scenes(source_cluster, target_cluster, start_sidecar, unique_topic) as make:
+        yield make
+
+
+async def test_who_is_still_at_the_source(make_scene: MakeScene) -> None:
+    """Listed before the promote, named by the promote that they keep from happening, aborted on request; readers of
+    committed records get the same on both sides."""
+    scene = await make_scene()
+    tp = scene.tps[0]
+    stray = LibrdkafkaProducer("stray", tp.topic, 1, 2000, scene.history)
+    scene.producers.append(stray)
+    await stray.start(scene.source.bootstrap)
+    writer = Producer(
+        {
+            "bootstrap.servers": scene.source.bootstrap,
+            "transactional.id": f"billing-{tp.topic}",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce(tp.topic, b"inside a transaction", partition=1)
+    assert writer.flush(30) == 0
+    await scene.acked_more(50)
+
+    plan = await scene.ask(lambda client: client.plan_promote(LINK, PromoteRequest(topics=scene.names)))
+    assert not plan.blockers, plan
+    direct = [one for one in plan.producers if one.direct]
+    assert {one.partition for one in direct} == {0, 1}, plan.producers
+    [open_one] = [one for one in plan.producers if one.open_since_offset is not None]
+    assert (open_one.partition, open_one.transactional_id) == (1, f"billing-{tp.topic}")
+    assert any("still write to the source itself" in line for line in plan.warnings), plan.warnings
+    shown = await scene.sidecar.linker("mirror", "promote", tp.topic, "--link", LINK, "--dry-run")
+    assert f"billing-{tp.topic}" in shown.output
+
+    ended = await scene.settled(await scene.start_promote(transaction_timeout_ms=1500))
+    assert ended.phase is PromotePhase.ABANDONED
+    assert f'transactional.id "billing-{tp.topic}"' in (ended.reason or ""), ended
+    await scene.acked_more(20)
+
+    options = {"transaction_timeout_ms": 1000, "abort_open_transactions": True}
+    ended = await scene.settled(await scene.start_promote(**options))
+    assert ended.phase is PromotePhase.ABANDONED
+    assert "past the fence" in (ended.reason or ""), ended
+    [strays] = [one.producer_id for one in direct if one.partition == 0]
+    assert f"producer {strays} (epoch 0" in (ended.reason or ""), ended
+    with pytest.raises(KafkaException):
+        await asyncio.to_thread(writer.commit_transaction, 30)
+    await stray.move(scene.target.bootstrap)
+    await scene.acked_more()
+    await scene.promoted()
+    await scene.acked_more()
+    for producer in scene.producers:
+        await producer.stop()
+    at_source = await asyncio.to_thread(committed, scene.source, scene.tps[1])
+    assert await asyncio.to_thread(committed, scene.target, scene.tps[1]) >= at_source
+    await scene.judge()
