@@ -62,12 +62,19 @@ class DemoResult:
             if not (one.identical and one.offsets_identical):
                 where = f"{one.partition.topic}-{one.partition.partition} on broker {one.broker}"
                 lines.append(f"replica {where}: {one.difference}")
+        proved = self.more
+        if proved.get("mismatches"):
+            lines.append(f"validation: {proved['mismatches']} replicas differ, see {proved.get('evidence')}")
+        elif "validation_state" in proved and proved["validation_state"] != "CLOSED":
+            lines.append(
+                f"validation: the evidence is {proved['validation_state']}: {proved.get('validation_reason')}"
+            )
         if self.leaders.get(self.sidecar_id):
             lines.append(f"the sidecar still leads {self.leaders[self.sidecar_id]} partitions")
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """The report; counts are counts, evidence is apart from them."""
+        """The report; counts are counts, what they are made of is apart."""
         verdict = self.verdict
         compared = [one for one in self.comparisons if one.comparison is Comparison.BYTES]
         return {
@@ -104,7 +111,7 @@ class DemoResult:
             "leaders": {str(broker): count for broker, count in sorted(self.leaders.items())},
             **self.more,
             "problems": self.problems[:MAX_EVIDENCE],
-            "evidence": {
+            "violations": {
                 rule: [str(one) for one in evidence[:MAX_EVIDENCE]]
                 for rule, evidence in verdict.violations.items()
             },
@@ -152,6 +159,14 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
         report["bytes_identical"],
         f"{by_records} (compacted): by records" if by_records else "",
     )
+    if "validated_replicas" in report:
+        good = report["mismatches"] == 0 and report["validation_state"] == "CLOSED"
+        row(
+            "validated by Spark",
+            f"{report['validated_replicas']} replicas",
+            good,
+            f"{report['validated_batches']} batches, {report['mismatches']} mismatches",
+        )
     pause = report["promote_pause_ms"]
     usual = report["usual_gap_ms"]
     row("pause at promote", f"{pause:.0f} ms" if pause is not None else "?", None, f"else {usual} ms (p99.9)")
@@ -160,4 +175,6 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
     console.print(table)
     for problem in result.problems[:MAX_EVIDENCE]:
         console.print(Text(f"not as it should be: {problem}", style="bold red"), soft_wrap=True)
+    if report.get("evidence"):
+        console.print(Text(f"evidence: {report['evidence']}"), soft_wrap=True)
     console.print(Text(f"report: {path}"), soft_wrap=True)

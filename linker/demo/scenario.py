@@ -43,6 +43,8 @@ SIDECAR_ID = 900
 CATCH_UP_TIMEOUT = 120.0
 CAUGHT_UP_LAG = 500  # records over all partitions; the producers never stop
 DRAIN_TIMEOUT = 30.0
+# Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
+VALIDATION = {"policy": "require", "spark.master": "local[2]"}
 SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
 
 
@@ -94,7 +96,9 @@ class Demo:
                 now.detail = ", ".join(client.name for client in self._clients)
             with phase("start_sidecar", "sidecar joins the target cluster") as now:
                 sidecar = SidecarProcess(
-                    SidecarSpec(target_bootstrap=target.bootstrap, broker_id=SIDECAR_ID),
+                    SidecarSpec(
+                        target_bootstrap=target.bootstrap, broker_id=SIDECAR_ID, validation=VALIDATION
+                    ),
                     options.out / "sidecar",
                 )
                 await stack.enter_async_context(sidecar)
@@ -120,9 +124,13 @@ class Demo:
                 now.detail = "each group went on where it stopped"
             with phase("forwarding", "writes at the target go to the source's log"):
                 await asyncio.sleep(options.seconds)
+            with phase("validate", "linker validate: Spark compares all replicas") as now:
+                now.detail = await self._validate(sidecar)
             with phase("promote", "linker mirror promote --all") as now:
                 window = await self._promote(sidecar)
                 now.detail = ", ".join(f"{name} {ms} ms" for name, ms in self._more["promote_ms"].items())
+            with phase("prove", "linker validate report: what was proved of it") as now:
+                now.detail = await self._proved(sidecar)
             with phase("leave", "linker sidecar leave, and the process ends"):
                 await self._leave(sidecar)
             with phase("alone", "clients go on without the sidecar"):
@@ -248,6 +256,33 @@ class Demo:
         finally:
             promote.cancel()
         return began, self.history.mark("groups are open")
+
+    async def _validate(self, sidecar: SidecarProcess) -> str:
+        """While everybody writes: each replica as far as it has come."""
+        result = await sidecar.run("validate", LINK, "-o", "json")
+        if not result.output.strip():
+            raise DemoError(f"linker validate failed: {result.errors.strip()[-1500:]}")
+        run = result.json()
+        self._more["validated_before_promote"] = {
+            name: run[name] for name in ("replicas", "batches", "records", "bytes", "mismatches", "reason")
+        }
+        if result.exit_code != 0:
+            raise DemoError(f"linker validate: {result.errors.strip()[-1500:]}")
+        return f"{run['replicas']} replicas, {run['batches']} batches, {run['mismatches']} mismatches"
+
+    async def _proved(self, sidecar: SidecarProcess) -> str:
+        """What stands in the promote's evidence."""
+        job = (await sidecar.linker("validate", "report", f"{LINK}-1", "-o", "json")).json()
+        found = job["validation"] or {}
+        self._more |= {
+            "validated_replicas": found.get("replicas", 0),
+            "validated_batches": found.get("batches", 0),
+            "mismatches": found.get("mismatches"),
+            "evidence": found.get("html"),
+            "validation_state": found.get("state"),
+            "validation_reason": found.get("reason"),
+        }
+        return f"{found.get('replicas')} replicas, {found.get('batches')} batches, {found.get('html')}"
 
     async def _promote(self, sidecar: SidecarProcess) -> tuple[float, float]:
         began = self.history.mark("promote begins")

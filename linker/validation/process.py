@@ -9,6 +9,7 @@ One command at a time; who may give one is the business of `turns`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -36,6 +37,7 @@ STOP_TIMEOUT = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
 _CHUNK = 1 << 16
+_NICE = 5
 
 Side = Literal["source", "target", "spark"]
 
@@ -241,6 +243,9 @@ class ValidatorProcess:
             )
         except OSError as error:
             raise self._failed(f"the validator cannot be started: {error.strerror or error}") from error
+        # Comparing may wait, forwarding may not.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
         self._pump = asyncio.create_task(self._watch(process), name="validator")
         config = self._config
         await self._send(
