@@ -51,13 +51,13 @@ class EvidenceWriter:
         target: TargetCluster,
         job: PromoteJob,
         *,
-        give_up: float = GIVE_UP,
+        give_up: float | None = None,
     ) -> None:
         self._validation = validation
         self._controller = controller
         self._target = target
         self._job = job
-        self._give_up = give_up
+        self._give_up = GIVE_UP if give_up is None else give_up
 
     async def close(self) -> None:
         """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""

@@ -13,7 +13,8 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
 from controller.manager import LinkController, wall_clock_ms
 from controller.phases import ENDED
@@ -119,9 +120,10 @@ class LinkValidation:
         """From the metadata log's subscription; takes note and returns."""
         self._metadata.set()
 
-    def _spawn(self, name: str, work: Awaitable[None]) -> None:
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         group = self._group
         if group is None:
+            work.close()
             raise NotRunning(f"link {self.link} does not run here")
 
         async def caught() -> None:

@@ -136,14 +136,14 @@ async def test_watermarks_outlive_a_restart_and_a_promote_leaves_evidence(
 
 
 def damage(cluster: KafkaCluster, broker: int, topic: str) -> None:
-    """One bit in the middle of the first segment of one replica, behind its broker's back."""
+    """One bit at the end of one replica's largest segment, behind its broker's back."""
     log_dir = cluster.log_dir(broker) / f"{topic}-0"
-    segment = min(log_dir.glob("*.log"))
+    segment = max(log_dir.glob("*.log"), key=lambda path: path.stat().st_size)
     with segment.open("r+b") as file:
         size = segment.stat().st_size
-        file.seek(size // 2)
+        file.seek(size - 3)  # in a record's value
         byte = file.read(1)
-        file.seek(size // 2)
+        file.seek(size - 3)
         file.write(bytes([byte[0] ^ 0x10]))
 
 
@@ -154,8 +154,8 @@ async def test_a_damaged_replica_stops_its_mirror_and_no_other(
     unique_topic: Callable[[str], str],
 ) -> None:
     sidecar = await start_sidecar(target_cluster.bootstrap, validation=VALIDATION)
-    bad = SourceTopic(unique_topic("bad"), 1, SourceFiller.mixed)
-    good = SourceTopic(unique_topic("good"), 1, SourceFiller.mixed)
+    bad = SourceTopic(unique_topic("bad"), 1, SourceFiller.history)
+    good = SourceTopic(unique_topic("good"), 1, SourceFiller.history)
     await mirrored(sidecar, source_cluster, bad, good, replicas=2)
     now: MirrorDescription = await ask(sidecar, lambda client: client.describe_mirror(LINK, bad.name))
     broker = now.partition_status[0].replicas[1].broker

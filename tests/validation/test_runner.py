@@ -1,0 +1,409 @@
+"""A link's validation with a validator process that has no Spark: runs, continuous runs, promotes, evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.phases import Phase
+from controller.state import Attempt, EvidenceStatus, JobStatus, MirrorTopic, PromoteJob, ValidationPolicy
+from linker.config_validation import ValidationConfig
+from linker.validation import evidence as evidence_module
+from linker.validation import runner as runner_module
+from linker.validation.process import ValidatorProcess
+from linker.validation.promote import PromoteValidation
+from linker.validation.runner import INTERVAL_OPTION, LinkValidation, NotRunning
+from linker.validation.runs import RunState, RunStatus
+from linker.validation.validator import Validator, side
+from tests.controller.memory_store import MemoryStore
+from tests.validation.conftest import FakeWorld
+from validator.evidence.model import Evidence
+from validator.evidence.verdict import Verdict, verdict_of
+from validator.facts import Mode
+from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+LINK, TOPIC_ID = "east", b"t" * 16
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+REPLICAS = (1, 2)
+
+
+def target_image() -> ClusterImage:
+    image = ClusterImage()
+    for broker in (*REPLICAS, 900):
+        image.brokers[broker] = BrokerImage(broker, 10, bytes(16), None, {}, False, False, ())
+    topic = TopicImage(TOPIC_ID, "t", {})
+    for index in (0, 1):
+        topic.partitions[index] = PartitionImage(index, (900, *REPLICAS), (900,), REPLICAS, (), 900, 3, 5)
+    image.topics_by_id[TOPIC_ID] = image.topics_by_name["t"] = topic
+    return image
+
+
+class Stage:
+    """One link with one topic of two partitions on two brokers."""
+
+    def __init__(
+        self, controller: LinkController, process: ValidatorProcess, fake: FakeWorld, out: Path
+    ) -> None:
+        self.controller = controller
+        self.fake = fake
+        self.image = target_image()
+        self.ends = {T0: 100, T1: 7}
+        self.asked_at: dict[int, tuple[int, float]] = {}  # broker -> offset, monotonic
+        properties = {"bootstrap.servers": "h:1", "sasl.jaas.config": "hush"}
+        self.validator = Validator(
+            ValidationConfig(), process, lambda: side("target", properties), out / "evidence"
+        )
+        target: Any = SimpleNamespace(
+            image=self.image, cluster=SimpleNamespace(cluster_id="target-id"), broker_id=900
+        )
+        self.validation = LinkValidation(
+            LINK,
+            controller,
+            target,
+            self.validator,
+            lambda: side("source", properties),
+            self.copy,
+            lambda: frozenset({900}),
+        )
+        controller.listeners.add(lambda _: None)
+        self.say()
+
+    def say(self, **changes: Any) -> None:
+        ends = {f"{tp.topic}-{tp.partition}": end for tp, end in self.ends.items()}
+        self.fake.say(ends=ends, **changes)
+
+    def copy(self, tp: TopicPartition) -> Any:
+        followers = {
+            broker: SimpleNamespace(fetch_offset=offset, last_fetch_monotonic=at)
+            for broker, (offset, at) in self.asked_at.items()
+        }
+        return SimpleNamespace(
+            loaded=True,
+            high_watermark=self.ends[tp],
+            log_start_offset=0,
+            followers=followers,
+            bytes_fetched=1000,
+        )
+
+    def marks(self) -> dict[tuple[TopicPartition, int], int]:
+        return {
+            (tp, one.broker_id): one.through
+            for (_, tp), known in self.controller.image.validations.items()
+            for one in known.replicas
+        }
+
+    async def over(self, run: RunStatus) -> RunStatus:
+        await self.until(lambda: run.state.final)
+        return run
+
+    async def until(self, true: Callable[[], object]) -> None:
+        async with asyncio.timeout(40):
+            while not true():
+                await asyncio.sleep(0.01)
+
+    async def interval(self, milliseconds: int | None) -> None:
+        await self.controller.update_link(LINK, None, {INTERVAL_OPTION: milliseconds})
+        self.validation.options_changed()
+
+    async def promoted(self, policy: ValidationPolicy = ValidationPolicy.REQUIRE) -> PromoteJob:
+        """As a promote leaves it, its evidence still owed."""
+        tps = [T0, T1]
+        job = await self.controller.begin_promote(LINK, ["t"], validation=policy)
+        for phase in (Phase.CATCHING_UP, Phase.FENCED):
+            await self.controller.advance(LINK, tps, phase)
+        await self.controller.advance(LINK, tps, Phase.ALIGNED, aligned_ends=self.ends)
+        attempts = dict.fromkeys(tps, Attempt(leader_epoch=3, partition_epoch=5))
+        await self.controller.advance(LINK, tps, Phase.VALIDATED, attempts=attempts)
+        for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
+            await self.controller.advance(LINK, tps, phase)
+        for index, partition in list(self.image.topics_by_id[TOPIC_ID].partitions.items()):
+            self.image.topics_by_id[TOPIC_ID].partitions[index] = replace(
+                partition, replicas=REPLICAS, isr=REPLICAS, adding=(), leader=1
+            )
+        await self.controller.end_promote(job, JobStatus.DONE, None, {"catch_up": 5.0, "align": 7.0})
+        return self.controller.image.jobs[LINK, job.id]
+
+    def evidence(self, job: PromoteJob) -> Any:
+        return self.controller.image.jobs[LINK, job.id].evidence
+
+
+@pytest_asyncio.fixture
+async def stage(
+    process: ValidatorProcess, fake: FakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stage]:
+    async def configs(cluster: Any, topics: Any, *, timeout: float) -> Any:
+        return {
+            topic: SimpleNamespace(effective={"cleanup.policy": "delete", "retention.ms": "1000"})
+            for topic in topics
+        }
+
+    monkeypatch.setattr(runner_module, "topic_configs", configs)
+    monkeypatch.setattr(runner_module, "_RETRY_FIRST", 0.05)
+    monkeypatch.setattr(runner_module, "_LOOK_AGAIN", 0.01)
+    monkeypatch.setattr(evidence_module, "_RETRY_FIRST", 0.05)
+    controller = await LinkController.open(MemoryStore())
+    await controller.create_link(LINK, "source-id", {})
+    await controller.create_mirror(
+        MirrorTopic(
+            link=LINK,
+            topic="t",
+            topic_id=TOPIC_ID,
+            source_topic_id=b"s" * 16,
+            partitions=2,
+            target_replicas=(REPLICAS, REPLICAS),
+        )
+    )
+    for tp in (T0, T1):
+        await controller.establish(
+            LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+    stage = Stage(controller, process, fake, tmp_path)
+    work = asyncio.create_task(stage.validation.run())
+    await asyncio.sleep(0)
+    yield stage
+    work.cancel()
+    await asyncio.wait([work])
+
+
+async def test_a_run_moves_the_watermarks_and_the_next_begins_there(stage: Stage) -> None:
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert run.state is RunState.DONE, run
+    assert (run.partitions, run.replicas, run.records, run.mismatches) == (2, 4, 214, 0)
+    assert stage.marks() == {(T0, 1): 100, (T0, 2): 100, (T1, 1): 7, (T1, 2): 7}
+    stage.ends[T0] = 130
+    stage.say()
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert run.records == 60
+    first, second = stage.fake.runs()
+    assert [one.through for plan in first.partitions for one in plan.replicas] == [None] * 4
+    assert [one.through for plan in second.partitions for one in plan.replicas] == [100, 100, 7, 7]
+    assert second.partitions[0].replicas[0].batches == 100
+    plan = second.partitions[0]
+    assert (plan.end, plan.compacted, plan.retention_ms, plan.source_partitions) == (None, False, 1000, 2)
+    assert (plan.source_topic_id, plan.target_topic_id) == ((b"s" * 16).hex(), TOPIC_ID.hex())
+    assert second.source.properties == {"sasl.jaas.config": "hush"}
+
+
+async def test_a_mismatch_stops_the_partition(stage: Stage) -> None:
+    stage.say(differ={"t-0": {"2": 17}})
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert (run.state, run.mismatches, len(run.findings)) == (RunState.DONE, 1, 1)
+    state = stage.controller.image.partitions[LINK, T0]
+    assert state.phase is Phase.FAILED
+    assert "at offset 17: differing (the CRCs differ); source batch 17..17" in (state.reason or "")
+    assert stage.controller.image.partitions[LINK, T1].phase is Phase.ACTIVE
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert run.left_out[T0].startswith("is FAILED")
+
+
+async def test_records_move_no_watermark_but_stop_what_differs(stage: Stage) -> None:
+    run = await stage.over(stage.validation.start(["t"], Mode.RECORDS))
+    assert (run.state, run.records) == (RunState.DONE, 214)
+    assert stage.marks() == {}
+    stage.say(differ={"t-1": {"1": 3}})
+    await stage.over(stage.validation.start(["t"], Mode.RECORDS))
+    assert stage.controller.image.partitions[LINK, T1].phase is Phase.FAILED
+
+
+async def test_a_broker_that_is_down_is_left_out_by_name(stage: Stage) -> None:
+    stage.image.brokers[2] = replace(stage.image.brokers[2], fenced=True)
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert set(stage.marks()) == {(T0, 1), (T1, 1)}
+    assert run.left_out[T0] == "broker 2 is down, its replica cannot be read"
+
+
+async def test_a_cancelled_run_keeps_what_it_has_proved(stage: Stage) -> None:
+    stage.say(hold=0.5)
+    run = stage.validation.start(["t"], Mode.BATCHES)
+    await stage.until(lambda: (T0, 1) in stage.marks())
+    stage.validation.cancel(run.id)
+    await stage.over(run)
+    assert run.state is RunState.CANCELLED
+    assert (T1, 1) not in stage.marks()
+    stage.say(hold=0)
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert run.records == 14
+
+
+async def test_continuous_runs_go_on_until_they_are_ended(stage: Stage) -> None:
+    await stage.interval(20)
+    await stage.until(lambda: len(stage.marks()) == 4)
+    await asyncio.sleep(0.2)
+    assert len(stage.fake.runs()) == 1  # nothing new: Spark is not bothered
+    stage.ends[T1] = 9
+    stage.say()
+    await stage.until(lambda: stage.marks()[T1, 2] == 9)
+    assert [len(run.partitions) for run in stage.fake.runs()] == [2, 1]
+    stage.say(fail={"reason": "connection refused", "side": "source", "address": "h:1"})
+    stage.ends[T1] = 10
+    await stage.until(lambda: stage.validation.trouble)
+    assert stage.validation.trouble == "the source h:1: connection refused"
+    stage.say(fail=None)
+    await stage.until(lambda: stage.validation.trouble is None)
+    await stage.interval(None)
+    await asyncio.sleep(0.1)
+    asked = len(stage.fake.runs())
+    stage.ends[T1] = 11
+    await asyncio.sleep(0.2)
+    assert len(stage.fake.runs()) == asked
+
+
+async def test_lost_copies_are_forgotten(stage: Stage) -> None:
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    loop = asyncio.get_running_loop()
+    # Broker 1 asked for less than was proved, but before it was: an old position. Broker 2 after it: it has lost it.
+    stage.asked_at = {1: (50, loop.time() - 3600), 2: (50, loop.time() + 1)}
+    stage.validation.on_target_change()
+    await stage.until(lambda: (T0, 2) not in stage.marks())
+    assert set(stage.marks()) == {(T0, 1), (T1, 1), (T1, 2)}
+    stage.asked_at = {}
+    topic = stage.image.topics_by_id[TOPIC_ID]
+    topic.partitions[0] = replace(topic.partitions[0], replicas=(900, 2), adding=(2,))
+    stage.validation.on_target_change()
+    await stage.until(lambda: (T0, 1) not in stage.marks())
+    assert set(stage.marks()) == {(T1, 1), (T1, 2)}
+
+
+def promote_validation(stage: Stage, distance: int = 10) -> PromoteValidation:
+    return PromoteValidation(stage.validation, stage.controller, stage.copy, lambda _: REPLICAS, distance)
+
+
+async def test_a_promote_has_it_run_and_then_nobody(stage: Stage) -> None:
+    ports = promote_validation(stage)
+    assert "nothing of broker 1's replica is validated" in ports.unproved([T0])[T0].reason
+    async with ports.run([T0, T1]):
+        async with asyncio.timeout(40):
+            while ports.unproved([T0, T1]):
+                await ports.wait(timeout=1)
+    # Behind the fence the validator rests, whoever asks.
+    later = stage.validation.start(["t"], Mode.BATCHES)
+    await asyncio.sleep(0.1)
+    assert not later.state.final
+    assert stage.validator.process.state == "ready"
+    stage.validator.turns.speak_up(LINK)
+    await stage.over(later)
+    stage.ends[T0] = 111
+    assert "11 offsets before the end, 10 are allowed" in ports.unproved([T0])[T0].reason
+
+
+async def test_a_promote_is_told_of_trouble_and_of_differences(stage: Stage) -> None:
+    ports = promote_validation(stage)
+    stage.say(fail={"reason": "executor lost", "side": "spark"})
+    # Results come before the failure; what they prove counts.
+    stage.say(differ={"t-0": {"1": 3}})
+    await stage.controller.begin_promote(LINK, ["t"], validation=ValidationPolicy.REQUIRE)
+    await stage.controller.advance(LINK, [T0, T1], Phase.CATCHING_UP)
+    async with ports.run([T0, T1]):
+        await stage.until(lambda: stage.controller.image.partitions[LINK, T0].failure)
+        assert ports.unproved([T0])[T0].hopeless
+        stage.ends[T1] = 50  # and the run after that fails
+        await stage.until(lambda: ports.unproved([T1]) and ports.unproved([T1])[T1].failing)
+    assert "the spark: executor lost" in ports.unproved([T1])[T1].reason
+
+
+async def test_a_promote_takes_the_validator_from_a_long_run(stage: Stage) -> None:
+    stage.say(hold=30)
+    slow = stage.validation.start(["t"], Mode.BATCHES)
+    await stage.until(lambda: stage.fake.runs())
+    stage.say(hold=0)
+    ports = promote_validation(stage)
+    async with ports.run([T0, T1]):
+        await stage.until(lambda: not ports.unproved([T0, T1]))
+    stage.validator.turns.speak_up(LINK)
+    await stage.over(slow)
+    assert slow.state is RunState.DONE
+
+
+async def test_evidence_is_closed_with_the_exact_ends(stage: Stage) -> None:
+    job = await stage.promoted()
+    stage.ends = {T0: 500, T1: 500}  # clients go on at the target; the source is where it was
+    stage.validation.note_tail(T0, 1, True)
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert found.status is EvidenceStatus.CLOSED, found
+    assert (found.replicas, found.batches, found.mismatches, found.trouble) == (4, 214, 0, None)
+    assert [plan.end for plan in stage.fake.runs()[-1].partitions] == [100, 7]
+    evidence = Evidence.model_validate_json(Path(found.json).read_bytes())
+    assert verdict_of(evidence) == (Verdict.EQUAL, None)
+    assert evidence.promote == f"{LINK}-1"
+    assert [(one.name, one.ms) for one in evidence.phases] == [("catch_up", 5), ("align", 7)]
+    assert evidence.partitions[0].replicas[0].tail_equal is True
+    assert evidence.runs[-1].records == 214
+    assert "hush" not in Path(found.json).read_text()
+
+
+async def test_a_difference_after_the_hand_over_is_said_and_written(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await stage.promoted()
+    stage.say(differ={"t-1": {"2": 5}})
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert (found.status, found.mismatches, found.replicas) == (EvidenceStatus.CLOSED, 1, 3)
+    assert stage.controller.image.partitions[LINK, T1].phase is Phase.PROMOTED
+    assert "1 replicas DIFFER" in caplog.text
+    evidence = json.loads(Path(found.json).read_text())
+    assert evidence["partitions"][1]["replicas"][1]["findings"][0]["offset"] == 5
+
+
+async def test_evidence_waits_for_trouble_to_pass(stage: Stage) -> None:
+    job = await stage.promoted()
+    stage.say(die=True)
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: len(stage.fake.runs()) >= 2)
+    assert stage.evidence(job).status is EvidenceStatus.PENDING
+    stage.say(die=None)
+    await stage.until(lambda: stage.evidence(job).status is EvidenceStatus.CLOSED)
+
+
+async def test_evidence_that_cannot_be_had_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_module, "GIVE_UP", 0.2)
+    job = await stage.promoted(ValidationPolicy.WARN)
+    stage.image.brokers[2] = replace(stage.image.brokers[2], fenced=True)
+    stage.say(unwritable=True)
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert found.status is EvidenceStatus.INCOMPLETE
+    assert found.trouble == "t-0 broker 2 is down, its replica cannot be read"
+    assert (found.replicas, found.html) == (2, None)
+
+
+async def test_the_next_link_controller_goes_on_with_both(stage: Stage) -> None:
+    await stage.interval(20)
+    await stage.until(lambda: len(stage.marks()) == 4)
+    job = await stage.promoted()
+    other = LinkValidation(
+        LINK,
+        stage.controller,
+        stage.validation._target,
+        stage.validator,
+        stage.validation.source_side,
+        stage.copy,
+        lambda: frozenset({900}),
+    )
+    with pytest.raises(NotRunning):
+        other.start(["t"], Mode.BATCHES)
+    work = asyncio.create_task(other.run())
+    try:
+        await stage.until(lambda: stage.evidence(job).status is EvidenceStatus.CLOSED)
+        assert other.interval == 0.02
+        last = stage.fake.runs()[-1]
+        assert [one.through for plan in last.partitions for one in plan.replicas] == [100, 100, 7, 7]
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+    assert all(run.state.final for run in other.runs)
