@@ -1,8 +1,8 @@
 """The Spark session of a validator process: embedded by default, any master on request.
 
 Spark's properties go to the JVM in a file that only we can read, not on its command line. The clusters' own secrets are in
-no property at all: they travel in pickled tasks (source.py). Over the network, on masters with other machines, those are as
-safe as Spark's own traffic: docs/validation.md says what to set (`spark.network.crypto.enabled`, `spark.authenticate`).
+no property at all: they travel in pickled tasks (source.py). On masters with other machines those are as safe as Spark's
+own traffic: docs/validation-by-batches.md says what to set.
 
 Lives here: starting, checking and ending Spark. Not here: what is run in it.
 """

@@ -1,8 +1,8 @@
 """What executors on other machines get from us: this project's own packages as one zip, on their Python path.
 
 `validator` and `wire` are pure Python and go along with every session, so executors always run the code of this driver.
-What has to be installed where the executors run (docs/validation.md): numpy, pandas, pyarrow, kio, crc32c, cramjam; they
-are compiled for a platform.
+numpy, pandas, pyarrow, kio, crc32c and cramjam are compiled for a platform and have to be there
+(docs/validation-by-batches.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`spark.read.format("kafka-batches")`: one row per record batch of a named replica, as a PySpark 4 Python data source.
 
-What PySpark 4.0 offers a Python data source decides how this one is used: it has no hook for filters (pushFilters came
-later) and none for columns, so *offsets* are pushed down as options and *columns* by the schema the reader is given
+What PySpark 4.0 offers a Python data source decides how this one is used: a reader has
+`partitions` and `read`, no hook for filters and none for columns, so *offsets* are pushed down as options and *columns* by the schema the reader is given
 (`.schema(schema_of("base_offset", "crc"))`): nothing else is built, and the CRC is computed only if `crc_computed` is asked
 for. Rows leave Python as Arrow batches.
 
