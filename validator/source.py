@@ -1,7 +1,7 @@
 """`spark.read.format("kafka-batches")`: one row per record batch of a named replica, as a PySpark 4 Python data source.
 
-What PySpark 4.0 offers a Python data source decides how this one is used: a reader has
-`partitions` and `read`, no hook for filters and none for columns, so *offsets* are pushed down as options and *columns* by the schema the reader is given
+What PySpark 4.0 offers a Python data source decides how this one is used: a reader has `partitions` and `read`, and no hook
+for filters or columns. So *offsets* are pushed down as options and *columns* by the schema the reader is given
 (`.schema(schema_of("base_offset", "crc"))`): nothing else is built, and the CRC is computed only if `crc_computed` is asked
 for. Rows leave Python as Arrow batches.
 
@@ -139,6 +139,9 @@ async def _plan(endpoint: Endpoint, options: Mapping[str, str]) -> list[Task]:
         if known is None or known.error or not known.partitions:
             raise OptionError(f"the {endpoint.side} cluster has no topic {topic}")
         wanted = _indexes(given["partitions"]) if "partitions" in given else sorted(known.partitions)
+        for index in wanted:
+            if index not in known.partitions:
+                raise OptionError(f"the {endpoint.side} cluster has no partition {topic}-{index}")
         tps = [TopicPartition(topic, index) for index in wanted]
         starts = await cluster.list_offsets(dict.fromkeys(tps, EARLIEST))
         ends = await cluster.list_offsets(dict.fromkeys(tps, LATEST))

@@ -82,13 +82,13 @@ def run_of(source: FakeCluster, target: FakeCluster, run_id: str = "r", **login:
 
 async def until_reading(validator: ValidatorUnderTest, cluster: FakeCluster) -> None:
     """Until tasks have asked for data: survey's questions ask for a byte or a sample."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(400):
         while not any(request.entity.max_bytes > 1 << 20 for request in cluster.received("fetch")):
             assert validator.process.returncode is None
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_embedded_with_passwords_that_show_nowhere(tmp_path: Path):
     """One process, three runs: passwords, a damaged replica, a cancel; then the end of stdin is the end of all of it."""
     events = tmp_path / "events"
@@ -135,20 +135,20 @@ async def test_embedded_with_passwords_that_show_nowhere(tmp_path: Path):
         target.inject("fetch", delay=60.0, times=None, match=lambda entity: entity.max_bytes > 1 << 20)
         await validator.send(run_of(source, target, "cancelled", **LOGIN))
         before = len(target.received("fetch"))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(target.received("fetch")) < before + 4:
                 await asyncio.sleep(0.1)
         began = time.monotonic()
         await validator.send(Cancel(id="cancelled"))
         end, _ = await validator.end("cancelled")
         assert isinstance(end, Failed) and end.cancelled
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 45
 
         left = descendants(validator.process.pid)
         stdin = validator.process.stdin
         assert stdin is not None
         stdin.close()
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             assert await validator.process.wait() == 0
         await gone(left)
         pages |= {str(path): path.read_text(errors="replace") for path in events.rglob("*") if path.is_file()}
@@ -189,7 +189,7 @@ def scrape(ui: str) -> dict[str, str]:
 
 async def gone(pids: list[int]) -> None:
     """Until none of them runs any more."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(command_line(pid) for pid in pids):
             await asyncio.sleep(0.1)
 
@@ -238,7 +238,7 @@ async def standalone(
             for number in range(workers)
         ]
         log = directory / "master.log"
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(300):
             while log.read_text(errors="replace").count("Registering worker") < workers:
                 await asyncio.sleep(0.2)
         yield url, of_workers
@@ -250,7 +250,7 @@ async def standalone(
         reservation.release()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_a_standalone_cluster_gets_our_package_and_loses_an_executor(tmp_path: Path):
     async with (
         two_clusters() as (source, target),
@@ -283,7 +283,7 @@ async def test_a_standalone_cluster_gets_our_package_and_loses_an_executor(tmp_p
         assert [one.through for one in results] == [END] * 4
         assert "Lost executor" in validator.log
         await validator.send(Stop())
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             assert await validator.process.wait() == 0
 
 

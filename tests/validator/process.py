@@ -26,7 +26,7 @@ from validator.messages import (
     encode,
 )
 
-PATIENCE = 150.0
+PATIENCE = 400.0
 """On a machine that has other things to do too."""
 
 
