@@ -105,6 +105,8 @@ class FetchSession:
             refused = refused or (part.result is not None and not part.held)
             if part.held:
                 self.hub.stats.fetch_held += 1
+            elif self.hub.first_fetches and part.tp is not None:
+                self.hub.first_fetches.note(part.tp, client_id, part.asked.fetch_offset)
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         if not self._hold(fetch):

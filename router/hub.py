@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
 from router.fence import FenceTable
+from router.first_fetches import FirstFetches
 from router.forwarded import ForwardedBook
 from router.forwarder import Recovery
 from router.lanes import Answer, Batch
@@ -78,6 +79,7 @@ class ForwardingHub:
         self.without_lease: set[WaitsForLease] = set()
         self.budget = BytesBudget(limits.held_bytes)
         self.forwarded = ForwardedBook()
+        self.first_fetches = FirstFetches()
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}

@@ -15,6 +15,7 @@ from linker.groups.manager import GroupManager
 from linker.groups.settings import GroupSettings
 from linker.groups.tender import Tools
 from linker.target import TargetCluster
+from router.dispatch import Router
 from wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class LinkGroups:
         target: TargetCluster,
         copies: Copies,
         settings: GroupSettings,
+        router: Router,
     ) -> None:
         self._link = link
         self._controller = controller
@@ -42,6 +44,7 @@ class LinkGroups:
         self._target = target
         self._copies = copies
         self._settings = settings
+        self._router = router
         self.manager: GroupManager | None = None
 
     async def run(self) -> None:
@@ -69,6 +72,7 @@ class LinkGroups:
             gates=TargetGates(self._link, coordinators),
             partitions=self._partitions,
             closing=asyncio.Semaphore(_CLOSING),
+            first_fetches=self._router.hub.first_fetches.watch,
         )
         return GroupManager(tools, self._settings, consumer_protocol=self._consumer_protocol)
 

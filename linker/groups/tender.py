@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from controller.groups import GateRecord, GateStage
 from controller.state import GroupOffset, MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.bounds import TargetBounds
+from linker.groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
 from linker.groups.gates import (
     NO_OFFSET,
     Gate,
@@ -39,7 +41,6 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0
 _LOOK = 0.3  # between looks at a group that is waited for
-_CONFIRM_TIMEOUT = 15.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _FINAL = frozenset({GroupPhase.FINAL_SYNC})
 
@@ -67,6 +68,11 @@ class Tools:
     partitions: Callable[[str], int]
     #: As many gates are closed at the same time.
     closing: asyncio.Semaphore
+    #: What clients ask for first, of partitions that are read through this sidecar: client id -> offset.
+    first_fetches: Callable[
+        [Collection[TopicPartition]],
+        AbstractContextManager[Mapping[TopicPartition, Mapping[str, int]]],
+    ]
 
 
 class GaveUp(LinkerError):
@@ -285,7 +291,7 @@ class Tender:
         left = differences(wanted, on_target)
         if left:
             raise LinkerError(
-                f"group {self._name}: the target's offsets differ after the final sync: {_some(left)}"
+                f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
             )
         if not force:
             await self._wait_empty(group, self._tools.source, "source")
@@ -345,15 +351,16 @@ class Tender:
         }
         if not self._began_here:
             final = not_behind(final, await self._read_target())
-        async with run.lock:
-            gate = run.gate
-            if gate is None and group.gate_state is not None:
-                gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
-            if gate is not None:
-                await gate.open({tp: _with_metadata(commit) for tp, commit in final.items()})
-            self._drop_gate()
-        await self._promoted(group, None)
-        await self._confirm(final)
+        with self._tools.first_fetches(final) as began_at:
+            async with run.lock:
+                gate = run.gate
+                if gate is None and group.gate_state is not None:
+                    gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
+                if gate is not None:
+                    await gate.open({tp: _with_metadata(commit) for tp, commit in final.items()})
+                self._drop_gate()
+            await self._promoted(group, None)
+            await self._confirm(final, began_at)
 
     async def _promoted(self, group: MirrorGroup, reason: str | None) -> None:
         bare = tuple(one._replace(metadata="") for one in group.offsets)
@@ -362,30 +369,29 @@ class Tender:
         )
         log.info("link %s: group %s is promoted", self._book.link, self._name)
 
-    async def _confirm(self, final: Offsets) -> None:
-        """That it runs on the target, if somebody is there, and that nobody went back."""
-        deadline = time.monotonic() + _CONFIRM_TIMEOUT
+    async def _confirm(self, final: Offsets, began_at: Mapping[TopicPartition, Mapping[str, int]]) -> None:
+        """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
+        running_since: float | None = None
+        deadline = time.monotonic() + CONFIRM_TIMEOUT
         while True:
             group = self._book.get(self._name)
             if group is None or group.phase is not GroupPhase.PROMOTED:
                 return  # it is demoted already
             view = await self._look(self._tools.target)
             self._run.target_view = view
-            if view.empty:
-                text = "open; nobody is in it on the target yet"
-                break
+            now = time.monotonic()
             running = [member for member in view.members if member.partitions]
-            if running or time.monotonic() > deadline:
-                text = (
-                    f"runs on the target: {len(view.members)} members, {len(running)} with partitions"
-                    if running
-                    else f"open, but its members have no partitions after {_CONFIRM_TIMEOUT:.0f} s: {who(view.members)}"
-                )
+            if running and running_since is None:
+                running_since = now
+            places = positions(running, final, began_at)
+            whole = len(places) == sum(tp in final for member in running for tp in member.partitions)
+            seen_enough = running_since is not None and (whole or now - running_since > POSITIONS_TIMEOUT)
+            if view.empty or seen_enough or now > deadline:
                 break
             await asyncio.sleep(_LOOK)
         behind = {tp: step for tp, step in differences(final, await self._read_target()).items() if step > 0}
-        if behind:
-            text += f"; its offsets went back after the opening: {_some(behind)}"
+        text, wrong = confirmation(view, running, final, places, behind)
+        if wrong:
             log.error("link %s: group %s: %s", self._book.link, self._name, text)
         known = self._book.get(self._name)
         if known is not None and known.phase is GroupPhase.PROMOTED:
@@ -410,7 +416,7 @@ class Tender:
         left = differences(back, await self._read_source())
         if left:
             raise LinkerError(
-                f"group {self._name}: the source's offsets differ after the demote: {_some(left)}"
+                f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
             )
         await self._book.step(
             self._name,
@@ -460,8 +466,3 @@ def _group_offsets(offsets: Offsets) -> tuple[GroupOffset, ...]:
         GroupOffset(tp.topic, tp.partition, commit.offset, commit.metadata)
         for tp, commit in sorted(offsets.items())
     )
-
-
-def _some(left: Mapping[TopicPartition, int]) -> str:
-    shown = [f"{tp.topic}-{tp.partition} by {step}" for tp, step in sorted(left.items())[:5]]
-    return ", ".join(shown) + (f" and {len(left) - 5} more" if len(left) > 5 else "")

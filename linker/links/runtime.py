@@ -165,7 +165,7 @@ class LinkRuntime:
         self.source_ends = ListedSourceEnds(self.source)
         self.writers = SourceWriters(self.source, self._producer_id_floor)
         self.groups = LinkGroups(
-            link.name, controller, self.source, target, self.copies, group_settings(link.options)
+            link.name, controller, self.source, target, self.copies, group_settings(link.options), router
         )
         self.validation = LinkValidation(
             link.name, controller, target, validator, self._source_side, self.copies.get, link_brokers

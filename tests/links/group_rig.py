@@ -25,6 +25,7 @@ from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
 from linker.groups.tender import Tools
+from router.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
@@ -65,6 +66,7 @@ class Rig:
             interval,
         )
         self.consumer_protocol = consumer_protocol
+        self.first_fetches = FirstFetches()
         self.clients: list[ClassicClient | ConsumerClient] = []
         self.controller: LinkController
         self.manager: GroupManager
@@ -105,6 +107,7 @@ class Rig:
             gates=TargetGates(LINK, self.coordinators, QUICK),
             partitions=lambda topic: self.controller.image.mirrors[LINK, topic].partitions,
             closing=asyncio.Semaphore(32),
+            first_fetches=self.first_fetches.watch,
         )
         self.tools = tools
         self.manager = GroupManager(tools, self.settings, consumer_protocol=lambda: self.consumer_protocol)

@@ -13,7 +13,9 @@ from controller.group_sync import Committed
 from controller.groups import GateKind
 from controller.phases import Phase
 from controller.state import GroupPolicy, GroupProtocol
-from linker.groups.group_reader import GroupReader
+from linker.groups.confirm import confirmation, positions
+from linker.groups.gates import GroupMember
+from linker.groups.group_reader import GroupReader, GroupView
 from linker.groups.members import subscribed_topics
 from linker.groups.status import group_summary, groups_status
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
@@ -566,3 +568,38 @@ async def test_two_thousand_groups_within_the_interval_over_one_connection_per_c
         assert asked <= 12
         assert all(rig.committed(f"g{n}")[0].offset == 2 for n in range(count))
         assert still < 1.0
+
+
+# What is seen after an opening.
+
+
+async def test_where_members_began_is_compared_with_the_commits() -> None:
+    async with Rig() as rig:
+        rig.commit("g", 10)
+        rig.commit("g", 20, partition=1)
+        rig.run()
+        await rig.synced("g")
+        rig.join(ConsumerClient(rig.at_target, "g", ("orders",)))
+        await begin_promote(rig, "g")
+        await rig.until("it is watched", lambda: bool(rig.first_fetches))
+        rig.first_fetches.note(T0, "app", 10)
+        rig.first_fetches.note(T0, "app", 11)  # its second fetch
+        rig.first_fetches.note(TopicPartition("orders", 1), "somebody else", 3)
+        await rig.until("it is said", lambda: "runs on" in (rig.group("g").reason or ""))
+        reason = rig.group("g").reason or ""
+        assert "1 partitions were seen to be read from their committed offsets on" in reason
+        await rig.until("nobody watches any more", lambda: not rig.first_fetches)
+
+
+def test_a_member_that_began_elsewhere_is_named() -> None:
+    member = GroupMember("m", "app", "h", None, (T0,))
+    view = GroupView("g", "Stable", GroupProtocol.CLASSIC, (member,))
+    final = {T0: Committed(10)}
+    places = positions([member], final, {T0: {"app": 7, "x": 10}})
+    text, wrong = confirmation(view, [member], final, places, {})
+    assert wrong
+    assert "orders-0 at 7, not 10" in text
+    assert confirmation(view, [member], final, positions([member], final, {T0: {"app": 10}}), {})[1] is False
+    text, wrong = confirmation(view, [member], final, {}, {T0: 4})
+    assert wrong
+    assert "orders-0 by 4" in text

@@ -72,3 +72,20 @@ async def test_what_may_be_read_does_not_wait_for_what_is_held() -> None:
         began = loop.time()
         assert len((await fetch(await rig.client(), rig, {0: 0}, max_wait_ms=5000)).values()) == 5
         assert loop.time() - began < 2
+
+
+async def test_first_fetches_are_noted_while_somebody_watches() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.held_clients.add(("east", "spark"))
+        client, held = await rig.client("app"), await rig.client("spark")
+        watch = rig.router.hub.first_fetches
+        await fetch(client, rig, {0: 1}, max_wait_ms=20)
+        with watch.watch([TP0]) as seen:
+            await fetch(client, rig, {0: 2, 1: 0}, max_wait_ms=20)
+            await fetch(client, rig, {0: 4}, max_wait_ms=20)
+            await fetch(held, rig, {0: 0}, max_wait_ms=20)
+            assert seen == {TP0: {"app": 2}}
+        assert not watch
+        await fetch(client, rig, {0: 3}, max_wait_ms=20)
+        assert seen == {TP0: {"app": 2}}
