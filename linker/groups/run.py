@@ -22,6 +22,7 @@ class GroupRun:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     gate: Gate | None = None
     covered: frozenset[TopicPartition] = frozenset()  # what the gate was closed over
+    covered_for: tuple[object, ...] | None = None  # what that followed from
     source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
     target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)

@@ -178,7 +178,7 @@ class Tender:
         run = self._run
         if run.source is None:
             await self._read_source()
-        assignment = self._assignment(group)
+        assignment, reads = self._assignment(group), self._reads(group)
         async with self._tools.closing, run.lock:
             gate = run.gate
             if gate is None:
@@ -189,13 +189,22 @@ class Tender:
             closed = await gate.close(assignment)
             run.gate = gate
             run.covered = frozenset(assignment)
+            run.covered_for = reads
         known = self._book.get(self._name)
         if known is not None and known.gate_state != closed:
             await self._book.save_gate(closed)
 
     def uncovered(self, group: MirrorGroup) -> bool:
-        """Whether the group may read partitions that its gate does not hold."""
-        return self._run.gate is not None and not self._run.covered >= self._assignment(group).keys()
+        """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
+        run = self._run
+        if run.gate is None or run.covered_for == self._reads(group):
+            return False
+        return not run.covered >= self._assignment(group).keys()
+
+    def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
+        """Changes when `_assignment` may have got further partitions."""
+        sizes = tuple(map(self._tools.partitions, group.topics))
+        return group.topics, group.unmirrored, sizes, len(self._run.source or ())
 
     def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
         """Every partition that it may read. Topics that are not mirrored are held too, where the source tells of their
@@ -215,7 +224,7 @@ class Tender:
 
     def _drop_gate(self) -> None:
         self._run.gate = None
-        self._run.covered = frozenset()
+        self._run.covered, self._run.covered_for = frozenset(), None
 
     async def lost(self, error: GateLost) -> None:
         """A gate that holds no longer: closed anew if nobody came in meanwhile, else it is too late."""

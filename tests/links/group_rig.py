@@ -105,12 +105,16 @@ class Rig:
             target=GroupReader(self.clusters[1]),
             bounds=TargetBounds(LINK, self.controller, self.copies, *self.clusters),
             gates=TargetGates(LINK, self.coordinators, QUICK),
-            partitions=lambda topic: self.controller.image.mirrors[LINK, topic].partitions,
+            partitions=self.partitions,
             closing=asyncio.Semaphore(32),
             first_fetches=self.first_fetches.watch,
         )
         self.tools = tools
         self.manager = GroupManager(tools, self.settings, consumer_protocol=lambda: self.consumer_protocol)
+
+    def partitions(self, topic: str) -> int:
+        mirror = self.controller.image.mirrors.get((LINK, topic))
+        return 0 if mirror is None else mirror.partitions
 
     async def mirror(self, topic: str, partitions: int) -> None:
         """A mirror that is copied already."""

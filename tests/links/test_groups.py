@@ -166,6 +166,29 @@ async def test_commits_stay_inside_what_the_target_has() -> None:
         await rig.until("the end has come", lambda: rig.committed("g")[0].offset == 90)
 
 
+async def test_topics_that_come_later_are_held_too() -> None:
+    async with Rig() as rig:
+        rig.commit("g", 10)
+        rig.run()
+        await rig.synced("g")
+        waiting = ConsumerClient(rig.at_target, "g", ("orders", "late"))
+        rig.join(waiting)
+        for cluster in (rig.source, rig.target):
+            cluster.add_topic("late", partitions=1)
+            for _ in range(5):
+                cluster.add("late", 0)
+        await rig.mirror("late", 1)
+        rig.commit("g", 4, topic="late")
+        rig.manager.look_now()
+        late = TopicPartition("late", 0)
+        await rig.until("held too", lambda: late in rig.run_of("g").covered)
+        await rig.until("synced too", lambda: rig.at_target.offsets.get("g", ("late", 0)) is not None)
+        assert rig.group("g").topics == ("late", "orders")
+        assert ("late", 0) not in waiting.reads
+        await begin_promote(rig, "g")
+        await rig.until("it reads both", lambda: waiting.reads.get(("late", 0)) == 4)
+
+
 async def test_only_what_changed_is_committed() -> None:
     async with Rig() as rig:
         rig.commit("g", 10)
