@@ -30,6 +30,7 @@ from validator.messages import (
     decode_command,
     encode,
 )
+from validator.record_run import RecordRun
 from validator.session import Session, SparkFailed
 from wire.errors import LinkerError
 
@@ -173,8 +174,8 @@ class Driver:
 
 
 def execute(session: Session, run: Run, emit: Emit, cancelled: threading.Event) -> None:
-    """Carry a run out in its mode. Raises SparkFailed if the session cannot be made fit for it."""
+    """Carry a run out in its mode."""
     if run.mode is Mode.RECORDS:
-        emit(Failed(id=run.id, reason="mode records is not built in", side="spark"))
+        RecordRun(session.spark, run, emit, cancelled).execute()
     else:
         BatchRun(session.spark, run, emit, cancelled).execute()

@@ -1,0 +1,565 @@
+"""Record mode: every record of source and replica held against each other with Spark's own Kafka connector.
+
+For logs whose batches may lawfully differ: compacted ones, and such as were re-segmented. A record is its offset, timestamp
+with type, key, value and headers. Aborted records count on both sides (read_uncommitted), control batches have no rows.
+
+Each replica is read by name through the link broker (client.rack, router/fetch_decision.py). Once a stock broker leads, the
+connector can only read that one: the other replicas are told as failures, never as proved. Who leads is looked up before and
+after the reading.
+
+What a compacted log may lack, and is only counted: a record whose key has a later one on that side, a tombstone whose key
+has nothing earlier there, a record without a key, a record of an aborted transaction. Everything else that one side alone
+holds is wrong; so the latest value of every key is the same on both. What a first look at the range cannot explain is
+looked for a second time in the whole log of that side (record_second_look.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from validator import digest, record_frames
+from validator.endpoint import Endpoint, SideFailed
+from validator.facts import MAX_FINDINGS, Finding, FindingKind
+from validator.kafka_source import ReadRange, client_options, ensure_connector, read
+from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
+from validator.ranges import PartitionBounds, ReplicaBounds
+from validator.record_frames import CLEANED, NO_END, SOURCE, TOLD, Expected
+from validator.record_second_look import Suspect, second_look
+from validator.survey import Survey, survey
+from validator.tally import CLOCK_SLACK_MS, whole_partition_finding
+from wire.errors import LinkerError, WireError
+from wire.types import TopicPartition
+
+PARTITIONS_PER_JOB = 64
+ATTEMPTS = 3
+"""Reading is planned anew this often when a log's start or a leader moved meanwhile."""
+MAX_SUSPECTS = 10_000
+"""More unexplained records than this are no cleaner's doing, and not looked for a second time."""
+_MOVED = re.compile(
+    r"OffsetOutOfRange|Cannot fetch offset|Some data may have been lost|Partition .* offset was changed"
+)
+
+
+class RecordsUnreadable(LinkerError):
+    """The connector could not read what both clusters say they hold. No secrets in its text."""
+
+
+@dataclass(slots=True)
+class RecordsChecked:
+    """What came out for a group of partitions. `failures`: replicas and clusters that could not be asked; of what they hold
+    nothing is said. `read_*`: of this run alone."""
+
+    results: list[ReplicaResult] = field(default_factory=list)
+    failures: list[SideFailed] = field(default_factory=list)
+    read_records: int = 0
+    read_bytes: int = 0
+
+
+def groups(
+    plans: Sequence[PartitionPlan], size: int = PARTITIONS_PER_JOB
+) -> Iterator[Sequence[PartitionPlan]]:
+    """The partitions of one call of `check_records` each, compacted ones apart."""
+    for compacted in (False, True):
+        alike = [plan for plan in plans if plan.compacted is compacted]
+        for first in range(0, len(alike), size):
+            yield alike[first : first + size]
+
+
+def check_records(
+    spark: SparkSession,
+    source: Endpoint,
+    target: Endpoint,
+    plans: Sequence[PartitionPlan],
+    *,
+    wait_s: float,
+    now_ms: int,
+) -> RecordsChecked:
+    """Compare the records of these partitions (one of `groups`). Blocking; cancelled with its Spark job.
+
+    Raises SideFailed if a cluster cannot be reached, RecordsUnreadable, ConnectorMissing.
+    """
+    ensure_connector(spark)
+    left = ATTEMPTS
+    while True:
+        left -= 1
+        found, leaders = asyncio.run(_look(source, target, plans, wait_s))
+        job = _Job(spark, source, target, plans, found, leaders, now_ms)
+        try:
+            checked = job.run()
+            _, after = asyncio.run(_look(source, target, (), 0.0, topics={plan.topic for plan in plans}))
+            if all(after.get(tp) == leaders.get(tp) for tp in found.bounds):
+                return checked
+            if not left:
+                raise RecordsUnreadable(
+                    "leaders of the target move all the time: no replica could be read in one go"
+                )
+        except (Py4JJavaError, PySparkException) as error:
+            reason = _reason(error, (source, target))
+            if "cancelled" in reason.lower():
+                raise
+            if not left or not _MOVED.search(reason):
+                asyncio.run(_look(source, target, plans, 0.0))  # tells which side does not answer, and where
+                raise RecordsUnreadable(f"Spark's Kafka connector gave up: {reason}") from None
+
+
+async def _look(
+    source: Endpoint,
+    target: Endpoint,
+    plans: Sequence[PartitionPlan],
+    wait_s: float,
+    topics: set[str] | None = None,
+) -> tuple[Survey, dict[TopicPartition, int]]:
+    """What there is, and who leads at the target."""
+    found = await survey(source, target, plans, wait_s=wait_s) if plans else Survey()
+    wanted = topics if topics is not None else {tp.topic for tp in found.bounds}
+    leaders: dict[TopicPartition, int] = {}
+    async with target.cluster() as cluster:
+        try:
+            await cluster.refresh(wanted)
+        except WireError as error:
+            raise target.failed(error) from error
+        for name in wanted:
+            topic = cluster.topics.get(name)
+            for index in topic.partitions if topic is not None else ():
+                leader = cluster.leader(TopicPartition(name, index))
+                leaders[TopicPartition(name, index)] = leader.id if leader is not None else -1
+    return found, leaders
+
+
+def _reason(error: Exception, sides: Sequence[Endpoint]) -> str:
+    """The innermost cause in one line, without anything that is in the client properties."""
+    java = getattr(error, "java_exception", None)
+    text = str(error)
+    while java is not None:
+        text = str(java.toString())
+        java = java.getCause()
+    text = text.strip().splitlines()[0]
+    for side in sides:
+        for value in sorted(side.properties.values(), key=len, reverse=True):
+            if len(value) >= 4:
+                text = text.replace(value, "***")
+    return text[:500]
+
+
+class _Job:
+    """One attempt at a group of partitions."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: Endpoint,
+        target: Endpoint,
+        plans: Sequence[PartitionPlan],
+        found: Survey,
+        leaders: Mapping[TopicPartition, int],
+        now_ms: int,
+    ) -> None:
+        self.spark, self.source, self.target = spark, source, target
+        self.found = found
+        self.now_ms = now_ms
+        self.began = time.monotonic()
+        self.plans = {TopicPartition(plan.topic, plan.partition): plan for plan in plans}
+        self.tps = list(found.bounds)
+        self.checked = RecordsChecked(failures=list(found.failures))
+        self.readable: dict[tuple[int, int], ReplicaBounds] = {}  # (part, broker id)
+        for part, tp in enumerate(self.tps):
+            bounds = found.bounds[tp]
+            brokers = {replica.broker_id for replica in self.plans[tp].replicas}
+            leader = leaders.get(tp, -1)
+            for one in bounds.replicas:
+                if leader in brokers and leader != one.broker_id:
+                    self.checked.failures.append(_only_the_leader(tp, one.broker_id, leader))
+                else:
+                    self.readable[part, one.broker_id] = one
+
+    def run(self) -> RecordsChecked:
+        for plan, replica, kind, detail in self.found.wrong:
+            self.checked.results.append(whole_partition_finding(plan, replica, kind, detail))
+        if self.readable:
+            self._compare()
+        return self.checked
+
+    def _compare(self) -> None:
+        expected = [self._expected(part, one) for (part, _), one in self.readable.items()]
+        rows = self.rows(expected)
+        compacted = any(self.found.bounds[tp].compacted for tp in self.tps)
+        explained: dict[tuple[int, int], _Explained] = {}
+        totals: dict[tuple[int, int], Row] = {}
+        if rows is not None:
+            if compacted:
+                rows = rows.persist(StorageLevel.DISK_ONLY)
+            try:
+                paired = record_frames.pairs(self.spark, rows, expected, CLEANED)
+                totals = {(row.part, row.slot): row for row in record_frames.totals(paired)}
+                if compacted and any(row.record_missing or row.record_extra for row in totals.values()):
+                    explained = self._explain(rows, paired, expected)
+            finally:
+                if compacted:
+                    rows.unpersist()
+        tallies = {
+            key: _Tally(self.plans[self.tps[key[0]]], self.found.bounds[self.tps[key[0]]], one, self.now_ms)
+            for key, one in self.readable.items()
+        }
+        for key, tally in tallies.items():
+            tally.take(totals.get(key), explained.get(key), compacted)
+        self._tell_differences(expected, tallies, explained)
+        seconds = time.monotonic() - self.began
+        for tally in tallies.values():
+            self.checked.results.append(tally.result(seconds))
+            self.checked.read_records += tally.read_records
+            self.checked.read_bytes += tally.read_bytes
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _expected(self, part: int, one: ReplicaBounds) -> Expected:
+        bounds = self.found.bounds[self.tps[part]]
+        start = min(max(one.begin, one.log_start), bounds.end)
+        return Expected(
+            part, one.broker_id, one.begin, start, max(start, min(bounds.end, one.high_watermark))
+        )
+
+    def rows(self, expected: Sequence[Expected]) -> DataFrame | None:
+        """Both sides' records of these stretches; None if there is nothing to read."""
+        wanted: dict[int, dict[int, tuple[int, int]]] = {}
+        for one in expected:
+            low, high = wanted.setdefault(SOURCE, {}).get(one.part, (NO_END, 0))
+            wanted[SOURCE][one.part] = min(low, one.prefix), max(high, one.end)
+            wanted.setdefault(one.slot, {})[one.part] = one.start, one.end
+        return self.read(wanted)
+
+    def read(
+        self, wanted: Mapping[int, Mapping[int, tuple[int, int]]], more: Mapping[str, str] | None = None
+    ) -> DataFrame | None:
+        """slot -> part -> [start, end) as `record_frames.sides` makes it."""
+        frames = []
+        for slot, parts in wanted.items():
+            ranges = [
+                ReadRange(self.tps[part].topic, self.tps[part].partition, start, end)
+                for part, (start, end) in sorted(parts.items())
+                if start < end
+            ]
+            if not ranges:
+                continue
+            side = (
+                client_options(self.source) if slot == SOURCE else client_options(self.target, replica=slot)
+            )
+            frames.append((slot, read(self.spark, {**side, **(more or {})}, ranges)))
+        if not frames:
+            return None
+        return record_frames.sides(self.spark, frames, [(tp.topic, tp.partition) for tp in self.tps])
+
+    # --- compacted logs -------------------------------------------------------------------------------------
+
+    def _explain(
+        self, rows: DataFrame, paired: DataFrame, expected: Sequence[Expected]
+    ) -> dict[tuple[int, int], _Explained]:
+        """Of every replica: what a log cleaner explains, and what nothing does."""
+        judged = record_frames.judged(record_frames.lonely(rows, paired))
+        whole = {
+            (one.part, one.slot) for one in expected if one.start == one.prefix and self._from_the_start(one)
+        }
+        explained: dict[tuple[int, int], _Explained] = {}
+        tombstones = suspicious = False
+        for row in judged.groupBy("part", "slot", "kind", "why").count().collect():
+            one = explained.setdefault((row.part, row.slot), _Explained())
+            if row.why == "tombstone" and (row.part, row.slot) not in whole:
+                tombstones = True  # something earlier of the key may lie before this range
+            elif row.why is not None:
+                one.count(row.kind, row.why, row["count"])
+            else:
+                suspicious = True
+        if not tombstones and not suspicious:
+            return explained
+        open_rows = judged.where("why is null or why = 'tombstone'")
+        suspects = [
+            Suspect(row.part, row.slot, row.other, row.offset, row.kind, row.key, row.tombstone)
+            for row in open_rows.orderBy("part", "slot", "offset").limit(MAX_SUSPECTS + 1).collect()
+            if row.why is None or (row.part, row.slot) not in whole
+        ]
+        for suspect, why in second_look(self, suspects, limit=MAX_SUSPECTS).items():
+            one = explained.setdefault((suspect.part, suspect.slot), _Explained())
+            if why is None:
+                one.unexplained.append(suspect)
+            else:
+                one.count(suspect.kind, why, 1)
+        return explained
+
+    def _from_the_start(self, one: Expected) -> bool:
+        """Whether the range begins where both logs begin: then it holds all there is of a key."""
+        bounds = self.found.bounds[self.tps[one.part]]
+        return one.start <= max(bounds.log_start, self.readable[one.part, one.slot].log_start)
+
+    def bounds_now(self) -> dict[TopicPartition, PartitionBounds]:
+        """Log starts and ends of the partitions at this moment."""
+        plans = [
+            plan.model_copy(
+                update={
+                    "end": None,
+                    "start": 0,
+                    "replicas": tuple(ReplicaPlan(broker_id=replica.broker_id) for replica in plan.replicas),
+                }
+            )
+            for tp, plan in self.plans.items()
+            if tp in self.found.bounds
+        ]
+        found, _ = asyncio.run(_look(self.source, self.target, plans, 0.0))
+        return found.bounds
+
+    # --- findings -------------------------------------------------------------------------------------------
+
+    def _tell_differences(
+        self,
+        expected: Sequence[Expected],
+        tallies: Mapping[tuple[int, int], _Tally],
+        explained: Mapping[tuple[int, int], _Explained],
+    ) -> None:
+        """Read again what differs, to say how; and count anew what lies before the first difference."""
+        wrong = [one for one in expected if tallies[one.part, one.slot].first is not None]
+        if not wrong:
+            return
+        rows = self.rows(wrong)
+        if rows is None:
+            return
+        rows = rows.persist(StorageLevel.DISK_ONLY)  # read once: a log may move between two readings
+        try:
+            self._tell_rows(rows, wrong, tallies, explained)
+        finally:
+            rows.unpersist()
+
+    def _tell_rows(
+        self,
+        rows: DataFrame,
+        wrong: Sequence[Expected],
+        tallies: Mapping[tuple[int, int], _Tally],
+        explained: Mapping[tuple[int, int], _Explained],
+    ) -> None:
+        compacted = any(self.found.bounds[tp].compacted for tp in self.tps)
+        paired = record_frames.pairs(self.spark, rows, wrong, TOLD)
+        lonely = (
+            [
+                (key[0], key[1], suspect.offset)
+                for key, one in explained.items()
+                for suspect in one.unexplained[:MAX_FINDINGS]
+            ]
+            if compacted
+            else None
+        )
+        for row in record_frames.differences(self.spark, paired, MAX_FINDINGS, lonely):
+            tallies[row.part, row.slot].tell(row)
+        before = [
+            replace(one, end=max(one.start, min(one.end, tallies[one.part, one.slot].first or 0)))
+            for one in wrong
+        ]
+        counted = record_frames.totals(record_frames.pairs(self.spark, rows, before))
+        by_key = {(row.part, row.slot): row for row in counted}
+        for one in before:
+            tallies[one.part, one.slot].recount(by_key.get((one.part, one.slot)))
+
+
+def _only_the_leader(tp: TopicPartition, broker_id: int, leader: int) -> SideFailed:
+    return SideFailed(
+        "target",
+        None,
+        f"{tp.topic}-{tp.partition}: broker {leader} leads it, and Spark's Kafka connector reads leaders only; the"
+        f" replica on broker {broker_id} can be compared by records before the promote, or by batches at any time",
+    )
+
+
+@dataclass(slots=True)
+class _Explained:
+    """What one replica and the source do not both hold of a compacted partition."""
+
+    lawful: dict[str, int] = field(default_factory=dict)
+    unexplained: list[Suspect] = field(default_factory=list)
+
+    def count(self, kind: str, why: str, number: int) -> None:
+        where = "on_replica" if kind == "record_missing" else "at_source"
+        name = f"{_LAWFUL[why]}_{where}"
+        self.lawful[name] = self.lawful.get(name, 0) + number
+
+
+_LAWFUL = {
+    "superseded": "compacted",
+    "tombstone": "tombstones_expired",
+    "keyless": "keyless_removed",
+    "aborted": "aborted_removed",
+}
+
+
+class _Tally:
+    """One replica's result in the making."""
+
+    def __init__(
+        self, plan: PartitionPlan, bounds: PartitionBounds, found: ReplicaBounds, now_ms: int
+    ) -> None:
+        self.plan, self.bounds, self.found, self.now_ms = plan, bounds, found, now_ms
+        self.replica = next(one for one in plan.replicas if one.broker_id == found.broker_id)
+        self.findings: list[Finding] = []
+        self.count = 0
+        self.first: int | None = None  # the first difference
+        self.lawful: dict[str, int] = {}
+        self.row: Row | None = None
+        self.read_records = 0
+        self.read_bytes = 0
+        known = self.replica.through is not None and self.replica.through > 0
+        self.start = (
+            (plan.start if self.replica.start is None else self.replica.start) if known else found.begin
+        )
+        self.through = found.begin
+        expected = max(plan.start, self.replica.through or 0)
+        if found.begin > expected:
+            self.lawful["expired_at_source_offsets"] = found.begin - expected
+
+    def take(self, row: Row | None, explained: _Explained | None, compacted: bool) -> None:
+        self.recount(row)
+        if row is not None:
+            self.read_records, self.read_bytes = row.records, row.bytes or 0
+        bounds, found = self.bounds, self.found
+        self._log_start(row)
+        if found.high_watermark < bounds.end:
+            at = max(found.high_watermark, found.begin)
+            detail = (
+                f"broker {found.broker_id} ends at offset {found.high_watermark}, it has to hold everything below"
+                f" {bounds.end}"
+            )
+            self._add(FindingKind.SHORT, at, detail)
+        if row is not None and not compacted and row["first"] is not None:
+            self.count += row.record_missing + row.record_extra + row.record_differing
+            self._differs_at(row["first"])
+        if row is not None and compacted:
+            self.count += row.record_differing
+            self._differs_at(row.first_differing)
+            if explained is not None:
+                self.lawful |= explained.lawful
+                self.count += len(explained.unexplained)
+                for suspect in explained.unexplained:
+                    self._differs_at(suspect.offset)
+        self.through = max(found.begin, min(bounds.end, found.high_watermark))
+        if self.first is not None:
+            self.through = min(self.through, self.first)
+
+    def recount(self, row: Row | None) -> None:
+        """Sums of what lies in the validated range."""
+        self.row = row
+
+    def _log_start(self, row: Row | None) -> None:
+        found, plan = self.found, self.plan
+        gone = row.prefix_records if row is not None else 0
+        missing_to = min(found.log_start, self.bounds.end)
+        if missing_to <= found.begin:
+            return
+        if not gone or row is None or self._retained(row.prefix_time):
+            if gone:
+                self.lawful["expired_on_replica"] = gone
+            if self.start == found.begin:
+                self.start = missing_to
+            return
+        detail = (
+            f"broker {found.broker_id} starts at offset {found.log_start}; {gone} records of the source before it are not"
+            f" there, and retention does not explain it (retention.ms={_limit(plan.retention_ms)},"
+            f" retention.bytes={_limit(plan.retention_bytes)}, youngest timestamp {row.prefix_time})"
+        )
+        self._add(FindingKind.LATE_START, found.begin, detail)
+
+    def _retained(self, youngest: int) -> bool:
+        plan = self.plan
+        if plan.retention_ms is not None and youngest <= self.now_ms - plan.retention_ms + CLOCK_SLACK_MS:
+            return True
+        # Keys and values, not compressed: at least what the segments hold, so this errs towards lawful.
+        return plan.retention_bytes is not None and self.read_bytes >= plan.retention_bytes
+
+    def _add(self, kind: FindingKind, offset: int, detail: str) -> None:
+        self.findings.append(Finding(kind=kind, offset=offset, detail=detail))
+        self.count += 1
+        self._differs_at(offset)
+
+    def _differs_at(self, offset: int | None) -> None:
+        if offset is not None:
+            self.first = offset if self.first is None else min(self.first, offset)
+
+    def tell(self, row: Row) -> None:
+        """How an offset differs."""
+        self.findings.append(Finding(kind=FindingKind(row.kind), offset=row.offset, detail=describe(row)))
+
+    def result(self, seconds: float) -> ReplicaResult:
+        replica, row = self.replica, self.row
+        sums: dict[str, Any] = {
+            "records": replica.records,
+            "bytes": replica.bytes,
+            "digest": digest.from_hex(replica.digest),
+            "source_digest": digest.from_hex(replica.source_digest),
+        }
+        if row is not None:
+            sums["records"] += row.records
+            sums["bytes"] += row.bytes or 0
+            sums["digest"] = digest.add(sums["digest"], record_frames.combine(row, "r"))
+            sums["source_digest"] = digest.add(sums["source_digest"], record_frames.combine(row, "s"))
+        self.findings.sort(key=lambda one: one.offset)
+        return ReplicaResult(
+            topic=self.plan.topic,
+            partition=self.plan.partition,
+            broker_id=replica.broker_id,
+            start=min(self.start, self.through),
+            through=self.through,
+            source_end=self.bounds.end,
+            replica_end=self.found.high_watermark,
+            batches=replica.batches,
+            records=sums["records"],
+            bytes=sums["bytes"],
+            digest=digest.to_hex(sums["digest"]),
+            source_digest=digest.to_hex(sums["source_digest"]),
+            seconds=seconds,
+            findings=tuple(self.findings[:MAX_FINDINGS]),
+            findings_count=max(self.count, len(self.findings)),
+            lawful={kind: count for kind, count in self.lawful.items() if count},
+        )
+
+
+def _limit(value: int | None) -> str:
+    return "unlimited" if value is None else str(value)
+
+
+def describe(row: Row) -> str:
+    """One line for a person: what is where, in sizes and timestamps, never contents."""
+    s, r = row.s, row.r
+    if r is None:
+        return f"the source's record is not there ({_sizes(s)})"
+    if s is None:
+        return f"the source has no record at this offset, the replica has one ({_sizes(r)})"
+    if row.twice:
+        return "the replica has the record more than once"
+    parts = []
+    for name, size in (("key", "key_size"), ("value", "value_size")):
+        if s[name] != r[name]:
+            mine, theirs = _size(s[size]), _size(r[size])
+            sizes = (
+                f"{mine} on both sides"
+                if mine == theirs
+                else f"{mine} at the source, {theirs} on the replica"
+            )
+            parts.append(f"{name}: {sizes}")
+    if s["headers"] != r["headers"]:
+        parts.append(f"headers: {s.header_count} at the source, {r.header_count} on the replica")
+    if s.time != r.time:
+        parts.append(f"timestamp: {s.time} at the source, {r.time} on the replica")
+    if s.time_type != r.time_type:
+        parts.append(f"timestamp type: {s.time_type} at the source, {r.time_type} on the replica")
+    return "; ".join(parts) or "its hash differs"
+
+
+def _sizes(record: Any) -> str:
+    return f"key {_size(record.key_size)}, value {_size(record.value_size)}, timestamp {record.time}"
+
+
+def _size(size: int) -> str:
+    return "null" if size < 0 else f"{size} bytes"
