@@ -20,23 +20,23 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from validator import digest, record_frames
+from validator import record_frames
 from validator.endpoint import Endpoint, SideFailed
-from validator.facts import MAX_FINDINGS, Finding, FindingKind
+from validator.facts import MAX_FINDINGS
 from validator.kafka_source import ReadRange, client_options, ensure_connector, read
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.record_frames import CLEANED, NO_END, SOURCE, TOLD, Expected
 from validator.record_second_look import Suspect, second_look
+from validator.record_tally import Explained, RecordTally
 from validator.survey import Survey, survey
-from validator.tally import CLOCK_SLACK_MS, whole_partition_finding
+from validator.tally import whole_partition_finding
 from wire.errors import LinkerError, WireError
 from wire.types import TopicPartition
 
@@ -193,7 +193,7 @@ class _Job:
         expected = [self._expected(part, one) for (part, _), one in self.readable.items()]
         rows = self.rows(expected)
         compacted = any(self.found.bounds[tp].compacted for tp in self.tps)
-        explained: dict[tuple[int, int], _Explained] = {}
+        explained: dict[tuple[int, int], Explained] = {}
         totals: dict[tuple[int, int], Row] = {}
         if rows is not None:
             if compacted:
@@ -207,7 +207,9 @@ class _Job:
                 if compacted:
                     rows.unpersist()
         tallies = {
-            key: _Tally(self.plans[self.tps[key[0]]], self.found.bounds[self.tps[key[0]]], one, self.now_ms)
+            key: RecordTally(
+                self.plans[self.tps[key[0]]], self.found.bounds[self.tps[key[0]]], one, self.now_ms
+            )
             for key, one in self.readable.items()
         }
         for key, tally in tallies.items():
@@ -262,16 +264,16 @@ class _Job:
 
     def _explain(
         self, rows: DataFrame, paired: DataFrame, expected: Sequence[Expected]
-    ) -> dict[tuple[int, int], _Explained]:
+    ) -> dict[tuple[int, int], Explained]:
         """Of every replica: what a log cleaner explains, and what nothing does."""
         judged = record_frames.judged(record_frames.lonely(rows, paired))
         whole = {
             (one.part, one.slot) for one in expected if one.start == one.prefix and self._from_the_start(one)
         }
-        explained: dict[tuple[int, int], _Explained] = {}
+        explained: dict[tuple[int, int], Explained] = {}
         tombstones = suspicious = False
         for row in judged.groupBy("part", "slot", "kind", "why").count().collect():
-            one = explained.setdefault((row.part, row.slot), _Explained())
+            one = explained.setdefault((row.part, row.slot), Explained())
             if row.why == "tombstone" and (row.part, row.slot) not in whole:
                 tombstones = True  # something earlier of the key may lie before this range
             elif row.why is not None:
@@ -287,7 +289,7 @@ class _Job:
             if row.why is None or (row.part, row.slot) not in whole
         ]
         for suspect, why in second_look(self, suspects, limit=MAX_SUSPECTS).items():
-            one = explained.setdefault((suspect.part, suspect.slot), _Explained())
+            one = explained.setdefault((suspect.part, suspect.slot), Explained())
             if why is None:
                 one.unexplained.append(suspect)
             else:
@@ -320,8 +322,8 @@ class _Job:
     def _tell_differences(
         self,
         expected: Sequence[Expected],
-        tallies: Mapping[tuple[int, int], _Tally],
-        explained: Mapping[tuple[int, int], _Explained],
+        tallies: Mapping[tuple[int, int], RecordTally],
+        explained: Mapping[tuple[int, int], Explained],
     ) -> None:
         """Read again what differs, to say how; and count anew what lies before the first difference."""
         wrong = [one for one in expected if tallies[one.part, one.slot].first is not None]
@@ -340,8 +342,8 @@ class _Job:
         self,
         rows: DataFrame,
         wrong: Sequence[Expected],
-        tallies: Mapping[tuple[int, int], _Tally],
-        explained: Mapping[tuple[int, int], _Explained],
+        tallies: Mapping[tuple[int, int], RecordTally],
+        explained: Mapping[tuple[int, int], Explained],
     ) -> None:
         compacted = any(self.found.bounds[tp].compacted for tp in self.tps)
         paired = record_frames.pairs(self.spark, rows, wrong, TOLD)
@@ -373,193 +375,3 @@ def _only_the_leader(tp: TopicPartition, broker_id: int, leader: int) -> SideFai
         f"{tp.topic}-{tp.partition}: broker {leader} leads it, and Spark's Kafka connector reads leaders only; the"
         f" replica on broker {broker_id} can be compared by records before the promote, or by batches at any time",
     )
-
-
-@dataclass(slots=True)
-class _Explained:
-    """What one replica and the source do not both hold of a compacted partition."""
-
-    lawful: dict[str, int] = field(default_factory=dict)
-    unexplained: list[Suspect] = field(default_factory=list)
-
-    def count(self, kind: str, why: str, number: int) -> None:
-        where = "on_replica" if kind == "record_missing" else "at_source"
-        name = f"{_LAWFUL[why]}_{where}"
-        self.lawful[name] = self.lawful.get(name, 0) + number
-
-
-_LAWFUL = {
-    "superseded": "compacted",
-    "tombstone": "tombstones_expired",
-    "keyless": "keyless_removed",
-    "aborted": "aborted_removed",
-}
-
-
-class _Tally:
-    """One replica's result in the making."""
-
-    def __init__(
-        self, plan: PartitionPlan, bounds: PartitionBounds, found: ReplicaBounds, now_ms: int
-    ) -> None:
-        self.plan, self.bounds, self.found, self.now_ms = plan, bounds, found, now_ms
-        self.replica = next(one for one in plan.replicas if one.broker_id == found.broker_id)
-        self.findings: list[Finding] = []
-        self.count = 0
-        self.first: int | None = None  # the first difference
-        self.lawful: dict[str, int] = {}
-        self.row: Row | None = None
-        self.read_records = 0
-        self.read_bytes = 0
-        known = self.replica.through is not None and self.replica.through > 0
-        self.start = (
-            (plan.start if self.replica.start is None else self.replica.start) if known else found.begin
-        )
-        self.through = found.begin
-        expected = max(plan.start, self.replica.through or 0)
-        if found.begin > expected:
-            self.lawful["expired_at_source_offsets"] = found.begin - expected
-
-    def take(self, row: Row | None, explained: _Explained | None, compacted: bool) -> None:
-        self.recount(row)
-        if row is not None:
-            self.read_records, self.read_bytes = row.records, row.bytes or 0
-        bounds, found = self.bounds, self.found
-        self._log_start(row)
-        if found.high_watermark < bounds.end:
-            at = max(found.high_watermark, found.begin)
-            detail = (
-                f"broker {found.broker_id} ends at offset {found.high_watermark}, it has to hold everything below"
-                f" {bounds.end}"
-            )
-            self._add(FindingKind.SHORT, at, detail)
-        if row is not None and not compacted and row["first"] is not None:
-            self.count += row.record_missing + row.record_extra + row.record_differing
-            self._differs_at(row["first"])
-        if row is not None and compacted:
-            self.count += row.record_differing
-            self._differs_at(row.first_differing)
-            if explained is not None:
-                self.lawful |= explained.lawful
-                self.count += len(explained.unexplained)
-                for suspect in explained.unexplained:
-                    self._differs_at(suspect.offset)
-        self.through = max(found.begin, min(bounds.end, found.high_watermark))
-        if self.first is not None:
-            self.through = min(self.through, self.first)
-
-    def recount(self, row: Row | None) -> None:
-        """Sums of what lies in the validated range."""
-        self.row = row
-
-    def _log_start(self, row: Row | None) -> None:
-        found, plan = self.found, self.plan
-        gone = row.prefix_records if row is not None else 0
-        missing_to = min(found.log_start, self.bounds.end)
-        if missing_to <= found.begin:
-            return
-        if not gone or row is None or self._retained(row.prefix_time):
-            if gone:
-                self.lawful["expired_on_replica"] = gone
-            if self.start == found.begin:
-                self.start = missing_to
-            return
-        detail = (
-            f"broker {found.broker_id} starts at offset {found.log_start}; {gone} records of the source before it are not"
-            f" there, and retention does not explain it (retention.ms={_limit(plan.retention_ms)},"
-            f" retention.bytes={_limit(plan.retention_bytes)}, youngest timestamp {row.prefix_time})"
-        )
-        self._add(FindingKind.LATE_START, found.begin, detail)
-
-    def _retained(self, youngest: int) -> bool:
-        plan = self.plan
-        if plan.retention_ms is not None and youngest <= self.now_ms - plan.retention_ms + CLOCK_SLACK_MS:
-            return True
-        # Keys and values, not compressed: at least what the segments hold, so this errs towards lawful.
-        return plan.retention_bytes is not None and self.read_bytes >= plan.retention_bytes
-
-    def _add(self, kind: FindingKind, offset: int, detail: str) -> None:
-        self.findings.append(Finding(kind=kind, offset=offset, detail=detail))
-        self.count += 1
-        self._differs_at(offset)
-
-    def _differs_at(self, offset: int | None) -> None:
-        if offset is not None:
-            self.first = offset if self.first is None else min(self.first, offset)
-
-    def tell(self, row: Row) -> None:
-        """How an offset differs."""
-        self.findings.append(Finding(kind=FindingKind(row.kind), offset=row.offset, detail=describe(row)))
-
-    def result(self, seconds: float) -> ReplicaResult:
-        replica, row = self.replica, self.row
-        sums: dict[str, Any] = {
-            "records": replica.records,
-            "bytes": replica.bytes,
-            "digest": digest.from_hex(replica.digest),
-            "source_digest": digest.from_hex(replica.source_digest),
-        }
-        if row is not None:
-            sums["records"] += row.records
-            sums["bytes"] += row.bytes or 0
-            sums["digest"] = digest.add(sums["digest"], record_frames.combine(row, "r"))
-            sums["source_digest"] = digest.add(sums["source_digest"], record_frames.combine(row, "s"))
-        self.findings.sort(key=lambda one: one.offset)
-        return ReplicaResult(
-            topic=self.plan.topic,
-            partition=self.plan.partition,
-            broker_id=replica.broker_id,
-            start=min(self.start, self.through),
-            through=self.through,
-            source_end=self.bounds.end,
-            replica_end=self.found.high_watermark,
-            batches=replica.batches,
-            records=sums["records"],
-            bytes=sums["bytes"],
-            digest=digest.to_hex(sums["digest"]),
-            source_digest=digest.to_hex(sums["source_digest"]),
-            seconds=seconds,
-            findings=tuple(self.findings[:MAX_FINDINGS]),
-            findings_count=max(self.count, len(self.findings)),
-            lawful={kind: count for kind, count in self.lawful.items() if count},
-        )
-
-
-def _limit(value: int | None) -> str:
-    return "unlimited" if value is None else str(value)
-
-
-def describe(row: Row) -> str:
-    """One line for a person: what is where, in sizes and timestamps, never contents."""
-    s, r = row.s, row.r
-    if r is None:
-        return f"the source's record is not there ({_sizes(s)})"
-    if s is None:
-        return f"the source has no record at this offset, the replica has one ({_sizes(r)})"
-    if row.twice:
-        return "the replica has the record more than once"
-    parts = []
-    for name, size in (("key", "key_size"), ("value", "value_size")):
-        if s[name] != r[name]:
-            mine, theirs = _size(s[size]), _size(r[size])
-            sizes = (
-                f"{mine} on both sides"
-                if mine == theirs
-                else f"{mine} at the source, {theirs} on the replica"
-            )
-            parts.append(f"{name}: {sizes}")
-    if s["headers"] != r["headers"]:
-        parts.append(f"headers: {s.header_count} at the source, {r.header_count} on the replica")
-    if s.time != r.time:
-        parts.append(f"timestamp: {s.time} at the source, {r.time} on the replica")
-    if s.time_type != r.time_type:
-        parts.append(f"timestamp type: {s.time_type} at the source, {r.time_type} on the replica")
-    return "; ".join(parts) or "its hash differs"
-
-
-def _sizes(record: Any) -> str:
-    return f"key {_size(record.key_size)}, value {_size(record.value_size)}, timestamp {record.time}"
-
-
-def _size(size: int) -> str:
-    return "null" if size < 0 else f"{size} bytes"

@@ -7,20 +7,28 @@ target, whose leader is then the replica that is compared. One Spark session for
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from crc32c import crc32c
 
 from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.sidecar_process import SidecarProcess
+from linker.demo.source_data import SourceFiller, SourceTopic
+from tests.real.harness_promote import LINK, Scene
+from tests.real.harness_stalls import brokers_back
 from validator.endpoint import Endpoint
 from validator.messages import Configure, PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.records import RecordsChecked, check_records
 from validator.session import Session
+from wire.batch import iter_batch_headers
+from wire.types import TopicPartition as WirePartition
 
 SECRET = "hunter2-and-more"
 T0 = int(time.time()) * 1000
@@ -369,3 +377,75 @@ async def test_what_a_cleaner_took_is_lawful_and_what_it_cannot_have_taken_is_wr
     assert kinds(found[0]) == []
     assert found[0].lawful.keys() == {"compacted_at_source"}
     assert kinds(found[4]) == [("record_extra", 5)]
+
+
+# --- a named replica ------------------------------------------------------------------------------------------------
+
+
+def change_record(log: Path, offset: int) -> None:
+    """Another value for the record at `offset`, alone in its batch, with the batch's CRC made right again."""
+    data = bytearray(log.read_bytes())
+    [header] = [one for one in iter_batch_headers(data, 0, len(data)) if one.base_offset == offset]
+    at = data.index(b"v%d" % offset, header.position)
+    assert at < header.end
+    data[at] = ord("w")
+    struct.pack_into(">I", data, header.position + 17, crc32c(bytes(data[header.position + 21 : header.end])))
+    log.write_bytes(data)
+
+
+async def test_the_replica_that_is_named_is_the_one_that_spark_reads(
+    session: Session,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    start_sidecar: Callable[..., Awaitable[SidecarProcess]],
+    unique_topic: Callable[[str], str],
+) -> None:
+    """A record is changed in one replica's file: seen there through the link broker, and nowhere else."""
+    topic = SourceTopic(unique_topic("named"), 1, SourceFiller.history)
+
+    def prepare() -> None:
+        create(source_cluster, topic.name, 1)
+        for number in range(12):
+            alone = Producer({"bootstrap.servers": source_cluster.bootstrap})
+            alone.produce(topic.name, b"v%d" % number, b"k", 0)
+            alone.flush(30)
+
+    await asyncio.to_thread(prepare)
+    sidecar = await start_sidecar(target_cluster.bootstrap)
+    scene = Scene(source_cluster, target_cluster, sidecar, [topic])
+    await sidecar.linker("link", "create", LINK, "--bootstrap-servers", source_cluster.bootstrap)
+    await sidecar.linker("mirror", "create", topic.name, "--link", LINK, "--replication-factor", "3")
+    await scene.wait_active()
+    await scene.hush()
+    [broker] = [node for node in target_cluster.brokers if node.node_id == 2]
+    await broker.stop()
+    log = target_cluster.partition_dir(2, WirePartition(topic.name, 0)) / f"{0:020}.log"
+    await asyncio.to_thread(change_record, log, 4)
+    await broker.start()
+    await brokers_back(target_cluster)
+
+    replicas = tuple(ReplicaPlan(broker_id=one) for one in (1, 2, 3))
+    plans = [PartitionPlan(topic=topic.name, partition=0, replicas=replicas)]
+
+    def check() -> RecordsChecked:
+        sides = endpoint(source_cluster, "source"), endpoint(target_cluster, "target")
+        return check_records(session.spark, *sides, plans, wait_s=20.0, now_ms=T0)
+
+    checked = await asyncio.to_thread(check)
+    assert checked.failures == []
+    found = {result.broker_id: result for result in checked.results}
+    assert {one: kinds(result) for one, result in found.items()} == {
+        1: [],
+        2: [("record_differing", 4)],
+        3: [],
+    }
+    assert {one: result.through for one, result in found.items()} == {1: 12, 2: 4, 3: 12}
+    assert "value: 2 bytes on both sides" in found[2].findings[0].detail
+
+    # A stock leader knows no such rack: it alone is read, and the others are not said to be equal.
+    await sidecar.linker("mirror", "promote", topic.name, "--link", LINK, "--validation", "skip")
+    led = (await asyncio.to_thread(leaders, target_cluster, topic.name))[0]
+    checked = await asyncio.to_thread(check)
+    assert [result.broker_id for result in checked.results] == [led]
+    assert len(checked.failures) == 2
+    assert all(f"broker {led} leads it" in one.sentence for one in checked.failures)

@@ -14,7 +14,8 @@ from validator.messages import PartitionPlan, ReplicaPlan
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.record_frames import combine
 from validator.record_second_look import Suspect, second_look
-from validator.records import _Explained, _reason, _Tally, describe, groups
+from validator.record_tally import Explained, RecordTally, describe
+from validator.records import _reason, groups
 
 DAY_MS = 86_400_000
 
@@ -33,9 +34,9 @@ def totals(**changes: Any) -> Row:
     return Row(**{**fields, **changes})
 
 
-def tally(found: ReplicaBounds, *, end: int = 100, now_ms: int = 10 * DAY_MS, **changes: Any) -> _Tally:
+def tally(found: ReplicaBounds, *, end: int = 100, now_ms: int = 10 * DAY_MS, **changes: Any) -> RecordTally:
     made = plan(**changes)
-    return _Tally(made, PartitionBounds("t", 0, 0, end, (found,)), found, now_ms)
+    return RecordTally(made, PartitionBounds("t", 0, 0, end, (found,)), found, now_ms)
 
 
 def bounds(*, begin: int = 0, log_start: int = 0, high_watermark: int = 100) -> ReplicaBounds:
@@ -151,7 +152,7 @@ def test_what_the_source_has_dropped_is_not_missed() -> None:
 
 
 def test_a_cleaner_is_believed_only_where_it_is_explained() -> None:
-    explained = _Explained()
+    explained = Explained()
     explained.count("record_missing", "superseded", 5)
     explained.count("record_extra", "tombstone", 2)
     explained.count("record_missing", "aborted", 1)
