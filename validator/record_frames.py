@@ -220,44 +220,47 @@ def differences(
     return found.withColumn("n", F.row_number().over(order)).where(F.col("n") <= limit).drop("n").collect()
 
 
-def lonely(rows: DataFrame, paired: DataFrame) -> DataFrame:
-    """Of a compacted partition: records that one side alone holds, with what the other holds of their key.
-
-    part, slot, offset, kind, key, tombstone, latest and earliest: the last and first offset of that key on the side that has
-    not this record, null if it has no such key here.
-    """
-    per_key = rows.groupBy("part", F.col("slot").alias("other"), "key").agg(
-        F.max("offset").alias("latest"), F.min("offset").alias("earliest")
+def per_key(rows: DataFrame) -> DataFrame:
+    """part, slot, key (its hash), latest: the offset of that key's last record, tombstone: whether that is one."""
+    last_tombstone = F.max(F.when(F.col("value_size") < 0, F.col("offset")))
+    return rows.groupBy("part", "slot", "key").agg(
+        F.max("offset").alias("latest"),
+        (F.coalesce(last_tombstone, F.lit(-1)) == F.max("offset")).alias("tombstone"),
     )
+
+
+def lonely(rows: DataFrame, paired: DataFrame) -> DataFrame:
+    """Records that one side of a compacted partition alone holds: part, slot, offset, kind, key, other (the slot that has
+    not this record), why (what a log cleaner does there: superseded, keyless, tombstone; null: not explained here)."""
+    missing = F.col("r").isNull()
     alone = (
-        paired.where(_inside() & (F.col("s").isNull() | F.col("r").isNull()))
+        paired.where(_inside() & (F.col("s").isNull() | missing))
         .withColumn("held", F.coalesce("s", "r"))
         .select(
             "part",
             "slot",
             "offset",
-            F.when(F.col("r").isNull(), F.lit("record_missing"))
-            .otherwise(F.lit("record_extra"))
-            .alias("kind"),
-            F.when(F.col("r").isNull(), F.col("slot")).otherwise(F.lit(SOURCE)).alias("other"),
+            F.when(missing, F.lit("record_missing")).otherwise(F.lit("record_extra")).alias("kind"),
+            F.when(missing, F.col("slot")).otherwise(F.lit(SOURCE)).alias("other"),
+            F.when(missing, F.lit(SOURCE)).otherwise(F.col("slot")).alias("holder"),
             F.col("held")["key"].alias("key"),
-            (F.col("held")["value_size"] < 0).alias("tombstone"),
             (F.col("held")["key_size"] < 0).alias("keyless"),
         )
     )
-    return alone.join(per_key, ["part", "other", "key"], "left")
-
-
-def judged(alone: DataFrame) -> DataFrame:
-    """`lonely` with `why`: superseded, tombstone, keyless (what a log cleaner takes out), or null: not explained here."""
-    return alone.withColumn(
-        "why",
-        F.when(F.col("latest") > F.col("offset"), F.lit("superseded"))
-        .when(F.col("keyless"), F.lit("keyless"))
-        .when(
-            F.col("tombstone") & (F.col("earliest").isNull() | (F.col("earliest") > F.col("offset"))),
-            F.lit("tombstone"),
-        ),
+    keys = per_key(rows)
+    there = keys.select("part", F.col("slot").alias("other"), "key", "latest")
+    here = keys.select("part", F.col("slot").alias("holder"), "key", F.col("tombstone").alias("deleted"))
+    # `deleted`: the key ends with a tombstone, here or later, so nothing of it has to be left on the other side.
+    return (
+        alone.join(there, ["part", "other", "key"], "left")
+        .join(here, ["part", "holder", "key"], "left")
+        .withColumn(
+            "why",
+            F.when(F.col("latest") > F.col("offset"), F.lit("superseded"))
+            .when(F.col("keyless"), F.lit("keyless"))
+            .when(F.col("latest").isNull() & F.col("deleted"), F.lit("tombstone")),
+        )
+        .select("part", "slot", "offset", "kind", "other", "key", "why")
     )
 
 

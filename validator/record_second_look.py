@@ -15,6 +15,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes PySpark calls it
 
+from validator import record_frames
+from validator.ranges import PartitionBounds
 from validator.record_frames import SOURCE
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ class Suspect:
     offset: int
     kind: str
     key: int  # its hash
-    tombstone: bool
 
     @property
     def holder(self) -> int:
@@ -58,38 +59,36 @@ def _by_key(job: _Job, suspects: Sequence[Suspect]) -> dict[Suspect, str]:
     wanted: dict[int, dict[int, tuple[int, int]]] = {}
     for suspect in suspects:
         now = bounds.get(job.tps[suspect.part])
-        if now is None:
-            continue
-        if suspect.other == SOURCE:
-            stretch = now.log_start, now.end
-        else:
-            replica = next((one for one in now.replicas if one.broker_id == suspect.other), None)
-            if replica is None:
-                continue
-            stretch = replica.log_start, replica.high_watermark
-        wanted.setdefault(suspect.other, {})[suspect.part] = stretch
+        for slot in (suspect.other, suspect.holder):
+            stretch = None if now is None else _whole(now, slot)
+            if stretch is not None:
+                wanted.setdefault(slot, {})[suspect.part] = stretch
     rows = job.read(wanted)
     if rows is None:
         return {}
-    keys = {(one.part, one.other, one.key) for one in suspects}
+    keys = {(one.part, slot, one.key) for one in suspects for slot in (one.other, one.holder)}
     asked = job.spark.createDataFrame(sorted(keys), "part int, slot int, key long")
-    per_key = (
-        rows.join(F.broadcast(asked), ["part", "slot", "key"])
-        .groupBy("part", "slot", "key")
-        .agg(F.min("offset").alias("earliest"), F.max("offset").alias("latest"))
-        .collect()
-    )
-    held = {(row.part, row.slot, row.key): (row.earliest, row.latest) for row in per_key}
+    found = record_frames.per_key(rows.join(F.broadcast(asked), ["part", "slot", "key"])).collect()
+    held = {(row.part, row.slot, row.key): row for row in found}
     why: dict[Suspect, str] = {}
     for suspect in suspects:
-        if suspect.part not in wanted.get(suspect.other, {}):
+        if any(suspect.part not in wanted.get(slot, {}) for slot in (suspect.other, suspect.holder)):
             continue
-        earliest, latest = held.get((suspect.part, suspect.other, suspect.key), (None, None))
-        if latest is not None and latest > suspect.offset:
+        there = held.get((suspect.part, suspect.other, suspect.key))
+        here = held.get((suspect.part, suspect.holder, suspect.key))
+        if there is not None and there.latest > suspect.offset:
             why[suspect] = "superseded"
-        elif suspect.tombstone and (earliest is None or earliest > suspect.offset):
+        elif there is None and here is not None and here.tombstone:
             why[suspect] = "tombstone"
     return why
+
+
+def _whole(now: PartitionBounds, slot: int) -> tuple[int, int] | None:
+    """All that a side holds at this moment."""
+    if slot == SOURCE:
+        return now.log_start, now.end
+    replica = next((one for one in now.replicas if one.broker_id == slot), None)
+    return None if replica is None else (replica.log_start, replica.high_watermark)
 
 
 def _aborted(job: _Job, suspects: Sequence[Suspect]) -> list[Suspect]:

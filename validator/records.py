@@ -7,8 +7,8 @@ Each replica is read by name through the link broker (client.rack, router/fetch_
 connector can only read that one: the other replicas are told as failures, never as proved. Who leads is looked up before and
 after the reading.
 
-What a compacted log may lack, and is only counted: a record whose key has a later one on that side, a tombstone whose key
-has nothing earlier there, a record without a key, a record of an aborted transaction. Everything else that one side alone
+What a compacted log may lack, and is only counted: a record whose key has a later one on that side, all of a key that ends
+with a tombstone, a record without a key, a record of an aborted transaction. Everything else that one side alone
 holds is wrong; so the latest value of every key is the same on both. What a first look at the range cannot explain is
 looked for a second time in the whole log of that side (record_second_look.py).
 """
@@ -266,7 +266,7 @@ class _Job:
         self, rows: DataFrame, paired: DataFrame, expected: Sequence[Expected]
     ) -> dict[tuple[int, int], Explained]:
         """Of every replica: what a log cleaner explains, and what nothing does."""
-        judged = record_frames.judged(record_frames.lonely(rows, paired))
+        judged = record_frames.lonely(rows, paired)
         whole = {
             (one.part, one.slot) for one in expected if one.start == one.prefix and self._from_the_start(one)
         }
@@ -275,7 +275,7 @@ class _Job:
         for row in judged.groupBy("part", "slot", "kind", "why").count().collect():
             one = explained.setdefault((row.part, row.slot), Explained())
             if row.why == "tombstone" and (row.part, row.slot) not in whole:
-                tombstones = True  # something earlier of the key may lie before this range
+                tombstones = True  # something of the key may lie outside of this range
             elif row.why is not None:
                 one.count(row.kind, row.why, row["count"])
             else:
@@ -284,7 +284,7 @@ class _Job:
             return explained
         open_rows = judged.where("why is null or why = 'tombstone'")
         suspects = [
-            Suspect(row.part, row.slot, row.other, row.offset, row.kind, row.key, row.tombstone)
+            Suspect(row.part, row.slot, row.other, row.offset, row.kind, row.key)
             for row in open_rows.orderBy("part", "slot", "offset").limit(MAX_SUSPECTS + 1).collect()
             if row.why is None or (row.part, row.slot) not in whole
         ]

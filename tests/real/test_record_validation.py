@@ -329,11 +329,12 @@ async def test_what_a_cleaner_took_is_lawful_and_what_it_cannot_have_taken_is_wr
         deadline = time.monotonic() + 60
         for turn in range(100):
             time.sleep(1.1)
+            now = int(time.time() * 1000)
             # A segment is rolled, and so cleaned, when something comes after it.
             for cluster in (whole, cleaned):
                 for partition in given:
                     plain = Producer({"bootstrap.servers": cluster.bootstrap})
-                    plain.produce(topic, b"%d" % turn, b"roll", partition)
+                    plain.produce(topic, b"%d" % turn, b"roll", partition, timestamp=now)
                     plain.flush(10)
             left = {partition: offsets(cleaned.bootstrap, topic, partition) for partition in given}
             if all(0 not in left[partition] for partition in given) and 20 not in left[3]:

@@ -165,7 +165,7 @@ def test_a_cleaner_is_believed_only_where_it_is_explained() -> None:
         "tombstones_expired_at_source": 2,
         "aborted_removed_on_replica": 1,
     }
-    explained.unexplained.append(Suspect(0, 2, 2, 17, "record_missing", 1, False))
+    explained.unexplained.append(Suspect(0, 2, 2, 17, "record_missing", 1))
     other = tally(bounds(), compacted=True)
     other.take(totals(record_missing=7, first=3), explained, True)
     assert (other.result(1.0).through, other.result(1.0).findings_count) == (17, 1)
@@ -225,7 +225,7 @@ def test_sums_of_halves_make_the_digest() -> None:
 
 
 def test_too_many_suspects_are_no_cleaners_doing() -> None:
-    suspects = [Suspect(0, 2, 2, offset, "record_missing", offset, False) for offset in range(5)]
+    suspects = [Suspect(0, 2, 2, offset, "record_missing", offset) for offset in range(5)]
     job: Any = None  # nothing is read
     assert second_look(job, suspects, limit=4) == dict.fromkeys(suspects)
     assert second_look(job, [], limit=4) == {}

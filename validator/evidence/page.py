@@ -183,9 +183,10 @@ def _charts(evidence: Evidence) -> str:
 
 def _reading(evidence: Evidence) -> str:
     unit = "record" if evidence.mode == "records" else "record batch"
+    same = "records" if evidence.mode == "records" else "offsets, record counts and checksums of batches"
     digest = (
         f"A digest is the sum of a hash of every {unit} in the validated range, without regard to order, so that "
-        "runs add up. Equal digests mean the same offsets, sizes and checksums on both sides."
+        f"runs add up. Equal digests mean the same {same} on both sides."
     )
     lawful = (
         "Not different, and so only counted: what a log's own retention or compaction took, and the leader epoch, "
