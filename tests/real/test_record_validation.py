@@ -178,6 +178,7 @@ PLANTED[10] = (*PLANTED[10][:2], [("record_differing", n) for n in range(1, 20, 
 PLANTED[11] = (*PLANTED[11][:2], [("record_differing", 3)])
 
 
+@pytest.mark.timeout(600)
 async def test_planted_differences_are_found_and_nothing_else(
     session: Session,
     source_cluster: KafkaCluster,
@@ -298,6 +299,7 @@ def abort(bootstrap: str, topic: str, partition: int) -> None:
     wait_for_end(bootstrap, topic, partition, 22)
 
 
+@pytest.mark.timeout(600)
 async def test_what_a_cleaner_took_is_lawful_and_what_it_cannot_have_taken_is_wrong(
     session: Session,
     source_cluster: KafkaCluster,
@@ -394,6 +396,7 @@ def change_record(log: Path, offset: int) -> None:
     log.write_bytes(data)
 
 
+@pytest.mark.timeout(600)
 async def test_the_replica_that_is_named_is_the_one_that_spark_reads(
     session: Session,
     source_cluster: KafkaCluster,
