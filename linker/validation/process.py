@@ -29,7 +29,7 @@ from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = 180.0  # a JVM on a busy machine, or a cluster that has to give executors
+START_TIMEOUT = 400.0  # longer than the validator itself waits for a master and its first executor
 SILENCE = 300.0  # no word of progress for so long: it hangs
 EVIDENCE_TIMEOUT = 300.0
 CANCEL_TIMEOUT = 10.0
