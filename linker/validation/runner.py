@@ -25,7 +25,7 @@ from linker.target import TargetCluster
 from linker.validation.evidence import EvidenceWriter
 from linker.validation.planner import Plan, Position, TopicRules, other_copies, plan
 from linker.validation.process import ValidatorCancelled
-from linker.validation.runs import Recorder, RunState, RunStatus, Totals
+from linker.validation.runs import Recorder, RunState, RunStatus, Totals, differences
 from linker.validation.samples import SampleBook
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator
@@ -228,10 +228,11 @@ class LinkValidation:
             tp = TopicPartition(result.topic, result.partition)
             key = (tp, result.broker_id)
             self.replica_ends[key] = result.replica_end
-            if not result.findings:
+            differing = differences(result)
+            if not differing:
                 self.findings.pop(key, None)
             else:
-                self.findings[key] = result.findings
+                self.findings[key] = differing
                 log.error(
                     "link %s: broker %d's replica of %s differs from the source: %d findings, the first at offset %d: "
                     "%s, %s",
@@ -239,9 +240,9 @@ class LinkValidation:
                     result.broker_id,
                     tp,
                     result.findings_count,
-                    result.findings[0].offset,
-                    result.findings[0].kind,
-                    result.findings[0].detail,
+                    differing[0].offset,
+                    differing[0].kind,
+                    differing[0].detail,
                 )
             known = self._controller.image.validations.get((self.link, tp))
             copy = self._copy(tp)

@@ -12,10 +12,14 @@ from controller.validations import Advance
 from linker.validation.planner import Plan
 from linker.validation.process import ValidatorError
 from validator import messages as m
-from validator.facts import BatchFacts, Finding, Mode
+from validator.facts import BatchFacts, Finding, FindingKind, Mode
 from wire.types import TopicPartition
 
 MAX_SHOWN = 20
+#: Findings that say what could not be proved, not that something differs: a replica that has not come so far (its broker
+#: is slow or was down; asked again, it may have), partitions that somebody added (a promote is refused until that is
+#: settled). A mirror that works is not stopped for them.
+UNPROVED = frozenset({FindingKind.SHORT, FindingKind.PARTITION_COUNT})
 _COMMIT_PARTITIONS = 100  # of one commit to the state store
 
 
@@ -165,18 +169,28 @@ class Recorder:
         totals.bytes += max(0, result.bytes - size)
         self._replicas.add(key)
         status.replicas = len(self._replicas)
-        if result.findings_count or result.findings:
+        for finding in result.findings:
+            if finding.kind in UNPROVED:
+                status.left_out[tp] = f"broker {result.broker_id}'s replica: {finding.kind}, {finding.detail}"
+        differing = differences(result)
+        if differing:
             status.mismatches += 1
             totals.mismatches += 1
-            for finding in result.findings[: MAX_SHOWN - len(status.findings)]:
+            for finding in differing[: MAX_SHOWN - len(status.findings)]:
                 status.findings.append(Found(tp, result.broker_id, finding))
 
 
+def differences(result: m.ReplicaResult) -> tuple[Finding, ...]:
+    """What is wrong with a replica, without what only is not proved of it."""
+    return tuple(finding for finding in result.findings if finding.kind not in UNPROVED)
+
+
 def mismatch_of(result: m.ReplicaResult) -> ValidationMismatch | None:
-    """The first finding of a replica, by offset."""
-    if not result.findings:
+    """The first difference of a replica, by offset."""
+    differing = differences(result)
+    if not differing:
         return None
-    first = min(result.findings, key=lambda finding: finding.offset)
+    first = min(differing, key=lambda finding: finding.offset)
     return ValidationMismatch(
         broker_id=result.broker_id,
         offset=first.offset,

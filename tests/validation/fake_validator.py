@@ -71,6 +71,10 @@ def check(plan: Json, replica: Json, now: Json) -> Json:
     base = plan["start"] if replica["through"] is None else replica["through"]
     findings = []
     through = max(base, end)
+    short = (now.get("short") or {}).get(name, {}).get(str(replica["broker_id"]))
+    if short is not None and short < end:
+        through = max(base, short)
+        findings.append({"kind": "short", "offset": through, "detail": f"it ends at {through}"})
     if wrong is not None and base <= wrong < end:
         through = wrong
         findings.append(

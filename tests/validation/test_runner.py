@@ -207,6 +207,22 @@ async def test_a_mismatch_stops_the_partition(stage: Stage) -> None:
     assert run.left_out[T0].startswith("is FAILED")
 
 
+async def test_a_replica_that_is_behind_is_not_wrong(stage: Stage) -> None:
+    stage.say(short={"t-0": {"2": 60}})
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert (run.state, run.mismatches, run.findings) == (RunState.DONE, 0, [])
+    assert run.left_out[T0] == "broker 2's replica: short, it ends at 60"
+    assert stage.marks()[T0, 2] == 60
+    assert stage.controller.image.partitions[LINK, T0].phase is Phase.ACTIVE
+    job = await stage.promoted()
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: len(stage.fake.runs()) >= 3)
+    assert stage.evidence(job).status is EvidenceStatus.PENDING  # it is given time
+    stage.say(short=None)
+    await stage.until(lambda: stage.evidence(job).status is EvidenceStatus.CLOSED)
+    assert stage.evidence(job).mismatches == 0
+
+
 async def test_records_move_no_watermark_but_stop_what_differs(stage: Stage) -> None:
     run = await stage.over(stage.validation.start(["t"], Mode.RECORDS))
     assert (run.state, run.records) == (RunState.DONE, 214)
