@@ -246,13 +246,10 @@ async def test_planted_differences_are_found_and_nothing_else(
     assert (whole.bytes, whole.digest) == (checked[0].bytes, checked[0].digest)
 
     # What Spark writes down of its jobs knows the topics, and no secret.
-    events = "".join(
-        path.read_text()
-        for path in Path(session.properties()["spark.eventLog.dir"]).rglob("*")
-        if path.is_file()
-    )
-    assert topic in events
-    assert SECRET not in events
+    files = Path(session.properties()["spark.eventLog.dir"]).rglob("*")
+    events = b"".join(path.read_bytes() for path in files if path.is_file())
+    assert topic.encode() in events
+    assert SECRET.encode() not in events
 
 
 # --- compacted logs ---------------------------------------------------------------------------------------------
