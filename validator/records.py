@@ -45,9 +45,8 @@ ATTEMPTS = 3
 """Reading is planned anew this often when a log's start or a leader moved meanwhile."""
 MAX_SUSPECTS = 10_000
 """More unexplained records than this are no cleaner's doing, and not looked for a second time."""
-_MOVED = re.compile(
-    r"OffsetOutOfRange|Cannot fetch offset|Some data may have been lost|Partition .* offset was changed"
-)
+_MOVED = re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS")
+"""An offset that was planned is not there any more: the broker's word, or the connector's (failOnDataLoss)."""
 
 
 class RecordsUnreadable(LinkerError):
