@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 240.0
 """Until the JVM is up and the master has answered; Spark's own patience with a standalone master is 60 s."""
-FIRST_TASK_SECONDS = 120.0
+FIRST_TASK_SECONDS = 240.0
 """Until the first executor has run a task: without one Spark would wait forever."""
 CONNECT_SECONDS = 5.0
 
