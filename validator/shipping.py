@@ -39,6 +39,6 @@ def where_am_i() -> dict[str, str]:
     """In an executor: files our packages were imported from, and what is missing there (`missing`, by commas)."""
     from importlib.util import find_spec
 
-    found = {package.__name__: str(package.__file__) for package in PACKAGES}
+    found = {package.__name__: str(Path(str(package.__file__)).absolute()) for package in PACKAGES}
     found["missing"] = ",".join(name for name in NEEDED if find_spec(name) is None)
     return found
