@@ -271,3 +271,32 @@ async def test_a_gate_that_nobody_renews_opens_by_itself_and_says_so(kind: GateK
         waiting = make_client(kind, held)
         steps(waiting)
         assert waiting.reads == {}
+
+
+async def test_what_comes_into_being_is_pending_soon_and_by_itself() -> None:
+    async with target() as held:
+        gate = held.gate(GateKind.TRANSACTION)
+        await gate.close(at(100) | at(0, "new", 1))
+        await held.renew_for(gate, 20.0)
+        held.fake.add_topic("new", 1)
+        await held.renew_for(gate, 35.0)
+        assert held.groups.offsets.unstable(GROUP, ("new", 0))
+        assert gate.unheld() == frozenset()
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+async def test_a_pair_ends_its_transaction_before_its_member_leaves(kind: GateKind) -> None:
+    """librdkafka reads from anywhere if its partitions change while it waits for stable offsets."""
+    async with target() as held:
+        gate = held.gate(kind)
+        await gate.close(at(100))
+        await gate.open(offsets(300))
+        asked = [
+            "leave"
+            if getattr(item.entity, "member_epoch", 0) == -1 or item.api == "leave_group"
+            else item.api
+            for item in held.fake.requests
+        ]
+        assert asked.count("leave") == 1
+        assert asked.index("leave") > asked.index("end_txn")
+        assert not {"end_txn", "txn_offset_commit"} & set(asked[asked.index("leave") :])
