@@ -7,6 +7,7 @@ target, whose leader is then the replica that is compared. One Spark session for
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,6 +30,9 @@ from validator.records import RecordsChecked, check_records
 from validator.session import Session
 from wire.batch import iter_batch_headers
 from wire.types import TopicPartition as WirePartition
+
+# PySpark leaves the sockets of its gateway to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 SECRET = "hunter2-and-more"
 T0 = int(time.time()) * 1000
@@ -56,6 +60,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     made.start()
     yield made
     made.stop()
+    gc.collect()
 
 
 def endpoint(cluster: KafkaCluster, side: Any, **properties: str) -> Endpoint:
