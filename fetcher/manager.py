@@ -25,6 +25,7 @@ from fetcher.resolve import Resolver, Verdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import FetchLimits, SourceFetcher
 from fetcher.spec import FetcherEvents, MirrorSpec
+from fetcher.throttle import Throttle
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import MalformedFrame, WireError
@@ -53,8 +54,9 @@ class FetcherManager:
         attach_grace: float = 2.0,
         deleted_after: float = 10.0,
         resolver: Resolver | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
-        """`resolver`: says where partitions are read, instead of the cluster's metadata."""
+        """`resolver`: says where partitions are read, instead of the cluster's metadata. `throttle`: of them all."""
         self.link = link
         self.budget = budget
         self.directory = directory
@@ -70,6 +72,7 @@ class FetcherManager:
         self._client_id = client_id
         self._rack = rack or ""
         self._per_node = fetchers_per_node
+        self._throttle = throttle
         self._window_bytes = window_bytes
         self._detach_after = detach_after
         self._attach_grace = attach_grace
@@ -301,6 +304,7 @@ class FetcherManager:
             open_connection=self._open_connection,
             client_id=f"{self._client_id}-fetcher-{slot}",
             rack=self._rack,
+            throttle=self._throttle,
         )
         self.fetchers[node.id, slot] = fetcher
         self._tasks[fetcher] = group.create_task(fetcher.run())

@@ -18,6 +18,7 @@ from fetcher.budget import Charge, MemoryBudget
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_session import PartitionKey, SourceSession
+from fetcher.throttle import Throttle
 from fetcher.window import WindowChunk
 from wire.batch import Walk, patch_batches
 from wire.connection import Connection
@@ -80,6 +81,7 @@ class SourceFetcher:
         open_connection: Callable[[Node], Awaitable[Connection]],
         client_id: str,
         rack: str,
+        throttle: Throttle | None = None,
     ) -> None:
         self.node = node
         self.slot = slot
@@ -92,6 +94,7 @@ class SourceFetcher:
         self._open_connection = open_connection
         self._client_id = client_id
         self._rack = rack
+        self._throttle = throttle
         self._rackless: set[Lane] = set()
         self._session = SourceSession()
         self._connection: Connection | None = None
@@ -255,6 +258,8 @@ class SourceFetcher:
         if connection is None or session.in_flight or connection.closed:
             return
         delay = self._not_before - self._loop.time()
+        if self._throttle is not None and len(session):
+            delay = max(delay, self._throttle.delay())
         if delay > 0:
             self._scheduled = True
             self._loop.call_later(delay, self._send_scheduled)
@@ -267,6 +272,8 @@ class SourceFetcher:
         if not wanted:
             return
         size = min(self._limits.max_bytes, wanted * self._limits.partition_bytes, self._owner.request_bytes())
+        if self._throttle is not None:
+            size = self._throttle.fetch_size(size)
         self._short_of_memory = not self._reserve(size)
         if self._short_of_memory:
             self._budget.when_released(self._schedule)
@@ -361,6 +368,8 @@ class SourceFetcher:
             self._give_back()
             self._session.failed(connection_lost=True)
             return
+        if self._throttle is not None:
+            self._throttle.spent(len(reply))
         version = self._version if self._by_id else MIN_VERSION
         try:
             response = parse_fetch_response(reply, version)

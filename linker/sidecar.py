@@ -37,6 +37,7 @@ from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
 from linker.links.new_leaders import wait_named
 from linker.links.runtime import LinkRuntime
+from linker.links.throttle import LIVE_OPTIONS
 from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
@@ -555,7 +556,9 @@ class Sidecar:
 
 def _fetching(link: Link) -> dict[str, Any]:
     """The options that a link has to begin anew for."""
-    return {name: value for name, value in link.options.items() if name != INTERVAL_OPTION}
+    return {
+        name: value for name, value in link.options.items() if name not in {INTERVAL_OPTION, *LIVE_OPTIONS}
+    }
 
 
 def relay_security(properties: Mapping[str, str]) -> ClientSecurity:

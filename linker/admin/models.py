@@ -134,6 +134,13 @@ class LinkOptions(Model):
     request_fetch_bytes: int = Field(
         default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
     )
+    replication_bytes_per_second: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 40,
+        description="Most bytes read from the source per second, by all sidecars together; 0: no limit. Forwarded writes "
+        "are never slowed. It may be changed at any time, without an interruption.",
+    )
     validation_interval_ms: int | None = Field(
         default=None,
         ge=1000,
@@ -179,6 +186,7 @@ class LinkOptionsUpdate(Model):
     fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
     partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
+    replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
     groups_include: Patterns | None = None
     groups_exclude: Patterns | None = None
     groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)

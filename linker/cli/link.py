@@ -128,6 +128,12 @@ def update(
         typer.Option("--remove-config", metavar="KEY", help="Property to remove; repeatable."),
     ] = None,
     option: Options = None,
+    replication_bytes_per_second: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-bytes-per-second", min=0, help="Most bytes read from the source; 0: no limit."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -142,9 +148,10 @@ def update(
         if key in properties:
             raise usage(f"{key} is both set and removed")
         properties[key] = None
-    request = validated(
-        UpdateLinkRequest, properties=properties, options=key_values(option or [], "--option")
-    )
+    options: dict[str, object] = dict(key_values(option or [], "--option"))
+    if replication_bytes_per_second is not None:
+        options["replication_bytes_per_second"] = replication_bytes_per_second
+    request = validated(UpdateLinkRequest, properties=properties, options=options)
     with connect(admin_url, token_file) as client:
         result = client.update_link(name, request, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))

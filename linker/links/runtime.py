@@ -40,6 +40,7 @@ from linker.links.source_watch import SourceWatch
 from linker.links.source_writers import SourceWriters
 from linker.links.stand_in import StandIn
 from linker.links.take_over_ports import make_take_over_ports
+from linker.links.throttle import LinkThrottle
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
@@ -118,6 +119,7 @@ class LinkRuntime:
         self.reads = ReadPolicy.of(link.options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
         options = link.options
+        self.throttle = LinkThrottle(link.name, controller)
         self.fetcher = FetcherManager(
             link.name,
             self.source,
@@ -132,6 +134,7 @@ class LinkRuntime:
                 max_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
             ),
             fetchers_per_node=_int_option(options.get("fetchers_per_node"), 2),
+            throttle=self.throttle.bucket,
         )
         self._head = head
         self._link_brokers = link_brokers
@@ -211,6 +214,8 @@ class LinkRuntime:
                 self._running = True
                 self.begin_reign()
                 self.controller.listeners.add(self.stand_in.on_records)
+                self.controller.listeners.add(self.throttle.on_records)
+                self.throttle.on_records(())
                 group.create_task(self.stand_in.run(), name=f"{self.name}: fail-over")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
@@ -221,6 +226,7 @@ class LinkRuntime:
         finally:
             self._running = False
             self.controller.listeners.discard(self.stand_in.on_records)
+            self.controller.listeners.discard(self.throttle.on_records)
             self.stand_in.close()
             await self.end_reign()
             self._verified.clear()

@@ -25,6 +25,7 @@ from linker.admin.service import (
 )
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime, source_cluster
+from linker.links.throttle import LIVE_OPTIONS
 from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, redact_properties, refuse_literal_secrets, resolve_properties
@@ -105,6 +106,15 @@ class LinkChanges(ServiceBase):
         self._require_ready()
         async with self._changing:
             runtime = self._runtime(link)  # as the update before this one left it
+            if not request.properties and request.options.model_fields_set <= LIVE_OPTIONS:
+                # Nothing that runs is interrupted, so neither a promote nor a source that is away is in the way.
+                options = request.options.applied_to(
+                    LinkOptions.model_validate(dict(self._image.links[link].options))
+                ).model_dump()
+                await self._sidecar.controller.update_link(link, None, options, dry_run=dry_run)
+                return ChangeResult(
+                    dry_run=dry_run, actions=[Action(action="update link", resource=link, detail="at once")]
+                )
             if self._image.running_jobs(link):
                 raise IllegalState(f"link {link} has a promote running: change it afterwards")
             properties = {**runtime.link.properties, **request.properties}
