@@ -17,6 +17,7 @@ from wire.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_ABORTING = 30.0  # a coordinator answers when its markers are written; nobody is held meanwhile
 _NAMING = 2.0  # seconds: a name is worth no more inside a fence
 
 
@@ -53,8 +54,8 @@ class SourceTransactions:
                 {tp: names.get(tp, "its producer is not known") for tp in tps},
             )
         aborted = await context.within(
-            producers.abort_open(tps, timeout=context.settings.call_timeout),
-            context.settings.call_timeout,
+            producers.abort_open(tps, timeout=_ABORTING),
+            _ABORTING,
             "aborting transactions at the source",
         )
         for tp, what in sorted(aborted.items()):

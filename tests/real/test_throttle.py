@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -39,7 +40,7 @@ async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene
     await scene.sidecar.linker(*limit, str(RATE))
     bulk = Producer({"bootstrap.servers": scene.source.bootstrap, "acks": "all"})
     for _ in range(400):
-        bulk.produce(scene.names[0], b"x" * 20_000, partition=0)
+        bulk.produce(scene.names[0], os.urandom(20_000), partition=0)
     assert await asyncio.to_thread(bulk.flush, 60) == 0
     before, started = await fetched(scene), time.monotonic()
     await scene.acked_more(100, timeout=20.0)
