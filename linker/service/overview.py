@@ -22,6 +22,7 @@ from linker.links import proved
 from linker.links import status as view
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
+from linker.validation.process import missing_parts
 from wire.errors import LinkerError
 
 
@@ -74,6 +75,17 @@ class Overview(FleetService):
             partitions=[view.partition_lag(runtime, state) for state in states],
         )
 
+    def _validator(self) -> Check:
+        missing, policy = missing_parts(), self._sidecar.config.validation.policy
+        if missing is None:
+            return Check(name="validator", result=CheckResult.OK, detail="PySpark and Java are there")
+        return Check(
+            name="validator",
+            result=CheckResult.FAIL if policy == "require" else CheckResult.WARN,
+            detail=missing,
+            remedy="install it, or set validation.policy to skip: nothing is proved then before a promote",
+        )
+
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
         checks: list[Check] = []
@@ -105,6 +117,7 @@ class Overview(FleetService):
             complete = True
         except LinkerError as error:
             checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
+        checks.append(self._validator())
         guard = runtime.producer_ids
         checks.append(
             Check(

@@ -12,6 +12,7 @@ import pytest_asyncio
 from controller.alignment import SourceEnd
 from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
+from linker.links import promote_ports
 from linker.links.promote_ports import (
     ListedSourceEnds,
     TailBatches,
@@ -23,6 +24,7 @@ from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
+from validator.tail_range import Rest, compare_rests, read_rests
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.types import TopicPartition
 
@@ -139,6 +141,90 @@ async def test_nothing_is_compared_where_everything_was_deleted(
     source: FakeCluster, replicas: FakeCluster
 ) -> None:
     assert await compare(source, replicas, {T0: 7}, start=7) == {}
+
+
+async def compare_from(
+    source: FakeCluster,
+    target: FakeCluster,
+    ends: dict[TopicPartition, int],
+    marks: dict[int, int | None],
+    *,
+    compacted: bool = False,
+) -> tuple[Any, dict[int, bool]]:
+    """With replicas that are proved up to these offsets; also what was told of each."""
+    ours, theirs = client(source, "source"), client(target, "target")
+    cluster: Any = SimpleNamespace(cluster=theirs)
+    told: dict[int, bool] = {}
+    try:
+        await ours.connect()
+        await theirs.connect()
+        await ours.refresh(["orders"])
+        check = TailBatches(
+            ours,
+            cluster,
+            lambda _: 0,
+            lambda _: tuple(target.brokers),
+            lambda _, broker: marks.get(broker),
+            lambda _: compacted,
+            lambda _, broker, equal: told.__setitem__(broker, equal),
+        )
+        return await check.check(ends, timeout=2), told
+    finally:
+        await ours.close()
+        await theirs.close()
+
+
+def five_batches(*clusters: FakeCluster, second: bytes = b"two") -> None:
+    for fake in clusters:
+        for value in (b"one", second, b"three", b"four", b"five"):
+            fake.add("orders", 0, [value])
+
+
+async def test_what_lies_behind_the_watermarks_is_compared(
+    monkeypatch: pytest.MonkeyPatch, source: FakeCluster, replicas: FakeCluster
+) -> None:
+    monkeypatch.setattr(promote_ports, "_RESTS_TIMEOUT", 5.0)
+    five_batches(source)
+    five_batches(replicas, second=b"TWO")
+    assert await compare(source, replicas, {T0: 5}) == {}  # the last batch alone does not show it
+    differing, told = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 3})
+    assert "the source has TailBatch(base_offset=1" in differing[T0]
+    assert told == {1: False, 2: False}
+    differing, told = await compare_from(source, replicas, {T0: 5}, {1: 2, 2: 5})
+    assert (differing, told) == ({}, {1: True, 2: True})
+    for unknown in ({1: 1, 2: None}, {}):  # nothing to begin at: as it was before there was a validator
+        differing, _ = await compare_from(source, replicas, {T0: 5}, unknown)
+        assert differing == {}
+    differing, _ = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 1}, compacted=True)
+    assert differing == {}
+
+
+async def test_more_than_a_few_bytes_are_left_to_the_run_after_the_hand_over(
+    monkeypatch: pytest.MonkeyPatch, source: FakeCluster, replicas: FakeCluster
+) -> None:
+    monkeypatch.setattr(promote_ports, "_RESTS_TIMEOUT", 5.0)
+    monkeypatch.setattr(promote_ports, "_RESTS_BYTES", 150)
+    five_batches(source)
+    five_batches(replicas, second=b"TWO")
+    differing, _ = await compare_from(source, replicas, {T0: 5}, {1: 0, 2: 0})
+    assert differing == {}
+
+
+async def test_bytes_that_do_not_match_their_crc_are_named(replicas: FakeCluster) -> None:
+    five_batches(replicas)
+    good = client(replicas, "target")
+    try:
+        await good.connect()
+        rest = await read_rests(good, 1, {T0: (1, 5)}, max_bytes=1 << 20, timeout=5)
+        assert [batch.base_offset for batch in rest[T0].batches] == [1, 2, 3, 4]
+        assert rest[T0].corrupt == ()
+        wrong = Rest(rest[T0].batches, rest[T0].batches[1:2])
+        assert (
+            "broker 7's batch at offset 2 does not match its CRC" in compare_rests(rest, {T0: wrong}, 7)[T0]
+        )
+        assert compare_rests(rest, {}, 7) == {}
+    finally:
+        await good.close()
 
 
 # --- the hand-over

@@ -21,7 +21,7 @@ from linker.demo.source_data import SourceFiller, SourceTopic
 from validator.evidence.model import Evidence
 from validator.evidence.verdict import Verdict, verdict_of
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 
 LINK = "old"
 # One core, and Spark stays: what is tested is what the sidecar makes of it.
@@ -31,7 +31,7 @@ VALIDATION = {
     "idle.timeout.ms": 600_000,
     "spark.conf": {"spark.driver.memory": "512m"},
 }
-PATIENCE = 240.0  # a machine that runs several clusters beside Spark
+PATIENCE = 500.0  # a machine that runs several clusters beside Spark
 StartSidecar = Callable[..., Awaitable[SidecarProcess]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -349,3 +350,43 @@ def test_any_address(text: str) -> None:
 def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LINKER_TARGET_PASSWORD", "x")
     assert load_config(EXAMPLE).sidecar.broker_id == 900
+
+
+def test_validation_section() -> None:
+    text = SIDECAR % ("", "") + (
+        "validation:\n  policy: warn\n  interval.ms: 5000\n  spark.master: spark://h:7077\n"
+        "  spark.conf: {spark.executor.memory: 2g, spark.task.cpus: 2, spark.eventLog.enabled: true,"
+        " spark.authenticate.secret: '${env:SPARK_SECRET}'}\n  evidence.dir: proofs\n"
+    )
+    config = parse_config(text, base=Path("/etc/linker"), environ={"SPARK_SECRET": "hush"})
+    assert config.validation.policy == "warn"
+    assert config.validation.max_distance == 10_000
+    assert config.validation.spark_conf == {
+        "spark.executor.memory": "2g",
+        "spark.task.cpus": "2",
+        "spark.eventLog.enabled": "true",
+        "spark.authenticate.secret": "hush",
+    }
+    assert "hush" not in repr(config)
+    assert config.evidence_dir == Path("/etc/linker/proofs")
+    assert config.validator_dir == Path("/etc/linker/state/validator")
+    plain = parse_config(SIDECAR % ("", ""), base=Path("/etc/linker"), environ={})
+    assert (plain.validation.policy, plain.validation.spark_master) == ("require", "local[*]")
+    assert plain.evidence_dir == Path("/etc/linker/state/evidence")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("policy: maybe", "validation.policy"),
+        ("max.distance: -1", "validation.max.distance"),
+        ("spark.master: h:7077", "validation.spark.master"),
+        ("spark.conf: {executor.memory: 2g}", "executor.memory is no property of Spark"),
+        ("spark.conf: {spark.master: yarn}", "spark.master is not set here; use spark.master above"),
+        ("spark.conf: [1]", "validation.spark.conf"),
+        ("polciy: skip", "unknown key validation.polciy"),
+    ],
+)
+def test_wrong_validation_sections(wrong: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        parse_config(SIDECAR % ("", "") + f"validation:\n  {wrong}\n", base=Path("/x"), environ={})
