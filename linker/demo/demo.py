@@ -27,7 +27,7 @@ from wire.errors import LinkerError
 if TYPE_CHECKING:
     from linker.demo.scenario import Demo
 
-OVERALL_TIMEOUT = 900.0
+OVERALL_TIMEOUT = 1800.0
 CLIENT_LIBRARIES = ("aiokafka", "confluent_kafka", "kafka")
 
 
