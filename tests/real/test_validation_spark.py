@@ -96,6 +96,7 @@ async def test_embedded_with_passwords_that_show_nowhere(tmp_path: Path):
     conf = {
         "spark.ui.enabled": "true",
         "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{events}",
     }
     conf["spark.app.secret"] = PASSWORD  # a cluster manager's secret, for instance
