@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -14,9 +15,10 @@ from typing import Any
 
 from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
-from tests.clients.catalog import GROUPS, PRODUCERS
+from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
+from tests.clients.hand_over import hand_overs
 from tests.clients.plain import plain_groups, plain_producers
-from tests.clients.producers import producers
+from tests.clients.producers import HELD_SECONDS, producers
 from tests.clients.stage import stage
 
 BOOKKEEPING = ("version", "ok", "error_texts", "evidence", "skipped", "broke")
@@ -40,40 +42,57 @@ async def matrix(options: argparse.Namespace) -> int:
     ]
     began = time.monotonic()
     builder = Builder(out / "programs")
-    report: dict[str, Any] = {"kafka": DEFAULT_VERSION}
-    with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:
-        async with stage(Path(scratch), builder, out / "logs", link=not options.plain) as made:
-            if "producers" in options.parts:
-                run = plain_producers if options.plain else producers
-                report["producers"] = await run(made, some_producers)
-                show("producers", report["producers"])
-            if "groups" in options.parts and options.plain:
-                report["groups"] = await plain_groups(made, some_groups)
-                show("groups", report["groups"])
-    rows = [row for part in ("producers", "groups") for row in report.get(part, {}).values()]
-    report["seconds"] = round(time.monotonic() - began)
-    report["ok"] = bool(rows) and all(row.get("ok", "skipped" in row) for row in rows)
-    name = "plain.json" if options.plain else "report.json"
-    (out / name).write_text(json.dumps(report, indent=2) + "\n")
-    print(f"{'ok' if report['ok'] else 'NOT OK'} after {report['seconds']} s, see {out / name}")
+    report: dict[str, Any] = {"kafka": DEFAULT_VERSION, "load_average_before": round(os.getloadavg()[0], 1)}
+    try:
+        with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:
+            async with stage(Path(scratch), builder, out / "logs", link=not options.plain) as made:
+                if "producers" in options.parts:
+                    rows = report["producers"] = {}
+                    if options.plain:
+                        await plain_producers(made, some_producers, rows, show)
+                    else:
+                        await producers(made, some_producers, rows, show, options.hold)
+                if "groups" in options.parts:
+                    rows = report["groups"] = {}
+                    if options.plain:
+                        await plain_groups(made, some_groups, rows, show)
+                    else:
+                        await hand_overs(made, _crashes(some_groups, options.crash), rows, show)
+    except BaseException as error:
+        report["broke"] = repr(error)
+        raise
+    finally:  # what was seen until then is worth keeping
+        every = [row for part in ("producers", "groups") for row in report.get(part, {}).values()]
+        report["load_average_after"] = round(os.getloadavg()[0], 1)
+        report["seconds"] = round(time.monotonic() - began)
+        report["ok"] = (
+            bool(every) and "broke" not in report and all(row.get("ok", "skipped" in row) for row in every)
+        )
+        written = out / ("plain.json" if options.plain else "report.json")
+        written.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{'ok' if report['ok'] else 'NOT OK'} after {report['seconds']} s, see {written}")
     return 0 if report["ok"] else 1
 
 
-def show(title: str, rows: dict[str, dict[str, Any]]) -> None:
-    """One line per client, its skipping or breaking included."""
-    print(f"{title}:")
-    for name, row in rows.items():
-        if "skipped" in row:
-            print(f"  {name}: SKIPPED, {row['skipped']}")
-            continue
-        figures = ", ".join(f"{key} {value}" for key, value in row.items() if key not in BOOKKEEPING)
-        print(f"  {'ok    ' if row['ok'] else 'NOT OK'} {name} {row.get('version', '')}: {figures}")
-        for text in [
-            *row.get("error_texts", []),
-            *row.get("evidence", []),
-            *([row["broke"]] if "broke" in row else []),
-        ]:
-            print(f"           {text}")
+def _crashes(cases: Sequence[GroupCase], which: str) -> list[tuple[GroupCase, bool]]:
+    """Each case with or without the death of the sidecar; half: every second one with it."""
+    if which == "both":
+        return [(case, crash) for case in cases for crash in (False, True)]
+    return [
+        (case, which == "yes" or (which == "half" and bool(index % 2))) for index, case in enumerate(cases)
+    ]
+
+
+def show(name: str, row: dict[str, Any]) -> None:
+    """One line for a client as soon as it is through, its skipping or breaking included."""
+    if "skipped" in row:
+        print(f"SKIPPED {name}: {row['skipped']}", flush=True)
+        return
+    figures = ", ".join(f"{key} {value}" for key, value in row.items() if key not in BOOKKEEPING)
+    print(f"{'ok     ' if row['ok'] else 'NOT OK '} {name} {row.get('version', '')}: {figures}", flush=True)
+    broke = [row["broke"]] if "broke" in row else []
+    for text in [*row.get("error_texts", []), *row.get("evidence", []), *broke]:
+        print(f"        {text}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,9 +102,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="cases whose names hold one of these, with commas between")
     parser.add_argument("--parts", default="producers,groups", type=lambda text: text.split(","))
     parser.add_argument(
+        "--crash",
+        choices=("half", "both", "yes", "no"),
+        help="which groups are moved while the sidecar is killed; both with --all, else half of them",
+    )
+    parser.add_argument(
+        "--hold", type=float, default=HELD_SECONDS, help="seconds that transactions wait for the promote"
+    )
+    parser.add_argument(
         "--plain", action="store_true", help="the programs alone, on one cluster without a link"
     )
-    return asyncio.run(matrix(parser.parse_args(arguments)))
+    options = parser.parse_args(arguments)
+    options.crash = options.crash or ("both" if options.all else "half")
+    return asyncio.run(matrix(options))
 
 
 if __name__ == "__main__":

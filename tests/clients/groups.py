@@ -32,23 +32,28 @@ class Group:
     """The applications of one case."""
 
     case: GroupCase
+    suffix: str  # tells runs of one case apart
     load: Program
     members: list[Program] = field(default_factory=list)
     bootstrap: str = ""
-    join_ms: float | None = None  # from the last start to a read of every partition, at the source
+    join_ms: float | None = None  # of the slowest member at the source, from its client to its first record
 
     @property
     def name(self) -> str:
-        return f"group-{self.case.name}"
+        return f"group-{self.case.name}{self.suffix}"
 
     @property
     def topic(self) -> str:
-        return f"read-{self.case.name}"
+        return f"read-{self.case.name}{self.suffix}"
 
     @property
     def output(self) -> str | None:
         """Where a Streams application writes to."""
-        return f"out-{self.case.name}" if self.case.streams else None
+        return f"out-{self.case.name}{self.suffix}" if self.case.streams else None
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.case.arguments.get("guarantee") == "exactly_once_v2"
 
     @property
     def topics(self) -> list[str]:
@@ -63,14 +68,18 @@ class Group:
         return self.members[0].transcript.version
 
     async def start(self) -> None:
-        """The load first, then all members at once; wait until every partition is read."""
+        """The load first, then all members at once; wait until each member reads and every partition is read."""
         await self.load.start(self.bootstrap, "source")
-        async with asyncio.TaskGroup() as tasks:
-            for member in self.members:
-                tasks.create_task(member.start(self.bootstrap, "source"))
-        started = max(member.transcript.ready_at or 0.0 for member in self.members)
-        await self.until_read_everywhere(started)
-        self.join_ms = round((time.time() - started) * 1000)
+        began = time.time()
+        # no TaskGroup: an error is to be one error, and whoever assembled the group ends the others
+        await asyncio.gather(*(member.start(self.bootstrap, "source") for member in self.members))
+        for member in self.members:
+            await member.until(
+                lambda said=member.transcript: bool(said.reads), JOIN_TIMEOUT, "read something"
+            )  # type: ignore[misc]
+        await self.until_read_everywhere(began)
+        joined = [m.transcript.reads[0].time - (m.transcript.ready_at or 0.0) for m in self.members]
+        self.join_ms = round(max(joined) * 1000)
 
     async def until_read_everywhere(self, since: float) -> None:
         """Wait until every partition had a read after that moment.
@@ -101,27 +110,28 @@ class Group:
             await member.stop()
 
 
-async def assemble(stage: Stage, case: GroupCase) -> Group:
+async def assemble(stage: Stage, case: GroupCase, suffix: str = "") -> Group:
     """Topics and applications of a case; nothing runs yet.
 
     Raises:
         CannotBuildError: This machine lacks what the library needs.
     """
-    load_arguments = {"role": "producer", "topic": f"read-{case.name}", "rate": str(RATE)}
-    load = await stage.program(LIBRDKAFKA, f"load-{case.name}", load_arguments, partitions=PARTITIONS)
-    group = Group(case, load, bootstrap=stage.bootstrap("source"))
+    name = f"{case.name}{suffix}"
+    load_arguments = {"role": "producer", "topic": f"read-{name}", "rate": str(RATE)}
+    load = await stage.program(LIBRDKAFKA, f"load-{name}", load_arguments, partitions=PARTITIONS)
+    group = Group(case, suffix, load, bootstrap=stage.bootstrap("source"))
     for number in range(1, MEMBERS + 1):
-        name = f"{case.name}-m{number}"
+        member = f"{name}-m{number}"
         arguments = {"role": "consumer", "topic": group.topic, "group": group.name, **case.arguments}
         if case.static:
-            arguments["instance"] = name
+            arguments["instance"] = member
         if group.output:
             arguments |= {
                 "role": "streams",
                 "output": group.output,
-                "state": str(stage.logs / f"{name}.state"),
+                "state": str(stage.logs / f"{member}.state"),
             }
-        group.members.append(await stage.program(case.library, name, arguments, partitions=PARTITIONS))
+        group.members.append(await stage.program(case.library, member, arguments, partitions=PARTITIONS))
     for topic in group.topics:
         await stage.topic(topic, PARTITIONS)
     return group

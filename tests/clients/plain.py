@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from linker.demo.checker import check
 from tests.clients import groups, producers
@@ -20,66 +20,67 @@ from tests.clients.stage import Stage
 
 SECONDS = 3.0
 
+Rows = dict[str, producers.Row]
+Show = Callable[[str, producers.Row], None]
 
-async def plain_producers(stage: Stage, cases: Sequence[ProducerCase]) -> dict[str, producers.Row]:
+
+async def plain_producers(stage: Stage, cases: Sequence[ProducerCase], rows: Rows, show: Show) -> None:
     """Write, one restart, write, end."""
-    rows: dict[str, producers.Row] = {}
     for case in cases:
-        try:
-            one = await producers.program(stage, case)
-        except CannotBuildError as error:
-            rows[case.name] = {"skipped": str(error)}
-            continue
-        topic = producers.topic(case)
-        await stage.topic(topic, producers.PARTITIONS)
-        try:
-            await one.start(stage.bootstrap("source"), "source")
-            await asyncio.sleep(SECONDS)
-            restarted = time.time()
-            await one.move(stage.bootstrap("source"), "source")
-            ready = one.transcript.ready_at or time.time()
-            await asyncio.sleep(SECONDS)
-            await one.stop()
-        except ProgramError as error:
-            rows[case.name] = {"version": one.transcript.version, "ok": False, "broke": str(error)}
-            await one.kill()
-            continue
-        said = one.transcript
-        logs = await asyncio.to_thread(committed_logs, stage.source.bootstrap, topic, producers.PARTITIONS)
-        verdict = check(said.history(), logs, drained=False)
-        rows[case.name] = producers.describe(said.version, verdict, [error.error for error in said.errors])
-        rows[case.name]["largest_ack_gap_ms"] = largest_gap(
-            said.acks, without=[Window(restarted, ready + 1.0)]
-        )
-    return rows
+        rows[case.name] = await _producer(stage, case)
+        show(case.name, rows[case.name])
+        await stage.forget()
 
 
-async def plain_groups(stage: Stage, cases: Sequence[GroupCase]) -> dict[str, producers.Row]:
+async def plain_groups(stage: Stage, cases: Sequence[GroupCase], rows: Rows, show: Show) -> None:
     """A group that reads under load; each member is restarted once; load ends; read to the end."""
-    rows: dict[str, producers.Row] = {}
     for case in cases:
-        try:
-            group = await groups.assemble(stage, case)
-        except CannotBuildError as error:
-            rows[case.name] = {"skipped": str(error)}
-            continue
-        try:
-            await group.start()
-            for member in group.members:
-                await member.move(stage.bootstrap("source"), "source")
-                await asyncio.sleep(SECONDS)
-            await group.load.stop()
-            logs = await asyncio.to_thread(
-                committed_logs, stage.source.bootstrap, group.topic, groups.PARTITIONS
-            )
-            await group.read_to(logs)
-            await group.stop()
-        except ProgramError as error:
-            rows[case.name] = {"ok": False, "broke": str(error)}
-            await stage.forget()
-            continue
-        verdict = judge_group(group.reads, logs)
-        rows[case.name] = groups.describe(group, verdict)
-        rows[case.name] |= await groups.output_of(stage, group, logs, "source")
-        rows[case.name]["ok"] = not (verdict.missed or verdict.misread)
-    return rows
+        rows[case.name] = await _group(stage, case)
+        show(case.name, rows[case.name])
+        await stage.forget()
+
+
+async def _producer(stage: Stage, case: ProducerCase) -> producers.Row:
+    topic = producers.topic(case)
+    try:
+        one = await producers.program(stage, case)
+        await stage.topic(topic, producers.PARTITIONS)
+        await one.start(stage.bootstrap("source"), "source")
+        await asyncio.sleep(SECONDS)
+        restarted = time.time()
+        await one.move(stage.bootstrap("source"), "source")
+        ready = one.transcript.ready_at or time.time()
+        await asyncio.sleep(SECONDS)
+        await one.stop()
+    except CannotBuildError as error:
+        return {"skipped": str(error)}
+    except ProgramError as error:
+        return {"ok": False, "broke": str(error)}
+    said = one.transcript
+    logs = await asyncio.to_thread(committed_logs, stage.source.bootstrap, topic, producers.PARTITIONS)
+    verdict = check(said.history(), logs, drained=False)
+    row = producers.describe(said.version, verdict, [error.error for error in said.errors])
+    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(restarted, ready + 1.0)])
+    return row
+
+
+async def _group(stage: Stage, case: GroupCase) -> producers.Row:
+    try:
+        group = await groups.assemble(stage, case)
+        await group.start()
+        for member in group.members:
+            await member.move(stage.bootstrap("source"), "source")
+            await asyncio.sleep(SECONDS)
+        await group.load.stop()
+        logs = await asyncio.to_thread(committed_logs, stage.source.bootstrap, group.topic, groups.PARTITIONS)
+        await group.read_to(logs)
+        await group.stop()
+    except CannotBuildError as error:
+        return {"skipped": str(error)}
+    except ProgramError as error:
+        return {"ok": False, "broke": str(error)}
+    verdict = judge_group(group.reads, logs)
+    row = groups.describe(group, verdict)
+    row |= await groups.output_of(stage, group, logs, "source")
+    row["ok"] = not (verdict.missed or verdict.misread)
+    return row

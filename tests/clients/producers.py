@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from linker.demo.checker import Verdict, check
@@ -13,50 +14,90 @@ from tests.clients.catalog import ProducerCase
 from tests.clients.judge import Window, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
-from tests.clients.stage import LINK, Stage
+from tests.clients.stage import Stage
 
 PARTITIONS = 6
 RATE = 100  # records per second and producer
-AT_ONCE = 4
+AT_ONCE = 6
 SETTLE_SECONDS = 3.0
 HELD_SECONDS = 3.0
 FIRST_ACK_TIMEOUT = 30.0
 GAP_GOAL_MS = 1000.0
 MAX_TEXTS = 5
 
+NOT_YET = Window(0.0, 0.0)
+
 Row = dict[str, Any]
 
 
-async def producers(stage: Stage, cases: Sequence[ProducerCase]) -> dict[str, Row]:
-    """A row of the report for every case."""
-    rows: dict[str, Row] = {}
+async def producers(
+    stage: Stage,
+    cases: Sequence[ProducerCase],
+    rows: dict[str, Row],
+    show: Callable[[str, Row], None],
+    hold: float = HELD_SECONDS,
+) -> None:
+    """Fill in a row of the report for every case; `hold`: seconds that transactions at the target wait for the promote."""
     for first in range(0, len(cases), AT_ONCE):
-        wave = cases[first : first + AT_ONCE]
-        rows |= await _wave(stage, wave)
+        made = await _wave(stage, cases[first : first + AT_ONCE], hold)
+        for name, row in made.items():
+            rows[name] = row
+            show(name, row)
         await stage.forget()
-    return rows
 
 
-async def _wave(stage: Stage, cases: Sequence[ProducerCase]) -> dict[str, Row]:
+@dataclass
+class Move:
+    """One producer on its way; times are seconds since the epoch."""
+
+    case: ProducerCase
+    one: Program
+    restarted: float = 0.0
+    at_source: int = 0  # acknowledgements there
+    forwarded: int = 0  # acknowledgements at the target before the promote
+    promote: Window = NOT_YET
+    phases_ms: dict[str, int] = field(default_factory=dict)
+
+
+async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dict[str, Row]:
     rows: dict[str, Row] = {}
-    running: dict[ProducerCase, Program] = {}
+    moves: dict[str, Move] = {}
     for case in cases:
         try:
-            running[case] = await program(stage, case)
+            moves[case.name] = Move(case, await program(stage, case))
         except CannotBuildError as error:
             rows[case.name] = {"skipped": str(error)}
-    for case, one in running.items():
-        await stage.topic(topic(case), PARTITIONS)
-        await one.start(stage.bootstrap("source"), "source")
-    await asyncio.gather(*(_acked(one) for one in running.values()))
-    if running:
-        await stage.mirror(*map(topic, running))
-    for case, one in running.items():
-        try:
-            rows[case.name] = await _through(stage, case, one)
-        except ProgramError as error:
-            rows[case.name] = {"version": one.transcript.version, "ok": False, "broke": str(error)}
-            await one.kill()
+
+    async def step(take: Callable[[Move], Awaitable[None]]) -> None:
+        """One after the other, as a person would; who breaks is out."""
+        for name, move in list(moves.items()):
+            try:
+                await take(move)
+            except ProgramError as error:
+                said = moves.pop(name).one.transcript
+                texts = sorted({one.error for one in [*said.errors, *said.unacked]})[:MAX_TEXTS]
+                rows[name] = {"version": said.version, "ok": False, "broke": str(error), "error_texts": texts}
+                await move.one.kill()
+
+    async def start(move: Move) -> None:
+        await stage.topic(topic(move.case), PARTITIONS)
+        await move.one.start(stage.bootstrap("source"), "source")
+
+    async def finish(move: Move) -> None:
+        await move.one.stop()
+        rows[move.case.name] = await _judge(stage, move)
+
+    await step(start)
+    await step(lambda move: _acked(move.one))
+    if moves:
+        await stage.mirror(*(topic(move.case) for move in moves.values()))
+    await step(lambda move: _restart(stage, move))
+    await asyncio.sleep(
+        max(SETTLE_SECONDS, hold if any(move.case.transactional for move in moves.values()) else 0)
+    )
+    await step(lambda move: _promote(stage, move))
+    await asyncio.sleep(SETTLE_SECONDS)
+    await step(finish)
     return rows
 
 
@@ -76,40 +117,42 @@ async def _acked(one: Program, beyond: int = 0) -> None:
     await one.until(lambda: len(one.transcript.acks) > beyond, FIRST_ACK_TIMEOUT, "get a write acknowledged")
 
 
-async def _through(stage: Stage, case: ProducerCase, one: Program) -> Row:
-    """Move, wait, promote, wait, end, judge."""
-    restarted = time.time()
-    await one.stop()
-    at_source = len(one.transcript.acks)
-    await one.start(stage.bootstrap("target"), "target")
-    if case.transactional:
-        await asyncio.sleep(HELD_SECONDS)
-    else:
-        await _acked(one, at_source)
-        await asyncio.sleep(SETTLE_SECONDS)
-    forwarded = len(one.transcript.acks) - at_source
+async def _restart(stage: Stage, move: Move) -> None:
+    move.restarted = time.time()
+    await move.one.stop()
+    move.at_source = len(move.one.transcript.acks)
+    await move.one.start(stage.bootstrap("target"), "target")
+    if not move.case.transactional:
+        await _acked(move.one, move.at_source)
+
+
+async def _promote(stage: Stage, move: Move) -> None:
+    move.forwarded = len(move.one.transcript.acks) - move.at_source
     begin = time.time()
-    await stage.linker("mirror", "promote", topic(case), "--link", LINK)
-    end = time.time()
-    await _acked(one, at_source + forwarded)
-    await asyncio.sleep(SETTLE_SECONDS)
-    await one.stop()
-    said = one.transcript
+    job = await stage.promote(topic(move.case))
+    move.promote = Window(begin, time.time())
+    move.phases_ms = job.get("phases_ms", {})
+    await _acked(move.one, move.at_source + move.forwarded)
+
+
+async def _judge(stage: Stage, move: Move) -> Row:
+    said, case = move.one.transcript, move.case
     logs = await asyncio.to_thread(committed_logs, stage.target.bootstrap, topic(case), PARTITIONS)
-    verdict = check(said.history(), logs, promote=(begin, end), drained=False)
-    moved = [ack.time for ack in said.acks[at_source:]]
+    verdict = check(said.history(), logs, promote=move.promote, drained=False)
+    moved = [ack.time for ack in said.acks[move.at_source :]]
     row = describe(said.version, verdict, [error.error for error in said.errors])
-    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(restarted, moved[0])])
+    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(move.restarted, moved[0])])
     if case.transactional:
         # what was written before the promote waits for it: that is the hold, and no gap
         row |= {
-            "acked_before_promote": forwarded,
-            "held_ms": round((begin - restarted) * 1000),
-            "after_promote_ms": round((moved[0] - end) * 1000),
+            "acked_before_promote": move.forwarded,
+            "held_ms": round((move.promote.begin - move.restarted) * 1000),
+            "resumed_ms": round((moved[0] - move.promote.begin) * 1000),
         }
-        row["ok"] = row["ok"] and forwarded == 0
+        row["ok"] = row["ok"] and move.forwarded == 0
     else:
-        row["promote_gap_ms"] = largest_gap(said.acks, within=Window(begin, end))
+        row["promote_gap_ms"] = largest_gap(said.acks, within=move.promote)
+    row["promote_phases_ms"] = move.phases_ms
     row["gap_goal_met"] = (row["largest_ack_gap_ms"] or 0) <= GAP_GOAL_MS
     return row
 

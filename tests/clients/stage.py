@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -79,6 +80,10 @@ class Stage:
                 raise ProgramError(f"not caught up after {CAUGHT_UP_TIMEOUT:.0f} s: {listed}")
             await asyncio.sleep(0.3)
 
+    async def promote(self, *topics: str) -> Any:
+        """`linker mirror promote`; what it did. Without Spark: clients are looked at here, logs by the judges."""
+        return await self.linker("mirror", "promote", *topics, "--link", LINK, "--validation", "skip")
+
     async def forget(self) -> None:
         """End every program that still runs, whatever it does."""
         for program in self._programs:
@@ -99,6 +104,7 @@ async def stage(directory: Path, builder: Builder, logs: Path, *, link: bool = T
         if link:
             spec = SidecarSpec(target_bootstrap=target.bootstrap)
             sidecar = await stack.enter_async_context(SidecarProcess(spec, directory / "sidecar"))
+            stack.callback(shutil.copy, sidecar.log, logs / "sidecar.log")
         made = Stage(source, target if link else source, sidecar, builder, logs)
         stack.push_async_callback(made.forget)
         if link:

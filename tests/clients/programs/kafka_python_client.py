@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import kafka
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError
@@ -15,7 +16,11 @@ from kafka.errors import KafkaError
 from tests.clients.programs.lines import TICK, Arguments, Lines, Pace, Stop
 
 CLOSE_TIMEOUT = 60.0
-ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
 
 
 def main(arguments: Arguments) -> None:

@@ -1,0 +1,165 @@
+"""Fill the tables of docs/ that say what client libraries did, from reports of `make clients`; --check compares.
+
+    python scripts/client_tables.py build/clients/report.json    # take in a report, write the tables
+    python scripts/client_tables.py --check
+
+What was measured is kept in docs/benchmarks/clients.json, row by row, the newest run of each case; a table is the
+text between `<!-- clients: NAME -->` and `<!-- end -->`. Nobody writes a figure into either by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+MEASURED = DOCS / "benchmarks" / "clients.json"
+LONGEST_TEXT = 60
+PAGES = ("producers.md", "moving-consumers.md")
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[str, Row], object]]
+
+
+def figure(key: str, unit: str = "") -> Callable[[str, Row], object]:
+    def read(_name: str, row: Row) -> object:
+        value = row.get(key)
+        if value is None:
+            return "-"
+        return f"{round(value) if isinstance(value, float) else value}{unit}"
+
+    return read
+
+
+def client(name: str, row: Row) -> str:
+    name = re.sub(r"(-transactions)?( with a crash)?$", "", name)
+    version = str(row.get("version", ""))
+    return name if version in name else f"{name} {version}"
+
+
+def errors(_name: str, row: Row) -> str:
+    texts = "; ".join(short(str(text)) for text in row.get("error_texts", []))
+    return f"{row['errors']}{f' ({texts})' if texts else ''}"
+
+
+def short(text: str) -> str:
+    """What is needed to look an error up: the whole text stands in the kept row."""
+    text = re.sub(r"\b(?:[a-z]+\.)+([A-Z]\w+)", r"\1", text)  # Java's packages
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT].rstrip()}..."
+
+
+def wrong(_name: str, row: Row) -> str:
+    return " / ".join(str(row[key]) for key in ("lost", "duplicated", "reordered"))
+
+
+def unasked(row: Row) -> bool:
+    return "skipped" in row or "broke" in row
+
+
+PRODUCERS: Sequence[Column] = (
+    ("client", client),
+    ("acknowledged", figure("acked")),
+    ("errors", errors),
+    ("unknown", figure("unknown")),
+    ("lost / doubled / out of order", wrong),
+    ("longest gap between acks, ms", figure("largest_ack_gap_ms")),
+    ("at the promote", figure("promote_gap_ms")),
+    ("load", figure("load_average")),
+)
+TRANSACTIONS: Sequence[Column] = (
+    ("client", client),
+    ("committed", figure("acked")),
+    ("before the promote", figure("acked_before_promote")),
+    ("errors", errors),
+    ("lost / doubled / out of order", wrong),
+    ("held, ms", figure("held_ms")),
+    ("first commit after the promote was asked for, ms", figure("resumed_ms")),
+    ("load", figure("load_average")),
+)
+GROUPS: Sequence[Column] = (
+    ("members", client),
+    ("sidecar killed", lambda name, _row: "yes" if name.endswith("with a crash") else "no"),
+    ("held by", figure("gate")),
+    ("records", figure("records")),
+    ("missed", figure("missed")),
+    ("repeated", figure("repeated")),
+    ("too early", figure("too_early")),
+    ("last partition read after opening, ms", figure("opening_ms")),
+    ("own time to join, ms", figure("join_ms")),
+    ("longest pause, ms", figure("longest_pause_ms")),
+    ("errors", errors),
+    ("load", figure("load_average")),
+)
+
+
+def tables(measured: Mapping[str, Mapping[str, Row]]) -> dict[str, str]:
+    """The tables by name."""
+    writers = measured.get("producers", {})
+    transactional = {name: row for name, row in writers.items() if name.endswith("-transactions")}
+    plain = {name: row for name, row in writers.items() if name not in transactional}
+    return {
+        "producers": _table(PRODUCERS, plain),
+        "transactions": _table(TRANSACTIONS, transactional),
+        "groups": _table(GROUPS, measured.get("groups", {})),
+    }
+
+
+def _table(columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
+    lines = [[title for title, _ in columns], ["---"] * len(columns)]
+    lines += [[str(read(name, row)) for _, read in columns] for name, row in sorted(rows.items())]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def filled(text: str, made: Mapping[str, str]) -> str:
+    """The page with its tables."""
+
+    def replace(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{made[found[2]]}\n{found[3]}"
+
+    return re.sub(r"(<!-- clients: (\w+) -->)\n.*?(<!-- end -->)", replace, text, flags=re.DOTALL)
+
+
+def merge(measured: dict[str, dict[str, Row]], report: Mapping[str, Any]) -> None:
+    """Take in a report: rows that ran, each with how busy the machine was."""
+    load = report.get("load_average_after")
+    for part in ("producers", "groups"):
+        for name, row in report.get(part, {}).items():
+            if not unasked(row):
+                measured.setdefault(part, {})[name] = {**row, "load_average": load, "kafka": report["kafka"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("reports", nargs="*", type=Path)
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 if a page does not say what was measured"
+    )
+    options = parser.parse_args(arguments)
+    measured = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    for report in options.reports:
+        merge(measured, json.loads(report.read_text(encoding="utf-8")))
+    if options.reports:
+        MEASURED.write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    stale = []
+    for page in (DOCS / name for name in PAGES):
+        if not page.exists():
+            continue
+        before = page.read_text(encoding="utf-8")
+        after = filled(before, tables(measured))
+        if before != after:
+            stale.append(page.name)
+            if not options.check:
+                page.write_text(after, encoding="utf-8")
+    if options.check and stale:
+        print(f"not what was measured: {', '.join(stale)}; run scripts/client_tables.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

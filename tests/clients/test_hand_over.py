@@ -1,0 +1,36 @@
+"""Which rows of the groups' report are good ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.clients.hand_over import acceptable
+
+GOOD: dict[str, Any] = {"missed": 0, "misread": 0, "too_early": 0, "repeated": 0, "repeated_back_ms": 0.0}
+STREAMS = GOOD | {"output_missed": 0, "output_repeated": 0}
+
+
+def test_nothing_wrong() -> None:
+    assert acceptable(GOOD, crash=False, exactly_once=False)
+    assert acceptable(STREAMS, crash=True, exactly_once=True)
+
+
+@pytest.mark.parametrize("what", ["missed", "misread", "too_early"])
+@pytest.mark.parametrize("crash", [False, True])
+def test_never(what: str, crash: bool) -> None:
+    assert not acceptable(GOOD | {what: 1}, crash=crash, exactly_once=False)
+    assert not acceptable(STREAMS | {what: 1}, crash=crash, exactly_once=True)
+
+
+def test_repeated_only_after_a_crash_and_only_of_one_sync_interval() -> None:
+    assert not acceptable(GOOD | {"repeated": 1, "repeated_back_ms": 10.0}, crash=False, exactly_once=False)
+    assert acceptable(GOOD | {"repeated": 9, "repeated_back_ms": 1000.0}, crash=True, exactly_once=False)
+    assert not acceptable(GOOD | {"repeated": 9, "repeated_back_ms": 1000.1}, crash=True, exactly_once=False)
+
+
+def test_exactly_once_is_judged_by_the_output() -> None:
+    assert acceptable(STREAMS | {"repeated": 5}, crash=False, exactly_once=True)
+    assert not acceptable(STREAMS | {"output_repeated": 1}, crash=True, exactly_once=True)
+    assert not acceptable(STREAMS | {"output_missed": 1}, crash=False, exactly_once=False)

@@ -1,0 +1,59 @@
+"""The tables in docs/ say what was measured, and a report changes only the rows that ran."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "client_tables.py"
+spec = importlib.util.spec_from_file_location("client_tables", SCRIPT)
+assert spec is not None
+assert spec.loader is not None
+client_tables = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(client_tables)
+
+ROW: dict[str, Any] = {
+    "version": "1.2",
+    "acked": 5,
+    "errors": 1,
+    "error_texts": ["a|b"],
+    "unknown": 0,
+    "lost": 0,
+    "duplicated": 2,
+    "reordered": 0,
+    "largest_ack_gap_ms": 99.6,
+}
+
+
+def test_pages_say_what_was_measured() -> None:
+    assert client_tables.main(["--check"]) == 0
+
+
+def test_a_report_leaves_rows_alone_that_did_not_run() -> None:
+    measured: dict[str, dict[str, Any]] = {"producers": {"one": ROW, "two": ROW}}
+    before = copy.deepcopy(measured)
+    report = {
+        "kafka": "4.3.1",
+        "load_average_after": 3.0,
+        "producers": {
+            "one": {"skipped": "no go"},
+            "two": {"ok": False, "broke": "it"},
+            "three": ROW,
+        },
+    }
+    client_tables.merge(measured, report)
+    assert {name: measured["producers"][name] for name in ("one", "two")} == before["producers"]
+    assert measured["producers"]["three"]["load_average"] == 3.0
+
+
+def test_a_row() -> None:
+    made = client_tables.tables({"producers": {"lib": ROW, "lib-transactions": ROW}})
+    assert made["producers"].splitlines()[2] == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | - |"
+    assert len(made["transactions"].splitlines()) == 3
+
+
+def test_only_what_is_between_the_marks_changes() -> None:
+    page = "a\n<!-- clients: producers -->\nold\n<!-- end -->\nb\n<!-- end -->\n"
+    assert client_tables.filled(page, {"producers": "new"}) == page.replace("old", "new")
