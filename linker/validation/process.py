@@ -34,10 +34,12 @@ SILENCE = 300.0  # no word of progress for so long: it hangs
 EVIDENCE_TIMEOUT = 300.0
 CANCEL_TIMEOUT = 10.0
 STOP_TIMEOUT = 10.0
+CLOSE_GRACE = 1.0  # when the sidecar ends: whoever waits for its successor does not wait for Spark
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _NICE = 5
+_ORPHANS_GRACE = 2.0
 
 Side = Literal["source", "target", "spark"]
 
@@ -307,6 +309,7 @@ class ValidatorProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Events and log until both ends are closed; then whoever waits is told."""
+        reaper = asyncio.create_task(_kill_orphans(process), name="validator: orphans")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_log(process))
@@ -317,6 +320,7 @@ class ValidatorProcess:
                     pass  # to its end, or the pipe stays open
             code = await process.wait()
         finally:
+            reaper.cancel()
             _kill_group(process)  # what it has left behind
             await asyncio.shield(process.wait())
         if self._process is process:
@@ -373,7 +377,7 @@ class ValidatorProcess:
         self._ending = None
         if self._process is not None and not self._busy.locked():
             log.info("validator: nothing to do, it ends")
-            self._closing = asyncio.create_task(self._stop(), name="validator: end")
+            self._closing = asyncio.create_task(self._stop(STOP_TIMEOUT), name="validator: end")
 
     async def close(self) -> None:
         """End it, whatever it does."""
@@ -381,10 +385,13 @@ class ValidatorProcess:
             self._ending.cancel()
             self._ending = None
         if self._closing is not None:
-            await asyncio.wait([self._closing])
-        await self._stop()
+            await asyncio.wait([self._closing], timeout=CLOSE_GRACE)
+            if self._pump is not None and not self._closing.done():
+                self._pump.cancel()  # which kills what it watches
+                await asyncio.wait([self._closing])
+        await self._stop(CLOSE_GRACE)
 
-    async def _stop(self) -> None:
+    async def _stop(self, grace: float) -> None:
         """In good order if it can, else by force."""
         process, pump = self._process, self._pump
         if process is None or pump is None:
@@ -396,9 +403,9 @@ class ValidatorProcess:
                 process.stdin.close()
         except (ConnectionError, RuntimeError):
             log.debug("the validator had ended already")
-        done, _ = await asyncio.wait([pump], timeout=STOP_TIMEOUT)
+        done, _ = await asyncio.wait([pump], timeout=grace)
         if not done:
-            log.warning("the validator does not end within %.0f s and is killed", STOP_TIMEOUT)
+            log.info("the validator has not ended within %.0f s and is killed", grace)
             _kill_group(process)
             await asyncio.wait([pump])
         _consume(pump)
@@ -426,6 +433,13 @@ def _kill_group(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # nobody is left
+
+
+async def _kill_orphans(process: asyncio.subprocess.Process) -> None:
+    """A JVM that outlives its driver holds the pipes open, and whoever reads them would wait for it."""
+    await process.wait()
+    await asyncio.sleep(_ORPHANS_GRACE)
+    _kill_group(process)
 
 
 def _code(code: int) -> str:

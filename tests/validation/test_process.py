@@ -94,7 +94,7 @@ async def test_a_run_and_its_results(process: ValidatorProcess, fake: FakeWorld,
 async def test_one_that_does_not_stop_is_killed_with_its_children(
     fake: FakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_module, "STOP_TIMEOUT", 0.2)
+    monkeypatch.setattr(process_module, "CLOSE_GRACE", 0.2)
     child = tmp_path / "child"
     command = [
         sys.executable,
@@ -115,6 +115,25 @@ async def test_one_that_does_not_stop_is_killed_with_its_children(
     await process.close()
     await gone(pid)
     await gone(int(child.read_text()))
+
+
+async def test_a_jvm_that_outlives_its_driver_is_in_nobodys_way(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    command = [
+        sys.executable,
+        "-c",
+        (
+            "import os, subprocess\n"
+            "child = subprocess.Popen(['sleep', '600'])\n"
+            f"open({str(child)!r}, 'w').write(str(child.pid))\n"
+            "os._exit(4)\n"
+        ),
+    ]
+    process = ValidatorProcess(ValidationConfig(), tmp_path / "v", command=command, start_timeout=50)
+    with pytest.raises(ValidatorError, match=r"has ended \(exit 4\)"):
+        await process.run(a_run(), Ears().seen)
+    await gone(int(child.read_text()))
+    await process.close()
 
 
 async def test_it_ends_when_it_has_nothing_to_do(fake: FakeWorld, tmp_path: Path) -> None:
