@@ -244,9 +244,7 @@ async def test_a_group_whose_coordinator_is_away_is_not_gone() -> None:
         rig.run()
         await rig.synced("g")
         await rig.source.brokers[2].stop()
-        rig.manager.look_now()
-        await rig.until("looked", lambda: not rig.manager._look_now.is_set())
-        await rig.until("noticed", lambda: rig.run_of("g").trouble is not None, timeout=20)
+        await rig.manager.look()
         assert not rig.run_of("g").gone
         assert rig.group("g").phase is P.GATED
 
