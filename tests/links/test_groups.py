@@ -18,6 +18,7 @@ from linker.groups.gates import GroupMember
 from linker.groups.group_reader import GroupReader, GroupView
 from linker.groups.members import subscribed_topics
 from linker.groups.status import group_summary, groups_status
+from tests.fakes import FakeCluster
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
 from tests.links.group_rig import LINK, FakeCopy, Rig
 from wire.types import TopicPartition
@@ -173,15 +174,21 @@ async def test_topics_that_come_later_are_held_too() -> None:
         await rig.synced("g")
         waiting = ConsumerClient(rig.at_target, "g", ("orders", "late"))
         rig.join(waiting)
-        for cluster in (rig.source, rig.target):
+        late = TopicPartition("late", 0)
+
+        def arrives(cluster: FakeCluster) -> None:
             cluster.add_topic("late", partitions=1)
             for _ in range(5):
                 cluster.add("late", 0)
-        await rig.mirror("late", 1)
+
+        # Read at the source before it is mirrored: held before the target has it, or who waits would be given it.
+        arrives(rig.source)
         rig.commit("g", 4, topic="late")
-        rig.manager.look_now()
-        late = TopicPartition("late", 0)
+        await rig.until("it is known", lambda: rig.group("g").unmirrored == ("late",))
         await rig.until("held too", lambda: late in rig.run_of("g").covered)
+        arrives(rig.target)
+        await rig.mirror("late", 1)
+        rig.manager.look_now()
         await rig.until("synced too", lambda: rig.at_target.offsets.get("g", ("late", 0)) is not None)
         assert rig.group("g").topics == ("late", "orders")
         assert ("late", 0) not in waiting.reads
