@@ -20,6 +20,7 @@ from linker.admin.models import (
 from linker.groups.status import groups_status
 from linker.links import proved
 from linker.links import status as view
+from linker.links.rehearsal import rehearse
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
 from linker.validation.process import missing_parts
@@ -118,6 +119,8 @@ class Overview(FleetService):
         except LinkerError as error:
             checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
         checks.append(self._validator())
+        if complete:
+            checks += await rehearse(runtime)
         guard = runtime.producer_ids
         checks.append(
             Check(

@@ -61,6 +61,12 @@ async def test_who_is_still_at_the_source(make_scene: MakeScene) -> None:
     shown = await scene.sidecar.linker("mirror", "promote", tp.topic, "--link", LINK, "--dry-run")
     assert f"billing-{tp.topic}" in shown.output
 
+    report = await scene.ask(lambda client: client.doctor(LINK))
+    found = {check.name: check for check in report.checks}
+    assert "still write to the source itself" in found["producers"].detail
+    assert f"billing-{tp.topic}" in found["transactions"].detail
+    assert "a promote would hold writes for about" in found["pause"].detail
+
     ended = await scene.settled(await scene.start_promote(transaction_timeout_ms=1500))
     assert ended.phase is PromotePhase.ABANDONED
     assert f'transactional.id "billing-{tp.topic}"' in (ended.reason or ""), ended
