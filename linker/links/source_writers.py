@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 RECENT_MS = 15 * 60_000
 _MOST_NAMED = 3
 _TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
-_CONCURRENT_TRANSACTIONS, _COORDINATOR_LOADING = 51, 14
+_TRANSACTION_TIMEOUT_MS = 60_000
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS
+_LATER = frozenset({14, 15, 16, 51})
 _PAUSE = 0.1
 
 
@@ -170,28 +172,31 @@ async def fence_producer(cluster: Cluster, transactional_id: str, *, timeout: fl
     `kafka-transactions.sh forceTerminateTransaction` (Admin.fenceProducers) does it. WRITE on the TransactionalId is needed.
     """
     async with asyncio.timeout(timeout):
-        found = await cluster.call(
-            "find_coordinator",
-            {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
-            timeout=timeout,
-        )
-        coordinator = next(iter(found.coordinators)) if getattr(found, "coordinators", ()) else found
         while True:
-            answer = await cluster.call(
-                "init_producer_id",
-                {
-                    "transactional_id": transactional_id,
-                    "transaction_timeout_ms": 1,
-                    "producer_id": -1,
-                    "producer_epoch": -1,
-                },
-                node_id=int(coordinator.node_id),
+            found = await cluster.call(
+                "find_coordinator",
+                {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
                 timeout=timeout,
             )
-            code = int(answer.error_code)
+            coordinator = next(iter(getattr(found, "coordinators", ())), found)
+            code = int(coordinator.error_code)
+            if not code:
+                answer = await cluster.call(
+                    "init_producer_id",
+                    {
+                        "transactional_id": transactional_id,
+                        # Also how long the coordinator waits for its own log (TransactionStateManager).
+                        "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
+                        "producer_id": -1,
+                        "producer_epoch": -1,
+                    },
+                    node_id=int(coordinator.node_id),
+                    timeout=timeout,
+                )
+                code = int(answer.error_code)
             if not code:
                 return
-            if code not in (_CONCURRENT_TRANSACTIONS, _COORDINATOR_LOADING):
+            if code not in _LATER:
                 raise BrokerError(
                     code,
                     message=f"{cluster.name} does not abort the transaction of {transactional_id!r} "

@@ -50,7 +50,7 @@ async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene
     assert read >= RATE * seconds * 0.3, f"{read} bytes in {seconds:.1f} s"
     await scene.sidecar.linker(*limit, "0")
     await scene.hush()
-    assert await fetched(scene) - before > 7_000_000
+    assert await fetched(scene) - before > read, "the rest came when the limit was gone"
     scene.speak()
     await scene.promoted()
     await scene.judge()
