@@ -283,6 +283,8 @@ class Lane(Generic[JobT]):
         for batch in tuple(self.in_flight):
             answers += self.expire(batch)
         for batch in self.queue:
+            if batch.unsettled:
+                self._settling()  # a copy of it may land there yet: a later fence has to wait
             batch.unsettled = False
         return answers
 

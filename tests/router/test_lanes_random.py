@@ -216,6 +216,15 @@ class World:
             self.stands = True
             self.aligned_at = list(self.source.log)
 
+    def give_up_source(self, choose: Choose) -> None:
+        """A fail-over has begun; it is abandoned by `unfence`. Nobody is told success by what was in flight."""
+        if self.fences.state(TP) is not FenceState.FENCED:
+            return
+        for one, code in self.fences.cut([TP]):
+            assert code in (NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT)
+            if one.job not in self.vanished:
+                one.job.take_answers([(one, code)])
+
     def unfence(self, choose: Choose) -> None:
         self.stands = False
         for lane in self.fences.unfence([TP]):
@@ -283,6 +292,7 @@ EVENTS: dict[str, int] = {
     "time_passes": 3,
     "fence": 3,
     "fence_stands": 6,
+    "give_up_source": 1,
     "unfence": 1,
     "hand_over_and_back": 1,
 }
