@@ -39,7 +39,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _NICE = 5
-_ORPHANS_GRACE = 2.0
+_ORPHANS_LOOK, _ORPHANS_GRACE = 0.5, 2.0
 
 Side = Literal["source", "target", "spark"]
 
@@ -436,8 +436,10 @@ def _kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 async def _kill_orphans(process: asyncio.subprocess.Process) -> None:
-    """A JVM that outlives its driver holds the pipes open, and whoever reads them would wait for it."""
-    await process.wait()
+    """A JVM that outlives its driver holds the pipes open, and whoever reads them would wait for it;
+    so does wait(), which asyncio answers when the pipes are closed."""
+    while process.returncode is None:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(_ORPHANS_LOOK)
     await asyncio.sleep(_ORPHANS_GRACE)
     _kill_group(process)
 
