@@ -19,7 +19,6 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
 from validator.evidence.model import Evidence
-from validator.evidence.verdict import Verdict, verdict_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -122,15 +121,15 @@ async def test_watermarks_outlive_a_restart_and_a_promote_leaves_evidence(
     validation = done["validation"]
     assert (validation["state"], validation["mismatches"], validation["replicas"]) == ("CLOSED", 0, 6)
     assert Path(validation["html"]).read_text().startswith("<!")
-    evidence = Evidence.model_validate_json(Path(validation["json_path"]).read_bytes())
-    assert verdict_of(evidence) == (Verdict.EQUAL, None)
+    document = json.loads(Path(validation["json_path"]).read_bytes())
+    assert (document.pop("verdict"), document.pop("verdict_reason")) == ("EQUAL", None)
+    evidence = Evidence.model_validate(document)
     ends = {partition.partition: partition.end for partition in evidence.partitions}
     assert all(
         replica.through == ends[partition.partition] and replica.tail_equal
         for partition in evidence.partitions
         for replica in partition.replicas
     )
-    assert any(run.id and run.records for run in evidence.runs) or runs
     report = await sidecar.linker("validate", "report")
     assert validation["html"] in report.output
 
