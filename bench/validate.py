@@ -57,13 +57,13 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         f" records in {BATCH_BYTES // 1024} kB batches, against itself on one broker; Spark embedded, {HEAP_MB} MB heap",
         {"batches": [], "records": [], "consumer": [], "growth": []},
     )
-    sizes = {
-        times: await source.filled(f"validated-{times}", 1, times * settings.bytes, RECORD_BYTES, BATCH_BYTES)
-        for times in SIZES
-    }
+    for times in SIZES:
+        await source.filled(f"validated-{times}", 1, times * settings.bytes, RECORD_BYTES, BATCH_BYTES)
     distribution = await ensure_distribution()
     async with _validator(source.directory) as validator:
-        await validator.run(source, SIZES[0], Mode.BATCHES)
+        warm_up = await validator.run(source, SIZES[0], Mode.BATCHES)
+        # exactly as many as there are: for one more the tool would wait, and count the waiting
+        records = 0 if warm_up is None else warm_up["records"]
         for number in range(settings.rounds):
             for mode in Mode:
                 one = await validator.run(source, SIZES[0], mode)
@@ -75,7 +75,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 source.directory,
                 source.cluster.bootstrap,
                 "validated-1",
-                sizes[1] // RECORD_BYTES,
+                records,
             )
             result.rounds["consumer"].append({"mb_per_second": speed / 1e6})
             say(f"round {number + 1} kafka-consumer-perf-test: {speed / 1e6:.0f} MB/s")
@@ -169,6 +169,7 @@ class _Validator:
             "seconds": seconds,
             "bytes": event.bytes,
             "batches": event.batches,
+            "records": event.records,
             "mb_per_second": event.bytes / 1e6 / seconds,
             "peak_rss_mib": peak / MIB,
         }
