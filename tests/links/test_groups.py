@@ -631,3 +631,18 @@ def test_a_member_that_began_elsewhere_is_named() -> None:
     text, wrong = confirmation(view, [member], final, {}, {T0: 4})
     assert wrong
     assert "orders-0 by 4" in text
+
+
+async def test_a_link_that_is_deleted_lets_its_groups_go() -> None:
+    async with Rig() as rig:
+        rig.commit("g", 10)
+        rig.run()
+        await rig.synced("g")
+        await rig.manager.release_all()
+        assert not rig.at_target.groups["g"].members
+        assert not any(rig.at_target.offsets.pending.values())
+        looked = rig.source.counts["list_groups"]
+        rig.manager.look_now()
+        await rig.until("looked again", lambda: rig.source.counts["list_groups"] > looked)
+        await asyncio.sleep(0.2)
+        assert not rig.at_target.groups["g"].members
