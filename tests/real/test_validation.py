@@ -126,7 +126,8 @@ async def test_watermarks_outlive_a_restart_and_a_promote_leaves_evidence(
     evidence = Evidence.model_validate(document)
     ends = {partition.partition: partition.end for partition in evidence.partitions}
     assert all(
-        replica.through == ends[partition.partition] and replica.tail_equal
+        replica.through == ends[partition.partition]
+        and (replica.tail_equal or partition.end == partition.start)  # one of them is empty
         for partition in evidence.partitions
         for replica in partition.replicas
     )
