@@ -18,11 +18,12 @@ from linker.demo.inspection import compare_followers, final_logs, placements
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.live_producers import KafkaPythonProducer, LiveClientError
 from linker.demo.sidecar_process import SidecarProcess
-from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
+from tests.real.harness_promote import LINK, MakeScene, Scene, eventually, scenes
 from tests.real.harness_stalls import stopped
 from wire.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
+COPIED = 2.0  # seconds in which replicas get a few records
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -178,10 +179,14 @@ async def test_unequal_replicas_and_a_killed_sidecar(make_scene: MakeScene) -> N
     behind = scene.target.nodes[3]
     with stopped(behind):
         await scene.acked_more(150)
+        # What is acknowledged has to be on the other replicas: a gap would end idempotent producers.
+        for producer in scene.producers:
+            producer._rate = 0.0
+        await eventually("every record has its outcome", lambda: scene.history.pending() == 0, 60)
+        await asyncio.sleep(COPIED)
         await kill_source(scene)
         await scene.sidecar.kill()
-    for producer in scene.producers:
-        producer._rate = 20.0
+    scene.speak()
     await scene.sidecar.start()
     plan = await scene.ask(lambda client: client.plan_failover(LINK, FailoverRequest(all=True)))
     unequal = [p for p in plan.partitions if p.shortest_replica_end != p.end]

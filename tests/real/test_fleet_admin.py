@@ -102,7 +102,7 @@ async def _drive(
     for one in (await listed(cars[other])).values():
         assert one.state == "RUNNING"
         assert one.isr_partitions == PARTITIONS
-        assert one.lease_ms is not None and 0 < one.lease_ms <= 10_200
+        assert one.lease_ms is not None and 0 < one.lease_ms <= 10_300  # and a reserve for clocks that drift
         assert one.last_heard_ms is not None and one.last_heard_ms < 3000
         assert one.heartbeat_age_ms is not None
         assert one.controller == (one.id == head)
