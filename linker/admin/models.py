@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -196,8 +196,12 @@ class LinkOptionsUpdate(Model):
     unpromoted_reads_hold: Patterns | None = None
     unpromoted_reads_allow: Patterns | None = None
 
+    def named(self) -> dict[str, Any]:
+        """What is to be changed. A field that is null is not named: clients may send all of them."""
+        return self.model_dump(exclude_none=True)
+
     def applied_to(self, options: LinkOptions) -> LinkOptions:
-        return options.model_copy(update=self.model_dump(exclude_none=True))
+        return options.model_copy(update=self.named())
 
 
 class CreateLinkRequest(Model):

@@ -21,8 +21,8 @@ class ReadPolicy:
     """Of one link."""
 
     def __init__(self, options: LinkOptions) -> None:
-        self._hold = _any_of(options.unpromoted_reads_hold)
-        self._allow = _any_of(options.unpromoted_reads_allow)
+        self._hold = _compiled(options.unpromoted_reads_hold)
+        self._allow = _compiled(options.unpromoted_reads_allow)
         self._else = options.unpromoted_reads == "hold"
         self._known: dict[str, bool] = {}
 
@@ -42,13 +42,13 @@ class ReadPolicy:
         return known
 
     def _decide(self, name: str) -> bool:
-        if self._allow is not None and self._allow.fullmatch(name):
+        if any(pattern.fullmatch(name) for pattern in self._allow):
             return False
-        if self._hold is not None and self._hold.fullmatch(name):
+        if any(pattern.fullmatch(name) for pattern in self._hold):
             return True
         return self._else
 
 
-def _any_of(text: str) -> re.Pattern[str] | None:
-    parts = patterns(text)
-    return re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
+def _compiled(text: str) -> tuple[re.Pattern[str], ...]:
+    """Each by itself, as they were checked: joined, one with flags or a named group would be another pattern or none."""
+    return tuple(re.compile(part) for part in patterns(text))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from controller.manager import wall_clock_ms
 from controller.ports import Tps
-from linker.links.producer_states import ProducerState, States, abort_transactions, describe_producers
+from linker.links.producer_states import ProducerState, States, describe_producers
 from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
@@ -149,22 +149,28 @@ class SourceWriters:
         }
 
     async def abort_open(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
+        """LinkerError names a producer whose transactional id the source does not tell; the others are aborted by then.
+
+        Nothing is concluded from a missing id. No coordinator may know the transaction (it hangs, KIP-664), but brokers
+        also leave out what the principal may not describe, and those before Kafka 3.0 list none. An abort marker
+        would not fence the producer of a live one: it could commit afterwards without what the marker took.
+        """
         seen = await self.look(tps, timeout=timeout / 2)
         oldest = {tp: found[0] for tp, found in seen.open.items()}
-        aborted = {tp: seen.describe(one) for tp, one in oldest.items()}
-        done: set[int] = set()
-        hanging: dict[TopicPartition, list[ProducerState]] = {}
-        for tp, one in oldest.items():
-            name = seen.transactional_ids.get(one.producer_id)
-            if name is None:
-                # No coordinator knows it: it would never end (a hanging transaction, KIP-664).
-                hanging[tp] = [one]
-            elif one.producer_id not in done:
-                done.add(one.producer_id)
-                await fence_producer(self._source, name, timeout=timeout / 2)
-        if hanging:
-            await abort_transactions(self._source, self._leaders(hanging), hanging, timeout=timeout / 2)
-        return aborted
+        names = {one.producer_id: seen.transactional_ids.get(one.producer_id) for one in oldest.values()}
+        await together(
+            fence_producer(self._source, name, timeout=timeout / 2)
+            for name in names.values()
+            if name is not None
+        )
+        for tp, one in sorted(oldest.items()):
+            if names[one.producer_id] is None:
+                raise LinkerError(
+                    f"{tp}: the source does not tell the transactional.id of {seen.describe(one)}, open from offset "
+                    f"{one.txn_start_offset}: allow DESCRIBE on its TransactionalId, or, if kafka-transactions.sh "
+                    "find-hanging lists it, abort it there"
+                )
+        return {tp: seen.describe(one) for tp, one in oldest.items()}
 
 
 async def fence_producer(cluster: Cluster, transactional_id: str, *, timeout: float) -> None:

@@ -106,7 +106,7 @@ class LinkChanges(ServiceBase):
         self._require_ready()
         async with self._changing:
             runtime = self._runtime(link)  # as the update before this one left it
-            if not request.properties and request.options.model_fields_set <= LIVE_OPTIONS:
+            if not request.properties and request.options.named().keys() <= LIVE_OPTIONS:
                 # Nothing that runs is interrupted, so neither a promote nor a source that is away is in the way.
                 options = request.options.applied_to(
                     LinkOptions.model_validate(dict(self._image.links[link].options))

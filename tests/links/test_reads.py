@@ -37,3 +37,16 @@ def test_many_client_ids_cost_no_memory() -> None:
     policy = ReadPolicy(LinkOptions(unpromoted_reads="hold"))
     assert all(policy.holds(f"c{n}") for n in range(25_000))
     assert len(policy._known) <= 10_000
+
+
+def test_patterns_stand_for_themselves() -> None:
+    """With flags or a named group, each is valid; joined into one they are not."""
+    text = "(?i)spark.*, (?P<app>a+), (?P<app>b+)"
+    policy = ReadPolicy(LinkOptions(unpromoted_reads_hold=text))
+    assert [policy.holds(name) for name in ("SPARK-1", "aa", "b", "AA", "x")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]

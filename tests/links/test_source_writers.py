@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import pytest
+
+from linker.links import source_writers
 from linker.links.producer_states import ProducerState
 from linker.links.producer_view import direct_warnings, source_producers
-from linker.links.source_writers import RECENT_MS, AtSource, direct_writers, open_transactions
+from linker.links.source_writers import RECENT_MS, AtSource, SourceWriters, direct_writers, open_transactions
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.security import ClientSecurity
 from wire.types import TopicPartition
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -52,3 +60,34 @@ def test_what_people_are_shown() -> None:
     assert line.startswith(
         "topic orders: 1 producers still write to the source itself, the last one 0.2 s ago (7)"
     )
+
+
+class Looked(SourceWriters):
+    """As if the source had said this; nothing connects."""
+
+    def __init__(self, seen: AtSource) -> None:
+        super().__init__(Cluster("source", [], ClientSecurity(), "test"), lambda: None)
+        self._seen = seen
+
+    async def look(self, tps: Collection[TopicPartition], *, timeout: float, named: bool = True) -> AtSource:
+        return self._seen
+
+
+async def test_a_transaction_without_a_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a live one that we may not describe: a marker would take its records, and it could still commit."""
+    fenced: list[str] = []
+
+    async def fence(cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
+        fenced.append(transactional_id)
+
+    monkeypatch.setattr(source_writers, "fence_producer", fence)
+    named, unnamed = producer(7, txn=12), producer(8, txn=20)
+    names = {7: "billing"}
+    seen = AtSource(NOW, open={TP: [named], OTHER: [unnamed]}, transactional_ids=names)
+    text = r"orders-1: .*transactional.id of producer 8 .*offset 20.*DESCRIBE.*find-hanging"
+    with pytest.raises(LinkerError, match=text):
+        await Looked(seen).abort_open({TP, OTHER}, timeout=1)
+    assert fenced == ["billing"]
+    names[8] = "shop"
+    assert set(await Looked(seen).abort_open({TP, OTHER}, timeout=1)) == {TP, OTHER}
+    assert fenced == ["billing", "billing", "shop"]

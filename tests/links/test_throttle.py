@@ -8,7 +8,8 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic, SidecarIdentity
-from linker.links.throttle import LinkThrottle
+from linker.admin.models import LinkOptions, LinkOptionsUpdate, UpdateLinkRequest
+from linker.links.throttle import LIVE_OPTIONS, LinkThrottle
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition
 
@@ -62,3 +63,13 @@ async def test_lifted_behind_a_fence() -> None:
     controller.image.replay([state])
     throttle.on_records(())
     assert throttle.bucket.lifted
+
+
+async def test_a_request_that_names_only_the_limit_names_nothing_else() -> None:
+    """Clients send the fields they do not name as null: such a request once began the link anew."""
+    sent = UpdateLinkRequest(options=LinkOptionsUpdate(replication_bytes_per_second=7)).model_dump_json()
+    assert '"unpromoted_reads":null' in sent
+    got = UpdateLinkRequest.model_validate_json(sent).options
+    assert got.named() == {"replication_bytes_per_second": 7}
+    assert got.named().keys() <= LIVE_OPTIONS
+    assert got.applied_to(LinkOptions(unpromoted_reads="hold")).unpromoted_reads == "hold"

@@ -6,6 +6,7 @@ The fleet is asked through any sidecar that runs; a sidecar that is stopped (SIG
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections import Counter
@@ -36,11 +37,12 @@ ELSEWHERE = frozenset({0, 409, 421, 502, 503, 504})
 
 
 class Answer(NamedTuple):
-    """Of a sidecar to a produce, one partition of it; the time is the history's."""
+    """Of a sidecar to one partition of a produce, whose answer is one frame; the time is the history's."""
 
     partition: int
     code: int
     time: float
+    frame: int
 
 
 class AnswerTap(ProduceTap):
@@ -49,14 +51,16 @@ class AnswerTap(ProduceTap):
     def __init__(self, broker: str) -> None:
         super().__init__(broker)
         self.answers_seen: list[Answer] = []
+        self._frames = itertools.count()
 
     def _take(self, frame: bytes, version: int, asked: float) -> None:
         now = time.monotonic()
         super()._take(frame, version, asked)
         answer = codec.decode_response("produce", version, frame)
+        number = next(self._frames)
         for topic in answer.responses:
             for one in topic.partition_responses:
-                self.answers_seen.append(Answer(int(one.index), int(one.error_code), now))
+                self.answers_seen.append(Answer(int(one.index), int(one.error_code), now, number))
 
 
 class Fleet:

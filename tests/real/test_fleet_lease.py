@@ -86,9 +86,14 @@ async def acknowledges_nothing(
     await fleet.whole()
     tap = fleet.taps[broker_id]
     assert not tap.unread, tap.unread[0]
-    codes = Counter(one.code for one in tap.answers_seen if one.time >= resumed)
-    assert codes[0] == 0, f"produces were acknowledged after the hand-over: {codes}"
-    assert set(codes) <= REFUSALS, codes
+    later = [one for one in tap.answers_seen if one.time >= resumed]
+    codes = Counter(one.code for one in later)
+    # One produce of two partitions is answered as a whole: what its source had answered for the first before all stood
+    # still was covered then, and leaves with what became of the second.
+    waited = {one.frame for one in later if one.code == REQUEST_TIMED_OUT}
+    told = [one for one in later if one.code == 0 and one.frame not in waited]
+    assert not told, f"produces were acknowledged after the hand-over: {codes}, {told}"
+    assert set(codes) <= REFUSALS | {0}, codes
     assert codes[REQUEST_TIMED_OUT] > 0, f"answers of the source were waiting for it: {codes}"
     errors = await fleet.forward_errors(broker_id)
     assert errors.get("REQUEST_TIMED_OUT", 0) > 0, errors
