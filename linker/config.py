@@ -58,6 +58,11 @@ class Listener(NamedTuple):
     advertised_port: int
     security_protocol: str
 
+    @property
+    def bind_host(self) -> str:
+        """An empty host is every address, as Kafka reads it in listeners."""
+        return self.host or "0.0.0.0"
+
 
 _S = TypeVar("_S", bound=Section)
 

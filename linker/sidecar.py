@@ -30,6 +30,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.config import Config
+from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Departures, Leaving
 from linker.fleet.fleet import Fleet
 from linker.fleet.leadership import FleetLeadership
@@ -83,8 +84,9 @@ class CannotListen(LinkerError):
 class Sidecar:
     """One link broker. `run` until cancelled or until it has left the target cluster."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, doors: Doors | None = None) -> None:
         self.config = config
+        self._doors = doors or Doors()
         self.version = __version__
         self.links: dict[str, LinkRuntime] = {}
         self.copies = MirrorDirectory()
@@ -259,13 +261,15 @@ class Sidecar:
                 **self.config.sidecar.listener_properties(one.name),
                 "security.protocol": one.security_protocol,
             }
+            host = one.bind_host
             try:
                 listener = await start_listener(
-                    one.host or "0.0.0.0",  # as Kafka reads an empty host in listeners
+                    host,
                     one.port,
                     ListenerInfo(one.name, one.security_protocol),
                     ListenerSecurity.from_properties(properties),
                     self.router,
+                    bound=self._doors.take(host, one.port),
                 )
             except OSError as error:
                 raise CannotListen(
@@ -590,18 +594,21 @@ def _make_directory(path: Path) -> None:
         raise LinkerError(f"sidecar.state.dir: cannot create {path}: {error.strerror or error}") from error
 
 
-def run(config: Config) -> None:
+def run(config: Config, doors: Doors | None = None) -> None:
     """The process: until SIGTERM, Ctrl-C, or a fatal error (raised as one LinkerError)."""
-    uvloop.run(_main(config))
+    uvloop.run(_main(config, doors or Doors()))
 
 
-async def _main(config: Config) -> None:
-    sidecar = Sidecar(config)
+async def _main(config: Config, doors: Doors) -> None:
+    sidecar = Sidecar(config, doors)
     work = asyncio.create_task(sidecar.run())
     loop = asyncio.get_running_loop()
+    loop.call_later(PATIENCE, doors.close)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
     try:
         await work
     except asyncio.CancelledError:
         log.info("stopped")
+    finally:
+        doors.close()

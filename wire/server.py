@@ -7,6 +7,7 @@ limits and the death of connections.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from wire.types import Buffer, format_address
 _MIN_REQUEST = 10
 # What a connection may make us allocate by announcing a size, before it has sent that much.
 _COMMIT_MAX = 64 * 1024
+
+
+BACKLOG = 512
 
 
 class ListenerInfo(NamedTuple):
@@ -395,16 +399,27 @@ async def start_listener(
     security: ListenerSecurity,
     handler: Callable[[Exchange], None],
     limits: ListenerLimits | None = None,
+    *,
+    bound: socket.socket | None = None,
 ) -> Listener:
-    """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block."""
+    """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block.
+
+    `bound` is a socket that is bound there already; it is closed with the listener, and when this fails.
+    """
     listener = Listener(info, handler, limits or ListenerLimits())
-    context = security.ssl_context()
+    try:
+        context = security.ssl_context()
+    except BaseException:
+        if bound is not None:
+            bound.close()
+        raise
+    options: dict[str, Any] = {
+        "ssl": context,
+        "ssl_handshake_timeout": listener.limits.tls_handshake_timeout if context is not None else None,
+        "backlog": BACKLOG,
+    }
+    address: dict[str, Any] = {"host": host, "port": port} if bound is None else {"sock": bound}
     listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001 - its only maker
-        lambda: ServerConnection(listener),
-        host,
-        port,
-        ssl=context,
-        ssl_handshake_timeout=listener.limits.tls_handshake_timeout if context is not None else None,
-        backlog=512,
+        lambda: ServerConnection(listener), **address, **options
     )
     return listener

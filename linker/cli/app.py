@@ -57,18 +57,21 @@ def run(
 ) -> None:
     """Start the sidecar; it runs until SIGTERM or Ctrl-C."""
     from linker.config import load_config
+    from linker.doors import Doors
 
     settings = load_config(config)
     if check:
         typer.echo(f"{config} is fine")
         return
+    # Before all that takes time: see there.
+    doors = Doors((one.bind_host, one.port) for one in settings.sidecar.client_listeners())
     # kio loads it wherever it is installed, for tests of others: a fifth of the time that a restart takes.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     import linker.sidecar as process
     from linker.logs import configure_logging
 
     configure_logging(settings.log.level, settings.log.format)
-    process.run(settings)
+    process.run(settings, doors)
 
 
 @app.command(
