@@ -23,7 +23,9 @@ demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, pr
 
 test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
 	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
-	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) --dist loadfile
+	rm -f build/real.xml build/unstable.txt
+	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) --dist loadfile \
+		--junitxml=build/real.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/real.xml
 
 test-fast: $(STAMP)  ## only what needs no broker
 	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
