@@ -58,7 +58,14 @@ def wrong(_name: str, row: Row) -> str:
 
 
 def unasked(row: Row) -> bool:
-    return "skipped" in row or "broke" in row
+    return "skipped" in row
+
+
+def goal(key: str) -> Callable[[str, Row], object]:
+    def read(_name: str, row: Row) -> object:
+        return "-" if key not in row else "met" if row[key] else "missed"
+
+    return read
 
 
 PRODUCERS: Sequence[Column] = (
@@ -69,6 +76,7 @@ PRODUCERS: Sequence[Column] = (
     ("lost / doubled / out of order", wrong),
     ("longest gap between acks, ms", figure("largest_ack_gap_ms")),
     ("at the promote", figure("promote_gap_ms")),
+    ("goal: 1 s", goal("gap_goal_met")),
     ("load", figure("load_average")),
 )
 TRANSACTIONS: Sequence[Column] = (
@@ -91,6 +99,7 @@ GROUPS: Sequence[Column] = (
     ("too early", figure("too_early")),
     ("last partition read after opening, ms", figure("opening_ms")),
     ("own time to join, ms", figure("join_ms")),
+    ("goal: 1 s more than to join", goal("opening_goal_met")),
     ("longest pause, ms", figure("longest_pause_ms")),
     ("errors", errors),
     ("load", figure("load_average")),
@@ -111,7 +120,13 @@ def tables(measured: Mapping[str, Mapping[str, Row]]) -> dict[str, str]:
 
 def _table(columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
     lines = [[title for title, _ in columns], ["---"] * len(columns)]
-    lines += [[str(read(name, row)) for _, read in columns] for name, row in sorted(rows.items())]
+    for name, row in sorted(rows.items()):
+        if "broke" in row:  # the case did not come to its end, so there are no figures of it
+            lines.append(
+                [client(name, row), f"did not end: {short(str(row['broke']))}", *["-"] * (len(columns) - 2)]
+            )
+        else:
+            lines.append([str(read(name, row)) for _, read in columns])
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 

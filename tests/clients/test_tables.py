@@ -24,6 +24,7 @@ ROW: dict[str, Any] = {
     "duplicated": 2,
     "reordered": 0,
     "largest_ack_gap_ms": 99.6,
+    "gap_goal_met": False,
 }
 
 
@@ -39,7 +40,6 @@ def test_a_report_leaves_rows_alone_that_did_not_run() -> None:
         "load_average_after": 3.0,
         "producers": {
             "one": {"skipped": "no go"},
-            "two": {"ok": False, "broke": "it"},
             "three": ROW,
         },
     }
@@ -48,9 +48,21 @@ def test_a_report_leaves_rows_alone_that_did_not_run() -> None:
     assert measured["producers"]["three"]["load_average"] == 3.0
 
 
+def test_a_case_that_did_not_end_is_shown() -> None:
+    """The figures of an earlier run would say that it did."""
+    measured: dict[str, dict[str, Any]] = {"producers": {"lib": ROW}}
+    broken = {"version": "1.2", "ok": False, "broke": "no answer"}
+    client_tables.merge(measured, {"kafka": "4.3.1", "producers": {"lib": broken}})
+    row = client_tables.tables(measured)["producers"].splitlines()[2]
+    assert row.startswith("| lib 1.2 | did not end: no answer | - |")
+
+
 def test_a_row() -> None:
     made = client_tables.tables({"producers": {"lib": ROW, "lib-transactions": ROW}})
-    assert made["producers"].splitlines()[2] == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | - |"
+    assert (
+        made["producers"].splitlines()[2]
+        == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | missed | - |"
+    )
     assert len(made["transactions"].splitlines()) == 3
 
 
