@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +10,7 @@ from linker import __version__
 from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
+from linker.cli.run import run
 
 app = typer.Typer(
     name="linker",
@@ -45,33 +44,7 @@ def root(
     pass
 
 
-@app.command("run")
-def run(
-    config: Annotated[
-        Path,
-        typer.Option(
-            "--config", "-c", envvar="LINKER_CONFIG", help="The sidecar's YAML file.", show_default=True
-        ),
-    ] = Path("linker.yaml"),
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
-) -> None:
-    """Start the sidecar; it runs until SIGTERM or Ctrl-C."""
-    from linker.config import load_config
-    from linker.doors import Doors
-
-    settings = load_config(config)
-    if check:
-        typer.echo(f"{config} is fine")
-        return
-    # Before all that takes time: see there.
-    doors = Doors((one.bind_host, one.port) for one in settings.sidecar.client_listeners())
-    # kio loads it wherever it is installed, for tests of others: a fifth of the time that a restart takes.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-    import linker.sidecar as process
-    from linker.logs import configure_logging
-
-    configure_logging(settings.log.level, settings.log.format)
-    process.run(settings, doors)
+app.command("run")(run)
 
 
 @app.command(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import sys
 
-from linker.cli.app import app
 from linker.cli.output import one_line
 
 
 def main() -> None:
     try:
-        app()
+        if sys.argv[1:2] == ["run"]:
+            from linker.cli.run import only_run
+
+            only_run()(args=sys.argv[2:], prog_name="linker run")
+        else:
+            from linker.cli.app import app
+
+            app()
     except KeyboardInterrupt:
         _fail("interrupted")
     except BrokenPipeError:
