@@ -12,7 +12,7 @@ from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
-from linker.metrics import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
+from linker.samples import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
 from wire.errors import error_name
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from linker.admin.api import create_app
 from linker.cli.app import app as cli_app
 from linker.config import SECTIONS, section_keys
 from linker.config_store import STORE_SSL_PROPERTIES
-from linker.metrics import CATALOGUE, Metrics, Snapshot
+from linker.metrics import CATALOGUE, Metrics
 from linker.properties import CLIENT_PROPERTIES, LISTENER_PROPERTIES, SECURITY_PROPERTIES
+from linker.samples import Snapshot
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by scripts/generate_reference.py from the code; a test compares. -->"

@@ -13,7 +13,7 @@ from controller.store.base import (
     Seat,
     Versioned,
 )
-from linker.metrics import LatencyHistogram
+from linker.samples import LatencyHistogram
 
 
 class MeasuredStore:

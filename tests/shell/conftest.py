@@ -14,7 +14,8 @@ import pytest
 from linker.admin.api import create_app
 from linker.admin.server import AdminServer
 from linker.cli import main
-from linker.metrics import Metrics, Snapshot
+from linker.metrics import Metrics
+from linker.samples import Snapshot
 from tests.shell.memory_service import MemoryService
 
 

@@ -16,7 +16,8 @@ from linker.admin import server as server_module
 from linker.admin.api import create_app
 from linker.admin.server import AdminServer, AdminServerError
 from linker.admin.service import LinkService, PreflightFailed
-from linker.metrics import Metrics, Snapshot
+from linker.metrics import Metrics
+from linker.samples import Snapshot
 from tests.shell.conftest import Running
 from tests.shell.memory_service import ClusterTrouble, MemoryService
 

@@ -14,7 +14,8 @@ from linker.admin.api import create_app
 from linker.admin.forward import FORWARDED_BY, Forwarder
 from linker.admin.server import AdminServer
 from linker.fleet.route import Destination, NoController
-from linker.metrics import Metrics, Snapshot
+from linker.metrics import Metrics
+from linker.samples import Snapshot
 from tests.shell.memory_service import MemoryService
 
 

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from linker.admin.models import MirrorState
-from linker.metrics import (
-    CATALOGUE,
+from linker.metrics import CATALOGUE, Metrics
+from linker.samples import (
     LATENCY_BUCKETS,
     FleetSample,
     GroupsSample,
     LatencyHistogram,
     LinkSample,
-    Metrics,
     PartitionSample,
     Snapshot,
     ValidationSample,
