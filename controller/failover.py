@@ -96,6 +96,20 @@ def describe_loss(failover: Failover) -> str:
     return f"{start}; the source had {lost} more offsets, {failover.end} to {end - 1}, which were not copied"
 
 
+def open_at_take_over(
+    image: ControllerImage, link: str, open_: Mapping[TopicPartition, Sequence[AbortedTransaction]]
+) -> dict[TopicPartition, list[AbortedTransaction]]:
+    """Of the transactions that are open at the new leaders, those that were copied: they begin below the take-over. An
+    abort marker in one of the target's own would take records from a producer that goes on to commit."""
+    found: dict[TopicPartition, list[AbortedTransaction]] = {}
+    for tp, seen in open_.items():
+        _, failover = _failing_over(image, link, tp)
+        mine = [one for one in seen if failover.end is not None and one.start_offset < failover.end]
+        if mine:
+            found[tp] = mine
+    return found
+
+
 # Decisions.
 
 

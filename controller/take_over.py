@@ -15,7 +15,7 @@ from typing import Protocol
 
 from controller.alignment import SourceEnd
 from controller.errors import PromoteAbandoned
-from controller.failover import KnownEnds, choose_ends, describe_loss
+from controller.failover import KnownEnds, choose_ends, describe_loss, open_at_take_over
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromotePorts, PromoteSettings, Report, Tps
@@ -94,15 +94,23 @@ class TakeOverContext(BatchContext):
 
     async def before_the_end(self, tps: Collection[TopicPartition]) -> None:
         """What was open at the source when it died nobody can commit: its coordinator is gone. Without a marker no
-        reader of committed records would ever get beyond it."""
+        reader of committed records would ever get beyond it.
+
+        Real brokers lead by now, and a transaction that began behind the take-over is one of theirs: its producer lives.
+        """
+
+        async def copied(
+            of: Collection[TopicPartition], timeout: float
+        ) -> Mapping[TopicPartition, Sequence[AbortedTransaction]]:
+            seen = await self.take_over.transactions.find(of, timeout=timeout)
+            return open_at_take_over(self.controller.image, self.link, seen)
 
         async def end_open(timeout: float) -> None:
-            port = self.take_over.transactions
-            found = {tp: seen for tp, seen in (await port.find(tps, timeout=timeout)).items() if seen}
+            found = await copied(tps, timeout)
             if found:
                 await self.controller.note_aborted(self.link, found)
-                await port.abort(found, timeout=timeout)
-                left = [tp for tp, seen in (await port.find(found, timeout=timeout)).items() if seen]
+                await self.take_over.transactions.abort(found, timeout=timeout)
+                left = list(await copied(found, timeout))
                 if left:
                     raise PromoteAbandoned(f"a transaction of {left[0]} is still open after its abort marker")
 

@@ -17,12 +17,15 @@ from typing import NamedTuple
 from linker.demo.checker import Finding, Verdict, check
 from linker.demo.history import History, PartitionLog
 from linker.demo.log_compare import ReplicaComparison
+from tests.chaos import committed, takeover
+from tests.chaos.committed import TransactionHistory, TransactionLog, TransactionVerdict, judge_transactions
+from tests.chaos.takeover import TakenOver
 from wire.types import TopicPartition
 
 #: Report key -> rule of the demo's checker. What a consumer saw is one figure.
 LOG_RULES = ("lost", "duplicated", "reordered", "misplaced", "phantom")
 CONSUMER_RULES = ("misread", "skipped", "read_back", "unread")
-RULES = (*LOG_RULES, "forks", "stale_owner", "consumer")
+RULES = (*LOG_RULES, "forks", "stale_owner", "consumer", *committed.RULES)
 
 
 class Answer(NamedTuple):
@@ -48,6 +51,12 @@ class Aftermath:
     replicas: Sequence[ReplicaComparison] = ()
     answers: Sequence[Answer] = ()
     drained: bool = False
+    #: Partitions that were failed over, as the fail-over's own report has them.
+    taken: Mapping[TopicPartition, TakenOver] = field(default_factory=dict)
+    #: Producers that were moved: until when they wrote to the source itself.
+    direct: Mapping[str, float] = field(default_factory=dict)
+    owner_transactions: Mapping[TopicPartition, TransactionLog] = field(default_factory=dict)
+    source_transactions: Mapping[TopicPartition, TransactionLog] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +68,9 @@ class Judgement:
     read: int
     client_errors: Sequence[str]
     findings: Mapping[str, Sequence[str]]
+    lost_by_failover: int = 0  # acknowledged records beyond a take-over, each of them named by its report
+    read_beyond: int = 0  # reads of records that went with the source
+    transactions: TransactionVerdict = field(default_factory=TransactionVerdict)
 
     @property
     def ok(self) -> bool:
@@ -68,20 +80,44 @@ class Judgement:
         return len(self.findings.get(rule, ()))
 
 
-def judge(history: History, after: Aftermath) -> Judgement:
-    """Errors that clients saw are told, not judged: a fault may last longer than a client's patience."""
+def judge(history: History, after: Aftermath, transactions: TransactionHistory | None = None) -> Judgement:
+    """Errors that clients saw are told, not judged: a fault may last longer than a client's patience. What a fail-over
+    lawfully costs is cut out before, and is a figure of its own."""
+    acked = len({(ack.producer, ack.sequence) for ack in history.acks})
+    cut = takeover.cut(history, after.taken, after.owner, after.source, after.handed_over, after.direct)
+    history = cut.history
     verdict = check(history, after.owner, drained=after.drained)
+    txn = judge_transactions(
+        transactions or TransactionHistory(), after.owner_transactions, after.source_transactions, after.taken
+    )
     found: dict[str, list[str]] = {rule: [str(one) for one in getattr(verdict, rule)] for rule in LOG_RULES}
-    found["consumer"] = [f"{rule}: {one}" for rule in CONSUMER_RULES for one in getattr(verdict, rule)]
+    found["consumer"] = [
+        f"{rule}: {one}"
+        for rule in CONSUMER_RULES
+        for one in getattr(verdict, rule)
+        if not _was_beyond(rule, one, after, cut)
+    ]
+    found |= {rule: list(lines) for rule, lines in txn.findings.items()}
     found["forks"] = [str(one) for one in _forks(history, after)]
     found["stale_owner"] = [str(one) for one in _stale(history, verdict, after)]
     return Judgement(
-        acked=verdict.acked,
+        acked=acked,
         unknown=verdict.unknown,
         read=verdict.read,
         client_errors=verdict.client_errors,
         findings={rule: lines for rule, lines in found.items() if lines},
+        lost_by_failover=cut.lost,
+        read_beyond=cut.read,
+        transactions=txn,
     )
+
+
+def _was_beyond(rule: str, finding: Finding, after: Aftermath, cut: takeover.Cut) -> bool:
+    """A consumer whose position lay beyond the take-over may miss what the target wrote in between."""
+    over = after.taken.get(finding.partition)
+    if rule not in ("skipped", "unread") or over is None or finding.offset is None:
+        return False
+    return over.end <= finding.offset < cut.read_to.get(finding.partition, 0)
 
 
 # --- forks
@@ -137,6 +173,9 @@ def _stale(history: History, verdict: Verdict, after: Aftermath) -> Iterable[Fin
     yield from _acked_by_the_source_only(history, verdict, after)
     for answer in after.answers:
         moment = after.handed_over.get(answer.partition)
+        over = after.taken.get(answer.partition)
+        if over is not None and over.names(answer.base_offset) and (moment is None or answer.asked <= moment):
+            continue  # of the source before it died
         owned = after.owned_from.get(answer.partition)
         if moment is not None and answer.asked > moment:
             late = answer.asked - moment

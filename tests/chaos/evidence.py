@@ -11,6 +11,7 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.log_compare import ReplicaComparison, compare_replica
 from linker.demo.replica_log import ReplicaLog, open_replica
 from linker.demo.source_data import SourceTopic
+from tests.chaos.committed import TransactionLog, read_transactions
 from tests.chaos.stage import Stage
 from wire.types import TopicPartition
 
@@ -28,12 +29,16 @@ class Collected:
         self.owner: Mapping[TopicPartition, PartitionLog] = final_logs(stage.target, topics, at_target)
         self.owned_from: dict[TopicPartition, int] = {}
         self.replicas: list[ReplicaComparison] = []
+        self.source_transactions: dict[TopicPartition, TransactionLog] = {}
+        self.owner_transactions: dict[TopicPartition, TransactionLog] = {}
         deadline = time.monotonic() + COPIED_TIMEOUT
         for tp, placement in at_target.items():
             leader = open_replica(stage.target.log_dir(placement.leader), tp)
             end = leader.end()
             owned = self.owned_from[tp] = first_owned(leader, end)
             source = open_replica(stage.source.log_dir(at_source[tp].leader), tp)
+            self.source_transactions[tp] = read_transactions(source)
+            self.owner_transactions[tp] = read_transactions(leader)
             for broker in placement.replicas:
                 replica = _copied(stage.target, broker, tp, end, deadline)
                 self.replicas.append(compare_replica(source, replica, tp, broker, end=owned))

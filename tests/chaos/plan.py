@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 SESSION = 6.0  # of brokers in the target, seconds
 SAME_STORE = 4  # so many seeds in a row use one kind of store, so that a fleet can be kept over runs
 LONG_EVERY = 10  # one seed in so many sleeps longer than its lease and its broker session together
+DEATH_EVERY = 4  # in one seed in so many the source dies, and a fail-over takes the place of the last promote
 PHASES = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER")
 LIBRARIES = ("librdkafka", "aiokafka", "kafka-python")
+TRANSACTIONAL = ("librdkafka",)
 
 
 class Store(StrEnum):
@@ -104,17 +106,28 @@ class TopicPlan:
     producers: Sequence[str]  # libraries, each writing at the target
     source_producers: Sequence[str]  # these begin at the source and are moved before the topic's promote
     rate: float  # records per second and producer
+    transactional: Sequence[str] = ()  # libraries; these begin at the source too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathPlan:
+    """The source is killed, all of it at once, and comes back only when everything is over."""
+
+    before: float  # seconds between the death and the first try of a fail-over
+    #: Whether the applications with transactions are still at the source then, in the middle of one.
+    transactions_stay: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotePlan:
-    """One promote; it is repeated until it is done."""
+    """One promote, or a fail-over if the source dies; it is repeated until it is done."""
 
     topics: Sequence[int]  # indices
     delay: float  # after the workload has begun, or the promote before is over
     fence_timeout: float
     #: A first try with limits that can hardly be kept: it is abandoned, most likely under way.
     hopeless_fence_ms: int | None = None
+    death: DeathPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +157,16 @@ def plan_run(seed: int, stores: Sequence[Store] = tuple(Store)) -> RunPlan:
     if len(topics) > 1 and rng.random() < 0.5:
         order = [list(range(len(topics)))]
     promotes = [_promote(rng, indices) for indices in order]
-    faults = [_fault(rng, store, len(promotes)) for _ in range(rng.choices([1, 2, 3], [30, 45, 25])[0])]
+    # What came later has a die of its own, so that a seed's faults stay what they were.
+    more = random.Random(f"transactions {seed}")
+    topics = [replace(topic, transactional=_transactional(more)) for topic in topics]
+    dies = seed % DEATH_EVERY == 1
+    if dies:
+        promotes[-1] = replace(promotes[-1], hopeless_fence_ms=None, death=_death(more))
+    faults = [
+        _fault(rng, store, len(promotes), source_dies=dies)
+        for _ in range(rng.choices([1, 2, 3], [30, 45, 25])[0])
+    ]
     if seed % LONG_EVERY == 3:
         faults[0] = _long_sleep(rng, store, lease, len(promotes))
     if seed % LONG_EVERY == 7 and store is not Store.SQLITE:
@@ -172,6 +194,14 @@ def _topic(rng: random.Random) -> TopicPlan:
         source_producers=moved,
         rate=rng.choice([40.0, 80.0, 150.0]),
     )
+
+
+def _transactional(rng: random.Random) -> list[str]:
+    return [rng.choice(TRANSACTIONAL)] if rng.random() < 0.75 else []
+
+
+def _death(rng: random.Random) -> DeathPlan:
+    return DeathPlan(before=rng.choice([0.0, rng.uniform(0.0, 2.0)]), transactions_stay=rng.random() < 0.6)
 
 
 def _promote(rng: random.Random, topics: Sequence[int]) -> PromotePlan:
@@ -203,8 +233,9 @@ _WEIGHTS = {
 }
 
 
-def _possible(store: Store) -> list[Kind]:
-    without: set[Kind] = set()
+def _possible(store: Store, source_dies: bool) -> list[Kind]:
+    # A source that dies for good is not started again by another fault.
+    without: set[Kind] = {Kind.KILL_SOURCE_BROKER, Kind.RESTART_SOURCE_BROKER} if source_dies else set()
     if store is not Store.ZOOKEEPER:
         without |= {Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER}
     if store is Store.SQLITE:
@@ -212,8 +243,8 @@ def _possible(store: Store) -> list[Kind]:
     return [kind for kind in Kind if kind not in without]
 
 
-def _fault(rng: random.Random, store: Store, promotes: int) -> FaultPlan:
-    kinds = _possible(store)
+def _fault(rng: random.Random, store: Store, promotes: int, *, source_dies: bool) -> FaultPlan:
+    kinds = _possible(store, source_dies)
     kind = rng.choices(kinds, [_WEIGHTS[one] for one in kinds])[0]
     aimed = rng.random() < 0.7
     return FaultPlan(

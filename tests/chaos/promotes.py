@@ -1,4 +1,4 @@
-"""Promoting as an operator would: until it is done, whatever happens meanwhile; and watching how far it is.
+"""Promoting and failing over as an operator would: until it is done, whatever happens meanwhile; and watching how far it is.
 
 A promote that is abandoned is a lawful answer to a fault. Its phases last milliseconds where nothing is in the way, so
 they are asked for all the time while one is under way.
@@ -14,13 +14,17 @@ from typing import Any
 
 from tests.chaos.fleet import ApiRefused, Fleet
 from tests.chaos.plan import PHASES
+from tests.chaos.takeover import TakenOver, taken_over
+from wire.types import TopicPartition
 
 LOOK = 0.008
 LOOK_TIMEOUT = 0.5
 AGAIN = 0.3
 CATCH_UP_TIMEOUT_MS = 20_000
+TAKE_OVER_TIMEOUT_MS = 20_000
 LONG = 600.0  # for calls whose caller has a deadline
 DONE = "PROMOTED"
+FAILED_OVER = "FAILED_OVER"
 ORDER = {phase: index for index, phase in enumerate([*PHASES, DONE])}
 
 
@@ -30,15 +34,18 @@ class NotPromoted(Exception):
 
 @dataclass(slots=True)
 class PromoteLog:
-    """What became of one planned promote."""
+    """What became of one planned promote or fail-over."""
 
     topics: Sequence[str]
+    failover: bool = False
     last: str = "not begun"  # what was seen last
     tries: int = 0
     abandoned: list[str] = field(default_factory=list)  # reasons
     refused: list[str] = field(default_factory=list)
     phases_ms: dict[str, int] = field(default_factory=dict)  # of the last try
     seconds: float | None = None
+    #: Of a fail-over, as its own report says it.
+    taken: dict[TopicPartition, TakenOver] = field(default_factory=dict)
 
 
 class PhaseBoard:
@@ -87,18 +94,20 @@ class Promoter:
         while True:
             states = await self._states(note.topics)
             note.last = f"{states}"
-            if all(state == DONE for state in states.values()):
+            done = FAILED_OVER if note.failover else DONE
+            if all(state == done for state in states.values()):
                 break
-            if "FAILED" in states.values():
+            if "FAILED" in states.values() and not note.failover:
                 raise NotPromoted(f"mirrors failed: {states}")
             first = note.tries == 0 and hopeless is not None
-            ready = [topic for topic, state in states.items() if state != DONE]
-            request = {
-                "topics": ready,
-                "options": {**limits, **({"fence_timeout_ms": hopeless} if first else {})},
-            }
+            request: dict[str, Any] = {"topics": [topic for topic, state in states.items() if state != done]}
+            if note.failover:
+                request["timeout_ms"] = TAKE_OVER_TIMEOUT_MS
+            else:
+                request["options"] = {**limits, **({"fence_timeout_ms": hopeless} if first else {})}
+            what = "failover" if note.failover else "promote"
             try:
-                job = await self._call("POST", f"/v1/links/{self._link}/mirrors:promote", request)
+                job = await self._call("POST", f"/v1/links/{self._link}/mirrors:{what}", request)
             except ApiRefused as refused:
                 # Of another promote that goes on by itself, or of a mirror that is not ready yet.
                 note.last = str(refused)
@@ -108,7 +117,7 @@ class Promoter:
             note.tries += 1
             job = await self._follow(index, note, job)
             note.phases_ms = dict(job.get("phases_ms", {}))
-            if job["phase"] != DONE:
+            if job["phase"] != done:
                 note.last = str(job.get("reason"))
                 note.abandoned.append(note.last)
                 self._board.show(index, None)
@@ -116,12 +125,17 @@ class Promoter:
         self._board.show(index, DONE)
         for topic in note.topics:
             self._promoted(topic)
+        if note.failover:
+            # Jobs that went on by themselves have reports too; the newest one of a partition is the one that was done.
+            jobs = await self._call("GET", f"/v1/links/{self._link}/promotes")
+            for job in sorted(jobs, key=lambda one: one["started_at"]):
+                note.taken |= taken_over(job.get("failover") or [])
         note.seconds = round(time.monotonic() - started, 2)
 
     async def _follow(self, index: int, note: PromoteLog, job: dict[str, Any]) -> dict[str, Any]:
         path = f"/v1/promotes/{job['id']}"
         turn = 0
-        while job["phase"] not in (DONE, "ABANDONED"):
+        while job["phase"] not in (DONE, FAILED_OVER, "ABANDONED"):
             self._board.show(index, furthest(job))
             note.last = f"{job['phase']}: {job.get('reason')}"
             await asyncio.sleep(LOOK)
@@ -132,7 +146,7 @@ class Promoter:
                 continue
             job = seen
             for topic in job["topics"]:
-                if topic["phase"] == DONE:
+                if topic["phase"] in (DONE, FAILED_OVER):
                     self._promoted(topic["topic"])
         return job
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,16 +21,19 @@ from linker.demo.live_producers import (
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
+    LiveClientError,
     LiveProducer,
 )
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.chaos.checker import RULES, Aftermath, Judgement, judge
+from tests.chaos.committed import TransactionHistory
 from tests.chaos.evidence import Collected
 from tests.chaos.faults import Strike, Striker
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
-from tests.chaos.plan import FaultPlan, RunPlan
+from tests.chaos.plan import DeathPlan, FaultPlan, RunPlan
 from tests.chaos.promotes import NotPromoted, PhaseBoard, PromoteLog, Promoter
 from tests.chaos.stage import Stage
+from tests.chaos.transactions import APPLICATIONS, CommittedReader, End, TransactionalApplication
 from wire.errors import LinkerError
 from wire.types import TopicPartition, parse_topic_id
 
@@ -38,6 +41,9 @@ READY_TIMEOUT = 60.0
 ACTIVE_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 75.0  # for promotes, from the moment when the last fault is healed
 DRAIN_TIMEOUT = 40.0
+WRITES_AGAIN_TIMEOUT = 30.0  # after a fail-over
+NODE_START = 90.0
+TRANSACTION_RATE = 60.0
 HISTORY_SCALE = 0.05
 ROLES_EVERY = 0.4
 MOST_ERRORS = 10
@@ -66,6 +72,14 @@ class RunResult:
     unknown: int = 0
     read: int = 0
     link_broker_answers: int = 0
+    lost_by_failover: int = 0
+    read_beyond: int = 0
+    committed: int = 0  # transactions
+    aborted: int = 0
+    unknown_ends: int = 0
+    committed_after: int = 0  # of those that are committed, after the topic's promote or fail-over
+    txn_lost_by_failover: int = 0
+    txn_torn_by_failover: int = 0
     broken: dict[str, int] = field(default_factory=dict)  # rule -> findings
     evidence: list[str] = field(default_factory=list)
     client_errors: int = 0
@@ -82,7 +96,10 @@ class RunResult:
         return not self.broken and self.stuck is None
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
+        found = {"ok": self.ok, **asdict(self)}
+        for note in found["promotes"]:
+            note["taken"] = {str(tp): over._asdict() for tp, over in note["taken"].items()}
+        return found
 
 
 class Run:
@@ -102,6 +119,9 @@ class Run:
         self._began = time.monotonic()
         self._producers: list[LiveProducer] = []
         self._movers: dict[int, list[LiveProducer]] = {}  # topic -> producers that begin at the source
+        self._transactional: dict[int, list[TransactionalApplication]] = {}  # topic -> likewise
+        self._direct: dict[str, float] = {}  # when producers were moved
+        self._reader: CommittedReader | None = None
         self._consumer: LiveConsumer | None = None
         self._ids: dict[bytes, str] = {}  # of the target's topics
         self._exits_before = len(fleet.exits)
@@ -132,7 +152,8 @@ class Run:
             await self._promote_under_faults()
         with self._timed("stop"):
             await asyncio.sleep(self.plan.linger)
-            await asyncio.gather(*(producer.stop() for producer in self._producers))
+            await asyncio.gather(*(self._stop(producer) for producer in self._producers))
+            await asyncio.gather(*(application.stop() for application in self._applications))
             if not await self.stage.healthy():
                 raise Stuck("a broker did not come back")
         with self._timed("judge"):
@@ -192,6 +213,16 @@ class Run:
                     starts.append(producer.start(cluster.bootstrap))
                     if place == "source":
                         self._movers.setdefault(index, []).append(producer)
+            for number, library in enumerate(plan.transactional):
+                name = f"{library}-transactions-{topic.name}-{number}"
+                application = APPLICATIONS[library](
+                    name, topic.name, topic.partitions, TRANSACTION_RATE, self.history, self.plan.seed
+                )
+                self._transactional.setdefault(index, []).append(application)
+                starts.append(application.start(self.stage.source.bootstrap))
+        partitions = [tp for topic in self.topics for tp in topic.topic_partitions()]
+        self._reader = CommittedReader(f"committed-{self.link}", partitions, self.history)
+        starts.append(self._reader.start(self.stage.target.bootstrap))
         names = [topic.name for topic in self.topics]
         self._consumer = CONSUMERS[self.plan.consumer](f"reader-{self.link}", names, self.history)
         starts.append(self._consumer.start(self.stage.target.bootstrap))
@@ -239,13 +270,67 @@ class Run:
         for index, plan in enumerate(self.plan.promotes):
             await asyncio.sleep(plan.delay)
             movers = [producer for topic in plan.topics for producer in self._movers.get(topic, ())]
-            await asyncio.gather(*(producer.move(self.stage.target.bootstrap) for producer in movers))
-            note = PromoteLog([names[topic] for topic in plan.topics])
+            with_transactions = [one for topic in plan.topics for one in self._transactional.get(topic, ())]
+            if plan.death is not None and plan.death.transactions_stay:
+                with_transactions = []
+            moving = [one.move(self.stage.target.bootstrap) for one in movers]
+            moving += [one.move(self.stage.target.bootstrap) for one in with_transactions]
+            await asyncio.gather(*moving)
+            self._direct |= {one.name: self.history.clock() for one in movers}
+            note = PromoteLog([names[topic] for topic in plan.topics], failover=plan.death is not None)
             self.result.promotes.append(note)
+            if plan.death is not None:
+                await self._source_dies(plan.death, plan.topics)
             options = {"fence_timeout_ms": round(plan.fence_timeout * 1000)}
             # The clock of being stuck begins when nothing is in the way any more.
             work = asyncio.create_task(promoter.run(index, note, options, plan.hopeless_fence_ms))
             await self._settled(work, faults, note)
+            if plan.death is not None:
+                await self._after_failover(plan.topics)
+
+    async def _source_dies(self, death: DeathPlan, topics: Sequence[int]) -> None:
+        # Those that are in the middle of a transaction there are left in it, and begin anew at the target.
+        nodes = [node for node in self.stage.source.nodes.values() if node.running]
+        await asyncio.gather(*(node.kill() for node in nodes))
+        if death.transactions_stay:
+            stayed = [one for topic in topics for one in self._transactional.get(topic, ())]
+            await asyncio.gather(*(one.abandon() for one in stayed))
+            await asyncio.gather(*(one.start(self.stage.target.bootstrap) for one in stayed))
+        await asyncio.sleep(death.before)
+
+    async def _after_failover(self, topics: Sequence[int]) -> None:
+        """Somebody can write again, and the source that returns changes nothing."""
+        fresh: list[LiveProducer] = []
+        for topic in (self.topics[index] for index in topics):
+            name = f"anew-{topic.name}"
+            fresh.append(LibrdkafkaProducer(name, topic.name, topic.partitions, 50.0, self.history))
+        self._producers += fresh
+        for producer in fresh:
+            await producer.start(self.stage.target.bootstrap)
+        deadline = time.monotonic() + WRITES_AGAIN_TIMEOUT
+        waiting = {producer.name for producer in fresh}
+        while waiting:
+            waiting -= {ack.producer for ack in list(self.history.acks)}
+            if time.monotonic() > deadline:
+                raise Stuck(f"nothing of {sorted(waiting)} is acknowledged after the fail-over")
+            await asyncio.sleep(0.1)
+        nodes = [node for node in self.stage.source.nodes.values() if not node.running]
+        for node in nodes:
+            node.launch()
+        await asyncio.gather(*(node.wait_started(NODE_START) for node in nodes))
+
+    @property
+    def _applications(self) -> list[TransactionalApplication]:
+        return [one for mine in self._transactional.values() for one in mine]
+
+    async def _stop(self, producer: LiveProducer) -> None:
+        """After a fail-over an idempotent producer may have a gap in its sequences, which librdkafka calls fatal."""
+        try:
+            await producer.stop()
+        except (LiveClientError, SystemError) as error:
+            if all(plan.death is None for plan in self.plan.promotes):
+                raise
+            self.history.error(producer.name, f"after the fail-over: {error}")
 
     async def _settled(
         self, work: asyncio.Task[None], faults: list[asyncio.Task[None]], note: PromoteLog
@@ -266,9 +351,14 @@ class Run:
     async def _judge(self) -> None:
         collected = await asyncio.to_thread(Collected, self.stage, self.topics)
         assert self._consumer is not None
-        ends = {tp: log.end for tp, log in collected.owner.items()}
+        assert self._reader is not None
+        # Of what a consumer is given: markers are not, and of aborted records it depends.
+        ends = {tp: log.records[-1].offset + 1 for tp, log in collected.owner.items() if log.records}
         drained = await self._consumer.read_up_to(ends, DRAIN_TIMEOUT)
         await self._consumer.stop()
+        all_ends = {tp: log.end for tp, log in collected.owner_transactions.items()}
+        reader_drained = await self._reader.read_up_to(all_ends, DRAIN_TIMEOUT)
+        await self._reader.stop()
         answers = [one for member in self.fleet.members for one in member.tap.answers(self._ids)]
         after = Aftermath(
             owner=collected.owner,
@@ -282,14 +372,34 @@ class Run:
             replicas=collected.replicas,
             answers=answers,
             drained=True,
+            taken={tp: over for note in self.result.promotes for tp, over in note.taken.items()},
+            direct=self._direct,
+            owner_transactions=collected.owner_transactions,
+            source_transactions=collected.source_transactions,
         )
-        judgement = await asyncio.to_thread(judge, self.history, after)
-        self._note(judgement, len(answers), drained)
+        written = [transaction for one in self._applications for transaction in one.transactions]
+        transactions = TransactionHistory(transactions=written, reads=self._reader.reads, drained=True)
+        judgement = await asyncio.to_thread(judge, self.history, after, transactions)
+        self._note(judgement, len(answers), drained and reader_drained)
+        self.result.committed_after = sum(
+            one.end is End.COMMITTED
+            and one.ended is not None
+            and one.ended > self._handed_over[one.records[0].partition.topic]
+            for one in written
+        )
+        for application in self._applications:
+            if not any(one.producer == application.name and one.end is End.COMMITTED for one in written):
+                self.result.evidence.append(f"{application.name} has committed nothing")
 
     def _note(self, judgement: Judgement, answers: int, drained: bool) -> None:
         result = self.result
         result.acked, result.unknown, result.read = judgement.acked, judgement.unknown, judgement.read
         result.link_broker_answers = answers
+        result.lost_by_failover, result.read_beyond = judgement.lost_by_failover, judgement.read_beyond
+        txn = judgement.transactions
+        result.committed, result.aborted, result.unknown_ends = txn.committed, txn.aborted, txn.unknown
+        result.txn_lost_by_failover = txn.lost_by_failover
+        result.txn_torn_by_failover = txn.torn_by_failover
         result.client_errors = len(judgement.client_errors)
         result.first_client_errors = list(judgement.client_errors)[:MOST_ERRORS]
         result.broken = {rule: judgement.count(rule) for rule in RULES if judgement.count(rule)}
@@ -303,7 +413,12 @@ class Run:
 
     async def _abandon_clients(self) -> None:
         """Stop what still runs. After a failure, that one matters and not what a client says to it."""
-        for client in (*self._producers, self._consumer):
+        for application in self._applications:
+            try:
+                await application.abandon()
+            except LiveClientError as error:
+                self.result.evidence.append(str(error)[:300])
+        for client in (*self._producers, self._consumer, self._reader):
             if client is None:
                 continue
             try:

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 from tests.chaos.plan import (
+    DEATH_EVERY,
     LONG_EVERY,
     NET_KINDS,
     PHASES,
@@ -18,12 +19,13 @@ from tests.chaos.plan import (
     plan_run,
 )
 
-MANY = [plan_run(seed) for seed in range(1000)]
+SEEDS = 2000
+MANY = [plan_run(seed) for seed in range(SEEDS)]
 
 
 def test_a_seed_is_a_plan() -> None:
-    assert [plan_run(seed) for seed in range(1000)] == MANY
-    assert len({str(plan) for plan in MANY}) == 1000
+    assert [plan_run(seed) for seed in range(SEEDS)] == MANY
+    assert len({str(plan) for plan in MANY}) == SEEDS
 
 
 def test_every_fault_at_every_phase_comes_up() -> None:
@@ -98,3 +100,20 @@ def test_the_stores_to_choose_from_can_be_limited() -> None:
 def test_neighbours_share_a_store() -> None:
     for plan in MANY:
         assert plan.store is MANY[plan.seed // SAME_STORE * SAME_STORE].store
+
+
+def test_in_one_run_in_four_the_source_dies_for_good() -> None:
+    for plan in MANY:
+        deaths = [promote.death for promote in plan.promotes]
+        assert deaths[:-1] == [None] * (len(deaths) - 1), "nothing can be promoted after it"
+        assert (deaths[-1] is not None) == (plan.seed % DEATH_EVERY == 1)
+        if deaths[-1] is not None:
+            kinds = {fault.kind for fault in plan.faults}
+            assert not kinds & {Kind.KILL_SOURCE_BROKER, Kind.RESTART_SOURCE_BROKER}, "it would come back"
+    stay = {death.transactions_stay for plan in MANY for p in plan.promotes if (death := p.death)}
+    assert stay == {True, False}
+
+
+def test_most_topics_have_an_application_with_transactions() -> None:
+    topics = [topic for plan in MANY for topic in plan.topics]
+    assert 0.6 < sum(bool(topic.transactional) for topic in topics) / len(topics) < 0.9
