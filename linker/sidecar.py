@@ -37,15 +37,13 @@ from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
 from linker.links.new_leaders import wait_named
-from linker.links.runtime import LinkRuntime
-from linker.links.throttle import LIVE_OPTIONS
+from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.registration import hosted_partitions
 from linker.tasks import first_error
 from linker.validation.process import ValidatorProcess
-from linker.validation.runner import INTERVAL_OPTION
 from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
@@ -560,9 +558,7 @@ class Sidecar:
 
 def _fetching(link: Link) -> dict[str, Any]:
     """The options that a link has to begin anew for."""
-    return {
-        name: value for name, value in link.options.items() if name not in {INTERVAL_OPTION, *LIVE_OPTIONS}
-    }
+    return {name: value for name, value in link.options.items() if name not in LIVE_OPTIONS}
 
 
 def relay_security(properties: Mapping[str, str]) -> ClientSecurity:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
@@ -28,6 +28,7 @@ from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
 from linker.links.configs import topic_configs
 from linker.target import TargetCluster
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -382,10 +383,33 @@ class BringUp:
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
 
-    async def copy_spec(self, state: PartitionState) -> MirrorSpec:
-        """What is told to a fetcher of a partition that is being copied."""
-        mirror = self._controller.image.mirrors[self._link, state.topic]
-        return self._spec(mirror, state, await self._segment_bytes(state.topic))
+    async def copy_specs(
+        self, states: Sequence[PartitionState]
+    ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
+        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now. One
+        request for all topics, unless one of them makes it fail."""
+        topics = list(dict.fromkeys(state.topic for state in states))
+        trouble: dict[str, LinkerError] = {}
+        sizes: dict[str, int] = {}
+        try:
+            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
+            sizes = {topic: _number(configs[topic].effective["segment.bytes"]) for topic in topics}
+        except LinkerError:
+
+            async def ask(topic: str) -> None:
+                try:
+                    sizes[topic] = await self._segment_bytes(topic)
+                except LinkerError as error:
+                    trouble[topic] = error
+
+            await together(ask(topic) for topic in topics)
+        mirrors = self._controller.image.mirrors
+        specs = {
+            state.tp: self._spec(mirrors[self._link, state.topic], state, sizes[state.topic])
+            for state in states
+            if state.topic in sizes and (self._link, state.topic) in mirrors
+        }
+        return specs, trouble
 
     def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
         """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""

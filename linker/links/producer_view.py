@@ -34,15 +34,18 @@ def source_producers(seen: AtSource) -> list[SourceProducer]:
 
 
 def direct_warnings(seen: AtSource) -> list[str]:
-    """A line per topic."""
+    """A line per topic that somebody writes to directly, and one if names are missing."""
     topics: dict[str, dict[int, int]] = {}
     for tp, producers in seen.direct.items():
         newest = topics.setdefault(tp.topic, {})
         for one in producers:
             newest[one.producer_id] = max(newest.get(one.producer_id, -1), one.last_timestamp)
-    return [
+    lines = [
         f"topic {topic}: {len(newest)} producers still write to the source itself, the last one "
         f"{age(seen.at_ms - max(newest.values()))} ago ({', '.join(map(str, sorted(newest)[:_MOST]))}"
         f"{', ...' if len(newest) > _MOST else ''}): one that writes past the fence abandons the promote"
         for topic, newest in sorted(topics.items())
     ]
+    if seen.unnamed:
+        lines.append(f"not every producer could be named: {'; '.join(seen.unnamed[:_MOST])}")
+    return lines

@@ -214,6 +214,7 @@ class TailBatches:
         at_source: dict[int, dict[TopicPartition, int]] = {}
         at_target: dict[int, dict[TopicPartition, int]] = {}
         differing: dict[TopicPartition, str] = {}
+        unequal: set[tuple[TopicPartition, int]] = set()
         for tp, end in ends.items():
             leader = self._source.leader(tp)
             start = self._log_start(tp)
@@ -225,20 +226,20 @@ class TailBatches:
             at_source.setdefault(leader.id, {})[tp] = end
             for broker in self._targets(tp):
                 at_target.setdefault(broker, {})[tp] = end
-        rests = asyncio.ensure_future(self._compare_rests(ends, min(timeout, _RESTS_TIMEOUT)))
+        rests = asyncio.ensure_future(self._compare_rests(ends, unequal, min(timeout, _RESTS_TIMEOUT)))
         try:
-            await self._compare_tails(at_source, at_target, differing, timeout)
+            await self._compare_tails(at_source, at_target, differing, unequal, timeout)
             differing |= await rests
         finally:
             rests.cancel()
             await asyncio.gather(rests, return_exceptions=True)
         for broker, tails in at_target.items():
             for tp in tails:
-                self._told(tp, broker, tp not in differing)
+                self._told(tp, broker, (tp, broker) not in unequal)
         return differing
 
     async def _compare_rests(
-        self, ends: Mapping[TopicPartition, int], timeout: float
+        self, ends: Mapping[TopicPartition, int], unequal: set[tuple[TopicPartition, int]], timeout: float
     ) -> Mapping[TopicPartition, str]:
         """What lies behind the watermarks; whatever cannot be read in time is left to the run after the hand-over."""
         at_source: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
@@ -283,7 +284,9 @@ class TailBatches:
         }
         for (side, broker), read in readings.items():
             if side == "target":
-                differing |= compare_rests(source, read, broker)
+                found = compare_rests(source, read, broker)
+                differing |= found
+                unequal |= {(tp, broker) for tp in found}
         return differing
 
     async def _compare_tails(
@@ -291,6 +294,7 @@ class TailBatches:
         at_source: Mapping[int, Mapping[TopicPartition, int]],
         at_target: Mapping[int, Mapping[TopicPartition, int]],
         differing: dict[TopicPartition, str],
+        unequal: set[tuple[TopicPartition, int]],
         timeout: float,
     ) -> None:
         readings = await together_by_key(
@@ -310,6 +314,7 @@ class TailBatches:
             if side == "target":
                 for mismatch in compare_tails(source, read, broker):
                     differing[mismatch.topic_partition] = str(mismatch)
+                    unequal.add((mismatch.topic_partition, broker))
 
 
 class TargetHandOver:

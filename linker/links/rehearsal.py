@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple
 
 from controller.phases import ENDED
+from controller.ports import PromoteSettings
 from linker.admin.models import Check, CheckResult
 from linker.links.producer_view import direct_warnings
 from linker.links.runtime import LinkRuntime
@@ -17,7 +18,7 @@ from linker.preflight import TIMEOUT
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
-_BATCH = 256  # partitions that are promoted together
+_BATCH = PromoteSettings().batch_partitions  # promoted together
 _READINGS = (
     3  # of the source's ends: the baseline, once more when all replicas are there, and beside the tails
 )

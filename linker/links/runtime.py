@@ -40,12 +40,13 @@ from linker.links.source_watch import SourceWatch
 from linker.links.source_writers import SourceWriters
 from linker.links.stand_in import StandIn
 from linker.links.take_over_ports import make_take_over_ports
+from linker.links.throttle import OPTION as RATE_OPTION
 from linker.links.throttle import LinkThrottle
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.target import TargetCluster
 from linker.validation.promote import PromoteValidation
-from linker.validation.runner import LinkValidation
+from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from validator import messages as m
@@ -63,6 +64,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CONNECT_TIMEOUT = 10.0
 _STUCK_PAUSE = 2.0
 _SETTLE_TIMEOUT = 20.0
+#: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
+LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION})
 
 
 class SourceMismatch(LinkerError):
@@ -159,7 +162,7 @@ class LinkRuntime:
             self.fetcher,
             budget,
             copies,
-            self.bring_up.copy_spec,
+            self.bring_up.copy_specs,
             self.bring_up.ask,
         )
         self.watch = SourceWatch(link.name, self.source, controller)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,7 @@ class AtSource:
     direct: Mapping[TopicPartition, Sequence[ProducerState]] = field(default_factory=dict)
     open: Mapping[TopicPartition, Sequence[ProducerState]] = field(default_factory=dict)
     transactional_ids: Mapping[int, str] = field(default_factory=dict)
+    unnamed: Sequence[str] = ()  # per broker that was asked for transactional ids and did not tell: why
 
     def describe(self, one: ProducerState) -> str:
         """One producer for people."""
@@ -88,13 +90,17 @@ class SourceWriters:
         self._floor = floor
 
     async def look(self, tps: Tps, *, timeout: float, named: bool = True) -> AtSource:
-        """LinkerError if the source does not tell: it needs READ on the topics, and Kafka 2.8."""
+        """All within `timeout` seconds; names are left out, and said to be, when it is over. LinkerError if the source does
+        not tell its producers: it needs READ on the topics, and Kafka 2.8."""
+        deadline = time.monotonic() + timeout
         states = await describe_producers(self._source, self._leaders(tps), timeout=timeout)
         now = wall_clock_ms()
         direct, open_ = direct_writers(states, self._floor(), now), open_transactions(states)
         ids = {one.producer_id for found in (*direct.values(), *open_.values()) for one in found}
-        names = await self._transactional_ids(ids, timeout) if named and ids else {}
-        return AtSource(now, direct, open_, names)
+        if not (named and ids):
+            return AtSource(now, direct, open_)
+        names, unnamed = await self._transactional_ids(ids, deadline - time.monotonic())
+        return AtSource(now, direct, open_, names, unnamed)
 
     def _leaders(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
@@ -105,10 +111,13 @@ class SourceWriters:
             found[tp] = leader.id
         return found
 
-    async def _transactional_ids(self, ids: Collection[int], timeout: float) -> dict[int, str]:
-        """ListTransactions at every broker (KIP-664; Kafka 3.0); what the principal may not describe is left out."""
+    async def _transactional_ids(
+        self, ids: Collection[int], timeout: float
+    ) -> tuple[dict[int, str], list[str]]:
+        """ListTransactions at every broker (KIP-664; Kafka 3.0), each of which knows those that it coordinates: the names,
+        and why a broker told none. What the principal may not describe a broker leaves out without a word."""
 
-        async def ask(node: int) -> dict[int, str]:
+        async def ask(node: int) -> dict[int, str] | str:
             try:
                 answer = await self._source.call(
                     "list_transactions",
@@ -118,14 +127,24 @@ class SourceWriters:
                     version=0,
                 )
             except LinkerError as error:
-                log.debug("%s: transactions are not listed: %s", self._source.name, error)
-                return {}
+                return f"broker {node} does not list its transactions: {error}"
+            code = int(answer.error_code)
+            if code:
+                return f"broker {node} does not list its transactions: {error_name(code)}"
             return {int(one.producer_id): str(one.transactional_id) for one in answer.transaction_states}
 
+        if timeout <= 0:
+            return {}, ["no time was left to ask for transactional ids"]
         found: dict[int, str] = {}
-        for one in await together(ask(node) for node in list(self._source.nodes)):
-            found |= one
-        return found
+        unnamed: list[str] = []
+        for one in await together(ask(node) for node in sorted(self._source.nodes)):
+            if isinstance(one, str):
+                unnamed.append(one)
+            else:
+                found |= one
+        for why in unnamed:
+            log.info("%s: %s", self._source.name, why)
+        return found, unnamed
 
     # --- controller.ports.SourceProducers ---------------------------------------------------------------------------
 
@@ -168,7 +187,7 @@ class SourceWriters:
                 raise LinkerError(
                     f"{tp}: the source does not tell the transactional.id of {seen.describe(one)}, open from offset "
                     f"{one.txn_start_offset}: allow DESCRIBE on its TransactionalId, or, if kafka-transactions.sh "
-                    "find-hanging lists it, abort it there"
+                    "find-hanging lists it, abort it there" + "".join(f"; {why}" for why in seen.unnamed)
                 )
         return {tp: seen.describe(one) for tp, one in oldest.items()}
 

@@ -26,6 +26,7 @@ from fetcher.resolve import EARLIEST, Resolver, Verdict
 from fetcher.spec import MirrorSpec
 from linker.links.replica_ends import list_at
 from linker.target import TargetCluster
+from linker.tasks import together_by_key
 from wire.connection import Connection
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
@@ -37,7 +38,10 @@ _TIMEOUT = 5.0
 _RETRY = 0.5
 _CONNECT_TIMEOUT = 5.0
 
-SpecOf = Callable[[PartitionState], Awaitable[MirrorSpec]]
+#: What fetchers are told of each partition, and why of some topics that cannot be had now.
+SpecsOf = Callable[
+    [Sequence[PartitionState]], Awaitable[tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]]
+]
 
 
 class _Quiet:
@@ -72,19 +76,38 @@ class ReplicaResolver(Resolver):
         }
 
     async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
+        """One request to each replica: producers are held meanwhile."""
         found: dict[TopicPartition, tuple[int, int] | str] = {}
+        by_replica: dict[int, dict[TopicPartition, Chosen]] = {}
         for tp in tps:
             chosen = self._chosen.get(tp)
             if chosen is None:
                 found[tp] = f"{tp} is not failed over any more"
-                continue
-            answer = await list_at(self._target.cluster, chosen.replica, {tp: EARLIEST}, timeout=_TIMEOUT)
-            if answer.get(tp) is None:
-                found[tp] = f"broker {chosen.replica} does not say where its log of {tp} begins"
             else:
-                self._ask_offsets.discard(tp)
-                found[tp] = (answer[tp], chosen.end)
+                by_replica.setdefault(chosen.replica, {})[tp] = chosen
+        answers = await together_by_key(
+            {replica: self._starts(replica, chosen) for replica, chosen in by_replica.items()}
+        )
+        for replica, starts in answers.items():
+            for tp, chosen in by_replica[replica].items():
+                start = starts if isinstance(starts, str) else starts.get(tp)
+                if start is None:
+                    found[tp] = f"broker {replica} does not say where its log of {tp} begins"
+                elif isinstance(start, str):
+                    found[tp] = start
+                else:
+                    self._ask_offsets.discard(tp)
+                    found[tp] = (start, chosen.end)
         return found
+
+    async def _starts(self, replica: int, tps: Collection[TopicPartition]) -> dict[TopicPartition, int] | str:
+        """A replica that cannot be asked is in nobody else's way."""
+        try:
+            return await list_at(
+                self._target.cluster, replica, dict.fromkeys(tps, EARLIEST), timeout=_TIMEOUT
+            )
+        except LinkerError as error:
+            return f"broker {replica} does not say where its logs begin: {error}"
 
     def node(self, node_id: int) -> Node | None:
         return self._target.cluster.nodes.get(node_id)
@@ -111,7 +134,7 @@ class StandIn:
         fetcher: FetcherManager,
         budget: MemoryBudget,
         copies: MirrorDirectory,
-        spec_of: SpecOf,
+        specs_of: SpecsOf,
         ended: Callable[[str], None],
     ) -> None:
         """`fetcher` copies from the source; `ended` is told a topic whose fail-over was abandoned."""
@@ -119,7 +142,7 @@ class StandIn:
         self._controller = controller
         self._target = target
         self._source_fetcher = fetcher
-        self._spec_of = spec_of
+        self._specs_of = specs_of
         self._ended = ended
         self._wanted: dict[TopicPartition, PartitionState] = {}
         self._chosen: dict[TopicPartition, Chosen] = {}
@@ -181,25 +204,40 @@ class StandIn:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                for state in list(self._wanted.values()):
-                    try:
-                        await self._serve(state)
-                    except LinkerError as error:
-                        log.warning("fail-over of %s: %s (again)", state.tp, error)
-                        await asyncio.sleep(_RETRY)
-                        self._wake.set()
+                ready = [
+                    state
+                    for state in self._wanted.values()
+                    if state.failover is not None
+                    and state.failover.end is not None
+                    and state.tp not in self.fetcher.partitions
+                ]
+                if ready and not await self._serve(ready):
+                    # The others are served by now; nobody waits for those that are in trouble.
+                    asyncio.get_running_loop().call_later(_RETRY, self._wake.set)
 
-    async def _serve(self, state: PartitionState) -> None:
-        tp, failover = state.tp, state.failover
-        if failover is None or failover.end is None or tp in self.fetcher.partitions:
-            return
-        spec = await self._spec_of(state)
-        if tp not in self._wanted or tp in self.fetcher.partitions:
-            return  # abandoned meanwhile
-        self._chosen[tp] = Chosen(failover.end, failover.replica)
-        # By name: the target's own topic id would be asked for where followers are meant. Epochs are E0, all of them.
-        self.fetcher.add([replace(spec, source_topic_id=None, source_epochs=())])
-        self.on_target_change(self._target.image)
+    async def _serve(self, ready: Sequence[PartitionState]) -> bool:
+        """All of them at once: producers are held. False if some have to be tried again."""
+        try:
+            specs, trouble = await self._specs_of(ready)
+        except LinkerError as error:
+            log.warning("fail-over of %s: %s (again)", _some(ready), error)
+            return False
+        for topic, why in trouble.items():
+            log.warning("fail-over of topic %s: %s (again)", topic, why)
+        found: list[MirrorSpec] = []
+        for state in ready:
+            tp, failover, spec = state.tp, state.failover, specs.get(state.tp)
+            if spec is None or failover is None or failover.end is None:
+                continue
+            if tp not in self._wanted or tp in self.fetcher.partitions:
+                continue  # abandoned meanwhile
+            self._chosen[tp] = Chosen(failover.end, failover.replica)
+            # By name: the target's own topic id would be asked for where followers are meant. Epochs are E0, all of them.
+            found.append(replace(spec, source_topic_id=None, source_epochs=()))
+        if found:
+            self.fetcher.add(found)
+            self.on_target_change(self._target.image)
+        return not trouble
 
     async def _open(self, node: Node) -> Connection:
         return await Connection.open(
@@ -209,3 +247,8 @@ class StandIn:
             client_id=self._target.cluster.client_id,
             timeout=_CONNECT_TIMEOUT,
         )
+
+
+def _some(states: Sequence[PartitionState]) -> str:
+    shown = ", ".join(str(state.tp) for state in states[:3])
+    return shown if len(states) <= 3 else f"{shown} and {len(states) - 3} more"

@@ -16,8 +16,6 @@ from fetcher.throttle import Throttle
 from wire.types import TopicPartition
 
 OPTION = "replication_bytes_per_second"
-#: Options that take effect by being written.
-LIVE_OPTIONS = frozenset({OPTION})
 
 
 class LinkThrottle:

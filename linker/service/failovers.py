@@ -10,7 +10,7 @@ from controller import failover as decide
 from controller.failover import Chosen, KnownEnds
 from controller.phases import ENDED
 from controller.ports import PromoteSettings, Tps
-from controller.state import Failover, PromoteJob
+from controller.state import Failover
 from linker import preflight
 from linker.admin.models import (
     FailoverPartition,
@@ -49,10 +49,9 @@ class Failovers(ServiceBase):
         topics = self._failover_topics(link, request)
         blockers: list[str] = []
         try:
-            job: PromoteJob | None = await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
+            await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
         except refused.ControllerError as error:
             blockers.append(str(error))
-            job = None
         tps = [
             state.tp
             for topic in topics
@@ -70,12 +69,10 @@ class Failovers(ServiceBase):
                 warnings.append(told)
             else:
                 blockers.append(f"{told}; --force fails over all the same")
-        partitions = await self._planned(runtime, tps, job)
+        partitions = await self._planned(runtime, tps)
         return FailoverPlan(link=link, partitions=partitions, blockers=blockers, warnings=warnings)
 
-    async def _planned(
-        self, runtime: LinkRuntime, tps: Tps, job: PromoteJob | None
-    ) -> list[FailoverPartition]:
+    async def _planned(self, runtime: LinkRuntime, tps: Tps) -> list[FailoverPartition]:
         ports = runtime.take_over_ports()
         targets = {tp: runtime.targets(tp) for tp in tps}
         known = await ports.source.known_ends(tps, timeout=_ASK_REPLICAS)

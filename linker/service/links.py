@@ -24,8 +24,7 @@ from linker.admin.service import (
     PreflightFailed,
 )
 from linker.links import status as view
-from linker.links.runtime import LinkRuntime, source_cluster
-from linker.links.throttle import LIVE_OPTIONS
+from linker.links.runtime import LIVE_OPTIONS, LinkRuntime, source_cluster
 from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, redact_properties, refuse_literal_secrets, resolve_properties

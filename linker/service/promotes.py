@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from controller import errors as refused
 from controller.phases import ENDED
@@ -29,14 +28,9 @@ from linker.links import status as view
 from linker.links.bring_up import grown_at_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
-from wire.errors import LinkerError
-
-if TYPE_CHECKING:
-    pass
-
-
 from linker.service.validations import Validations
 from linker.validation.process import missing_parts
+from wire.errors import LinkerError
 
 _FENCE_DRAIN_TIMEOUT = 5.0
 
@@ -199,6 +193,13 @@ class Promotes(Validations):
             ),
         )
         return view.promote_job(runtime, job)
+
+    async def list_promotes(self, link: str) -> list[PromoteJob]:
+        runtime = self._runtime(link)
+        jobs = sorted(
+            (job for (name, _), job in self._image.jobs.items() if name == link), key=lambda job: -job.id
+        )
+        return [view.promote_job(runtime, job) for job in jobs]
 
     async def describe_promote(self, promote_id: str) -> PromoteJob:
         job = view.find_job(self._image, promote_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.phases import ENDED
-from linker.admin.models import Action, ChangeResult, PromoteJob
+from linker.admin.models import Action, ChangeResult
 from linker.admin.service import IllegalState, NotReady, PreflightFailed, ValidationNotFound
 from linker.admin.validation_models import (
     ContinuousValidationRequest,
@@ -12,7 +12,6 @@ from linker.admin.validation_models import (
     ValidationRun,
 )
 from linker.links import proved
-from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
 from linker.validation.process import missing_parts
@@ -84,13 +83,6 @@ class Validations(ServiceBase):
                 if one.id == name:
                     return runtime, one
         raise ValidationNotFound(name)
-
-    async def list_promotes(self, link: str) -> list[PromoteJob]:
-        runtime = self._runtime(link)
-        jobs = sorted(
-            (job for (name, _), job in self._image.jobs.items() if name == link), key=lambda job: -job.id
-        )
-        return [view.promote_job(runtime, job) for job in jobs]
 
     def _unproved(self, runtime: LinkRuntime, topics: list[str]) -> list[str]:
         """What a promote of these topics would have the validator prove first, the worst of each topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -197,6 +198,25 @@ async def test_what_lies_behind_the_watermarks_is_compared(
         assert differing == {}
     differing, _ = await compare_from(source, replicas, {T0: 5}, {1: 1, 2: 1}, compacted=True)
     assert differing == {}
+
+
+async def test_only_the_replica_that_differs_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, source: FakeCluster, replicas: FakeCluster
+) -> None:
+    """The evidence names the replica: the other one is as good as the source."""
+    five_batches(source, replicas)
+    read_tails = promote_ports.read_tails
+
+    async def other_at_two(cluster: Any, node: int, ends: Any, **more: Any) -> Any:
+        found = await read_tails(cluster, node, ends, **more)
+        if cluster.name == "target" and node == 2:
+            found = {tp: replace(tail, crc=tail.crc ^ 1) for tp, tail in found.items() if tail is not None}
+        return found
+
+    monkeypatch.setattr(promote_ports, "read_tails", other_at_two)
+    differing, told = await compare_from(source, replicas, {T0: 5}, {})
+    assert "broker 2" in differing[T0]
+    assert told == {1: True, 2: False}
 
 
 async def test_more_than_a_few_bytes_are_left_to_the_run_after_the_hand_over(

@@ -6,6 +6,7 @@ from linker.admin.models import CheckResult
 from linker.links.producer_states import ProducerState
 from linker.links.rehearsal import Measured, pause_check, producer_checks
 from linker.links.source_writers import AtSource
+from linker.service.overview import validator_check
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
@@ -37,3 +38,13 @@ def test_the_pause_is_what_was_measured() -> None:
     assert long.result is CheckResult.WARN
     assert "about 1700 ms" in long.detail
     assert "2 batches" in long.detail
+
+
+def test_a_validator_that_nobody_asks_for_is_no_finding() -> None:
+    assert validator_check(None, "require").result is CheckResult.OK
+    assert validator_check("no PySpark", "require").result is CheckResult.FAIL
+    assert validator_check("no PySpark", "warn").result is CheckResult.WARN
+    skipped = validator_check("no PySpark", "skip")
+    assert (skipped.result, skipped.remedy) == (CheckResult.OK, None)
+    assert "no PySpark" in skipped.detail
+    assert "validation.policy is skip" in skipped.detail

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -91,3 +94,69 @@ async def test_a_transaction_without_a_name_is_left_alone(monkeypatch: pytest.Mo
     names[8] = "shop"
     assert set(await Looked(seen).abort_open({TP, OTHER}, timeout=1)) == {TP, OTHER}
     assert fenced == ["billing", "billing", "shop"]
+
+
+class Brokers:
+    """A source of two brokers; what each answers to ListTransactions: names by producer id, an error code, or an error."""
+
+    name = "source"
+    nodes = (1, 2)
+
+    def __init__(self, *answers: object, slow: float = 0.0) -> None:
+        self.answers = dict(zip(self.nodes, answers, strict=True))
+        self.slow = slow
+        self.timeouts: list[float] = []
+
+    def leader(self, tp: TopicPartition) -> Any:
+        return SimpleNamespace(id=1)
+
+    async def call(self, api: str, fields: Any, *, node_id: int, timeout: float, version: int = 0) -> Any:
+        self.timeouts.append(timeout)
+        if api == "describe_producers":
+            await asyncio.sleep(self.slow)
+            one = SimpleNamespace(
+                producer_id=7, producer_epoch=0, last_sequence=1, last_timestamp=0, coordinator_epoch=0
+            )
+            one.current_txn_start_offset = 12
+            part = SimpleNamespace(partition_index=0, error_code=0, active_producers=[one])
+            return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[part])])
+        assert api == "list_transactions"
+        answer = self.answers[node_id]
+        if isinstance(answer, LinkerError):
+            raise answer
+        code, names = (answer, {}) if isinstance(answer, int) else (0, answer)
+        assert isinstance(names, dict)
+        states = [SimpleNamespace(producer_id=i, transactional_id=name) for i, name in names.items()]
+        return SimpleNamespace(error_code=code, transaction_states=states)
+
+
+def writers_at(brokers: Brokers) -> SourceWriters:
+    return SourceWriters(cast(Cluster, brokers), lambda: FLOOR)
+
+
+async def test_why_a_producer_has_no_name_is_said() -> None:
+    """A coordinator that is loading its log has no transactions to tell: that is not the same as having none."""
+    brokers = Brokers(14, {7: "billing"})
+    seen = await writers_at(brokers).look([TP], timeout=5)
+    assert seen.transactional_ids == {7: "billing"}
+    assert list(seen.unnamed) == ["broker 1 does not list its transactions: COORDINATOR_LOAD_IN_PROGRESS"]
+    assert any("COORDINATOR_LOAD_IN_PROGRESS" in line for line in direct_warnings(seen))
+    seen = await writers_at(Brokers(LinkerError("it is away"), {})).look([TP], timeout=5)
+    assert list(seen.unnamed) == ["broker 1 does not list its transactions: it is away"]
+    with pytest.raises(LinkerError, match=r"does not tell the transactional.id.*broker 1 .* it is away"):
+        await writers_at(Brokers(LinkerError("it is away"), {})).abort_open({TP}, timeout=1)
+    seen = await writers_at(Brokers({7: "billing"}, {})).look([TP], timeout=5)
+    assert not seen.unnamed
+
+
+async def test_one_deadline_for_all_that_is_asked() -> None:
+    """Inside a fence producers are held: names are worth no more time than was given for the whole look."""
+    brokers = Brokers({7: "billing"}, {}, slow=0.15)
+    seen = await writers_at(brokers).look([TP], timeout=0.5)
+    assert seen.transactional_ids == {7: "billing"}
+    assert all(0 < left <= 0.36 for left in brokers.timeouts[1:]), brokers.timeouts
+    late = Brokers({7: "billing"}, {}, slow=0.05)
+    seen = await writers_at(late).look([TP], timeout=0.04)
+    assert (seen.transactional_ids, len(late.timeouts)) == ({}, 1)
+    assert "no time was left" in seen.unnamed[0]
+    assert seen.open, "what is known is told all the same"

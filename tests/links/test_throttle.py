@@ -9,7 +9,8 @@ from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic, SidecarIdentity
 from linker.admin.models import LinkOptions, LinkOptionsUpdate, UpdateLinkRequest
-from linker.links.throttle import LIVE_OPTIONS, LinkThrottle
+from linker.links.runtime import LIVE_OPTIONS
+from linker.links.throttle import LinkThrottle
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition
 

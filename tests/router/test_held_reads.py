@@ -55,13 +55,22 @@ async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
         log_of(rig).append(5)
         rig.held_clients.add(("east", "spark"))
         client = await rig.client("spark")
-        waiting = fetch(client, rig, {0: 0}, max_wait_ms=100)
-        await asyncio.sleep(0.02)
+        loop = asyncio.get_running_loop()
+        waiting = fetch(client, rig, {0: 0}, max_wait_ms=400)
+        async with asyncio.timeout(5):
+            while not rig.router.stats.fetch_held:
+                await asyncio.sleep(0.001)
+        assert not waiting.done(), "it waits, and is in the router while the mirror is handed over"
         await rig.router.fence([TP0], timeout=1)
         rig.router.handed_over([TP0])
-        assert (await waiting).values() == []
+        answer = await waiting
+        assert (answer.partitions[0].error, answer.values()) == (0, []), (
+            "nothing of a log that may be behind by now"
+        )
+        began = loop.time()
         answer = await fetch(client, rig, {0: 0}, max_wait_ms=5000)
-        assert answer.partitions[0].error == 6  # NOT_LEADER_OR_FOLLOWER, at once
+        assert answer.partitions[0].error == 6  # NOT_LEADER_OR_FOLLOWER
+        assert loop.time() - began < 2, "refusals do not wait"
 
 
 async def test_what_may_be_read_does_not_wait_for_what_is_held() -> None:
