@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 WORKERS      ?= auto
 REAL_WORKERS ?= 2
 
-.PHONY: help demo test test-fast lint format bench chaos fleet-figures clients sim sim-mutations clean
+.PHONY: help demo test test-fast lint format bench bench-soak chaos fleet-figures clients sim sim-mutations clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -41,8 +41,11 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## throughput, CPU and memory beside Kafka's own follower; QUICK=1 for a short look
-	$(BIN)/python -m bench.run $(if $(QUICK),--quick) --out build/bench
+bench: $(STAMP)  ## beside Kafka's own follower and MirrorMaker 2; QUICK=1 for a short look, CASE="a b" only these
+	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(foreach one,$(CASE),--case $(one)) --out build/bench
+
+bench-soak: $(STAMP)  ## half an hour of everything at once: memory and open files stay flat; MINUTES=n
+	$(BIN)/python -m bench.run --case soak $(if $(MINUTES),--soak-minutes $(MINUTES)) --out build/bench-soak
 
 chaos: $(STAMP)  ## random faults on real clusters while mirrors are promoted; RUNS=n SEED=n
 	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) --out build/chaos

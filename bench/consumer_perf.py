@@ -31,7 +31,7 @@ async def read_topic(
     )
     at = command.index("-cp") + 1
     command[at] = f"{command[at]}:{tools}"
-    text = await _output(command, RUN_TIMEOUT)
+    text = await output(command, RUN_TIMEOUT)
     for line in text.splitlines():
         # start, end, MB consumed, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
         fields = [field.strip() for field in line.split(",")]
@@ -48,11 +48,11 @@ async def _tools(directory: Path) -> Path:
             raise BenchError("mvn was not found: it is needed to fetch kafka-consumer-perf-test")
         artifact = f"org.apache.kafka:kafka-tools:{DEFAULT_VERSION}"
         command = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
-        await _output([*command, f"-DoutputDirectory={directory}"], MAVEN_TIMEOUT)
+        await output([*command, f"-DoutputDirectory={directory}"], MAVEN_TIMEOUT)
     return jar
 
 
-async def _output(command: list[str], timeout: float) -> str:
+async def output(command: list[str], timeout: float) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

@@ -1,76 +1,135 @@
-"""Several followers: the source is read once for all of them, and one that stalls costs no memory.
+"""Several followers: three copies beside Kafka's own three copies; the source is read once for all of them, and one
+that stalls costs no memory.
 
-Bytes from the source are counted twice, by the sidecar itself and by the kernel for its process (which counts
-everything else that it reads as well, and batches that the source cut off); the larger one is judged.
+Stock: brokers 2, 3 and 4 of the source are added to the replicas of a topic on broker 1, so that as many copies are made
+as the target's three brokers make through the link. Bytes from the source are counted twice, by the sidecar itself and by
+the kernel for its process (which counts everything else that it reads as well, and batches that the source cut off); the
+larger one is judged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+from bench.correctness import compare
 from bench.growth import Growth, GrowthWatch
 from bench.memory import MIB, MemoryWatch, bytes_read
-from bench.replication import BATCH_BYTES, PARTITIONS, RECORD_BYTES, TOPIC
-from bench.results import CaseResult, Goal, median_of
+from bench.replication import LARGE, PARTITIONS
+from bench.results import CaseResult, Goal, Line, median_of, strip
 from bench.settings import Settings
-from bench.stage import Source, Stage, stage
+from bench.stage import MEMORY_BUDGET, Source, Stage, stage
 
 REPLICATION_FACTOR = 3
+STOCK_FOLLOWERS = (2, 3, 4)
 STALLED = 3  # not the broker that is the controller
 STALL_AFTER = 0.05  # of the bytes, so that it has begun to read
+TOPIC = LARGE.topic
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
     """Two cases on one stage."""
-    total = await source.filled(TOPIC, PARTITIONS, settings.bytes, RECORD_BYTES, BATCH_BYTES)
+    total = await LARGE.filled(source, settings)
     async with stage(source, "three", REPLICATION_FACTOR) as on:
-        once = await read_once(on, settings, total, say)
-        stalled = await stalled_follower(on, settings, total, say)
+        once = await three_copies(on, settings, total, say)
+        stalled = await stalled_follower(on, total, say)
     return [once, stalled]
 
 
-async def read_once(on: Stage, settings: Settings, total: int, say: Callable[[str], None]) -> CaseResult:
+async def three_copies(on: Stage, settings: Settings, total: int, say: Callable[[str], None]) -> CaseResult:
     result = CaseResult(
-        "read_once",
-        f"{settings.bytes / 1e9:g} GB to {REPLICATION_FACTOR} followers; bytes read from the source / bytes of the log",
-        {"link": [], "link_warm_up": []},
+        "three_followers",
+        f"{total / 1e9:.3g} GB, {LARGE.what}, to {REPLICATION_FACTOR} followers at once; the slowest copy, "
+        "first byte to last",
+        {"stock": [], "link": [], "stock_warm_up": [], "link_warm_up": []},
     )
     for number in range(-settings.warm_up, settings.rounds):
-        counted, read = (await on.status()).links[0].traffic.fetched_bytes, bytes_read(on.sidecar)
-        watches = [_watch(on, total, node.node_id) for node in on.target.brokers]
-        async with MemoryWatch(on.sidecar) as memory:
-            await on.create_mirror(TOPIC, REPLICATION_FACTOR)
-            copies = await asyncio.gather(*(watch.done() for watch in watches))
-        counted = (await on.status()).links[0].traffic.fetched_bytes - counted
-        read = bytes_read(on.sidecar) - read
-        await on.delete_mirror(TOPIC)
-        one = {
-            "fetched_per_byte": counted / total,
-            "read_per_byte": read / total,
-            "mb_per_second": min(copy.mb_per_second for copy in copies),
-            "sidecar_cpu_per_gb": max(copy.cpu_per_gb("sidecar") for copy in copies),
-            "peak_rss_mib": memory.peak / MIB,
-        }
-        say(f"{one['read_per_byte']:.3f} bytes read per byte, {one['mb_per_second']:.0f} MB/s to each")
-        result.rounds["link" if number >= 0 else "link_warm_up"].append(one)
-    rounds = result.rounds["link"]
-    figures = result.figures
-    for key in ("mb_per_second", "sidecar_cpu_per_gb"):
-        figures[key] = median_of(rounds, key)
+        for side, copy in (("stock", _stock_round), ("link", _link_round)):
+            one = await copy(on, total)
+            label = "warm-up" if number < 0 else f"round {number + 1}"
+            say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s to each")
+            result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
+    await on.create_mirror(TOPIC, REPLICATION_FACTOR)
+    await on.wait_active(TOPIC)
+    brokers = [node.node_id for node in on.target.brokers]
+    result.checked, result.problems = await compare(on, TOPIC, PARTITIONS, brokers)
+    await on.delete_mirror(TOPIC)
+    stock, link, figures = result.rounds["stock"], result.rounds["link"], result.figures
+    figures["stock_mb_per_second"] = median_of(stock, "mb_per_second")
+    figures["stock_leader_cpu_per_gb"] = median_of(stock, "leader_cpu_per_gb")
+    for key in link[0]:
+        figures[f"link_{key}"] = median_of(link, key)
     for key in ("fetched_per_byte", "read_per_byte", "peak_rss_mib"):
-        figures[key] = max(one[key] for one in rounds)
-    worst = max(figures["fetched_per_byte"], figures["read_per_byte"])
-    result.goals = [Goal("RF 3: bytes from the source / bytes mirrored", worst, 1.05, at_least=False)]
+        figures[f"link_{key}"] = max(one[key] for one in link)
+    ratio = figures["ratio"] = figures["link_mb_per_second"] / figures["stock_mb_per_second"]
+    worst = max(figures["link_fetched_per_byte"], figures["link_read_per_byte"])
+    result.ratios = {"link / stock followers": ratio, "bytes mirrored / bytes from the source": 1 / worst}
+    result.goals = [
+        Goal("RF 3, ratio to Kafka's own followers", ratio, 0.9, at_least=True),
+        Goal("RF 3, sidecar CPU", figures["link_sidecar_cpu_per_gb"], 0.9, at_least=False, unit="s/GB"),
+        Goal("RF 3: bytes from the source / bytes mirrored", worst, 1.02, at_least=False),
+    ]
+    result.plots = [
+        strip("Throughput to each of three", "MB/s", result.rounds, "mb_per_second"),
+        strip("Bytes from the source per byte mirrored", "", result.rounds, "read_per_byte"),
+    ]
     return result
 
 
-async def stalled_follower(
-    on: Stage, settings: Settings, total: int, say: Callable[[str], None]
-) -> CaseResult:
+async def _stock_round(on: Stage, total: int) -> dict[str, Any]:
+    cluster = on.source
+    watches = [
+        GrowthWatch(
+            cluster.replica_dirs(TOPIC, PARTITIONS, broker),
+            total,
+            {"leader": cluster.nodes[1].cpu_seconds, "follower": cluster.nodes[broker].cpu_seconds},
+        )
+        for broker in STOCK_FOLLOWERS
+    ]
+    await cluster.reassign(TOPIC, PARTITIONS, [1, *STOCK_FOLLOWERS])
+    copies = await asyncio.gather(*(watch.done() for watch in watches))
+    await cluster.wait_reassigned()
+    await cluster.reassign(TOPIC, PARTITIONS, [1])
+    for broker in STOCK_FOLLOWERS:
+        await cluster.wait_gone(TOPIC, broker)
+    return _slowest(copies)
+
+
+async def _link_round(on: Stage, total: int) -> dict[str, Any]:
+    counted, read = await _fetched(on), bytes_read(on.sidecar)
+    watches = [_watch(on, total, node.node_id) for node in on.target.brokers]
+    async with MemoryWatch(on.sidecar) as memory:
+        await on.create_mirror(TOPIC, REPLICATION_FACTOR)
+        copies = await asyncio.gather(*(watch.done() for watch in watches))
+    counted, read = await _fetched(on) - counted, bytes_read(on.sidecar) - read
+    await on.delete_mirror(TOPIC)
+    return {
+        **_slowest(copies),
+        "fetched_per_byte": counted / total,
+        "read_per_byte": read / total,
+        "peak_rss_mib": memory.peak / MIB,
+    }
+
+
+def _slowest(copies: list[Growth]) -> dict[str, Any]:
+    return {
+        "mb_per_second": min(copy.mb_per_second for copy in copies),
+        **{
+            f"{name}_cpu_per_gb": max(copy.cpu_per_gb(name) for copy in copies)
+            for name in copies[0].cpu_seconds
+        },
+    }
+
+
+async def _fetched(on: Stage) -> int:
+    return (await on.status()).links[0].traffic.fetched_bytes
+
+
+async def stalled_follower(on: Stage, total: int, say: Callable[[str], None]) -> CaseResult:
     result = CaseResult(
         "stalled_follower",
-        f"{settings.bytes / 1e9:g} GB to {REPLICATION_FACTOR} followers, one of them stopped (SIGSTOP) on the way "
+        f"{total / 1e9:.3g} GB to {REPLICATION_FACTOR} followers, one of them stopped (SIGSTOP) on the way "
         "and resumed when the others have it all; resident memory of the sidecar until the last has it too",
         {"link": []},
     )
@@ -90,18 +149,21 @@ async def stalled_follower(
             stalled.resume()
         behind = await watches[STALLED].done()
     await on.delete_mirror(TOPIC)
+    peak = memory.peak / MIB
     result.rounds["link"].append(
         {
-            "peak_rss_mib": memory.peak / MIB,
+            "peak_rss_mib": peak,
             "rss_mib_every_second": memory.every_second(),
             "mb_per_second_of_the_others": min(copy.mb_per_second for copy in copies),
             "seconds_until_the_stalled_one_had_all": behind.seconds,
         }
     )
-    peak = memory.peak / MIB
     say(f"peak {peak:.0f} MiB")
     result.figures["peak_rss_mib"] = peak
-    result.goals = [Goal("RSS with a stalled follower", peak, 300, at_least=False, unit="MiB")]
+    result.plots = [Line("Resident memory, a stalled follower", "MiB", {"sidecar": memory.samples})]
+    result.goals = [
+        Goal("RSS with a stalled follower", peak, 1.2 * MEMORY_BUDGET / MIB, at_least=False, unit="MiB")
+    ]
     return result
 
 

@@ -25,6 +25,7 @@ class Growth:
 
     bytes: int
     seconds: float  # first byte to last
+    first_byte: float  # time.monotonic
     cpu_seconds: Mapping[str, float]  # by process, between the same two moments
 
     @property
@@ -75,7 +76,7 @@ class GrowthWatch:
         used = {name: value - cpu[name] for name, value in self._cpu_now().items()}
         if self._exact and size != self._expected:
             raise BenchError(f"the follower has {size} bytes where the leader has {self._expected}")
-        return Growth(size - before, seconds, used)
+        return Growth(size - before, seconds, began, used)
 
     def _cpu_now(self) -> dict[str, float]:
         return {name: read() for name, read in self._cpu.items()}

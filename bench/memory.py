@@ -49,6 +49,10 @@ class MemoryWatch:
         if kind is None:
             self.peak = self._process.peak_resident_bytes()
 
+    def peak_now(self) -> int:
+        """The peak so far, in bytes."""
+        return self._process.peak_resident_bytes()
+
     def every_second(self) -> list[float]:
         """The samples' maxima, second by second, in MiB."""
         seconds: dict[int, float] = {}
@@ -63,3 +67,8 @@ def bytes_read(process: ChildProcess) -> int:
         if line.startswith("rchar:"):
             return int(line.split()[1])
     return 0
+
+
+def open_files(process: ChildProcess) -> int:
+    """File descriptors that a process has open."""
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))

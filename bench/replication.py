@@ -1,94 +1,224 @@
 """Replication to one stock follower: through the link, beside Kafka's own follower with the same bytes.
 
-Rounds alternate, so that whatever else the machine does meets both sides. Stock: the source's broker 2 is
-added to the replicas of a topic on broker 1. Link: the target's only broker is the replica of the mirror.
-Either way one stock broker fetches 1 kB records in 128 kB batches over loopback and writes them down.
+Rounds alternate, so that whatever else the machine does meets all sides. Stock: the source's broker 2 is added to
+the replicas of a topic on broker 1. Link: the target's only broker is the replica of the mirror. Either way one
+stock broker fetches the same bytes over loopback and writes them down. With 1 kB records in 128 kB batches two more
+take their turn: a direct produce of those bytes to the source, and MirrorMaker 2, which copies what was produced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
+from bench.correctness import compare
 from bench.growth import Growth, GrowthWatch
+from bench.load import build_batch, fill
 from bench.memory import MIB, MemoryWatch
-from bench.results import CaseResult, Goal, median_of
+from bench.mirror_maker import MirrorMaker
+from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
 from bench.stage import Source, Stage, stage
 
-TOPIC = "replicated"
 PARTITIONS = 4
-RECORD_BYTES = 1000
-BATCH_BYTES = 128 * 1024
 
 
-async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Which bytes are copied, and what is aimed at."""
+
+    name: str
+    topic: str
+    what: str
+    record_bytes: int
+    batch_bytes: int
+    zstd: bool = False
+    share: float = 1.0  # of the settings' bytes
+    ratio: float  # at least, of Kafka's own follower
+    cpu: float | None = None  # seconds per GB of the sidecar, at most
+    others: bool = False  # direct produce and MirrorMaker 2 beside it
+
+    def batch(self) -> bytes:
+        return build_batch(self.record_bytes, self.batch_bytes, int(time.time() * 1000), zstd=self.zstd)
+
+    async def filled(self, source: Source, settings: Settings) -> int:
+        """The topic with its bytes; how many."""
+        size = int(settings.bytes * self.share)
+        return await source.filled(
+            self.topic, PARTITIONS, size, self.record_bytes, self.batch_bytes, zstd=self.zstd
+        )
+
+
+LARGE = Work(
+    name="replication",
+    topic="replicated",
+    what="1 kB records in 128 kB batches",
+    record_bytes=1000,
+    batch_bytes=128 * 1024,
+    ratio=0.95,
+    cpu=0.6,
+    others=True,
+)
+SMALL = Work(
+    name="small_batches",
+    topic="small",
+    what="100 B records in 1 kB batches",
+    record_bytes=100,
+    batch_bytes=1024,
+    share=0.4,
+    ratio=0.85,
+    cpu=0.8,
+)
+ZSTD = Work(
+    name="zstd",
+    topic="compressed",
+    what="1 kB records in 128 kB batches that zstd halves",
+    record_bytes=1000,
+    batch_bytes=128 * 1024,
+    zstd=True,
+    ratio=0.95,
+)
+
+Copy = Callable[[Stage, Work, int], Awaitable[dict[str, Any]]]
+
+
+def case(work: Work) -> Callable[[Source, Settings, Callable[[str], None]], Awaitable[CaseResult]]:
+    """The case of that work."""
+
+    async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
+        return await _run(work, source, settings, say)
+
+    return run
+
+
+async def _run(work: Work, source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
+    total = await work.filled(source, settings)
     result = CaseResult(
-        "replication",
-        f"{settings.bytes / 1e9:g} GB, {RECORD_BYTES} B records in {BATCH_BYTES // 1024} kB batches, "
-        f"{PARTITIONS} partitions, one follower; growth of the follower's log files, first byte to last",
-        {"stock": [], "link": [], "stock_warm_up": [], "link_warm_up": []},
+        work.name,
+        f"{total / 1e9:.3g} GB, {work.what}, {PARTITIONS} partitions, one follower; growth of the follower's log "
+        "files, first byte to last",
     )
-    total = await source.filled(TOPIC, PARTITIONS, settings.bytes, RECORD_BYTES, BATCH_BYTES)
-    async with stage(source, "one", 1) as on:
+    async with stage(source, work.name.replace("_", "-"), 1) as on, AsyncExitStack() as stack:
+        sides: dict[str, Copy] = {"stock": stock_round, "link": link_round}
+        if work.others:
+            maker = await stack.enter_async_context(MirrorMaker(on, source.directory / "mirror-maker", say))
+            sides |= {"direct": _Direct().round, "mirror_maker": maker.round}
+        for side in sides:
+            result.rounds |= {side: [], f"{side}_warm_up": []}
         for number in range(-settings.warm_up, settings.rounds):
-            for side, copy in (("stock", stock_round), ("link", link_round)):
-                one = await copy(on, total)
+            for side, copy in sides.items():
+                one = await copy(on, work, total)
                 label = "warm-up" if number < 0 else f"round {number + 1}"
                 say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
                 result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
-    stock, link = result.rounds["stock"], result.rounds["link"]
-    figures = result.figures
-    figures["stock_mb_per_second"] = median_of(stock, "mb_per_second")
-    figures["link_mb_per_second"] = median_of(link, "mb_per_second")
-    figures["ratio"] = figures["link_mb_per_second"] / figures["stock_mb_per_second"]
-    figures["sidecar_cpu_seconds_per_gb"] = median_of(link, "sidecar_cpu_per_gb")
-    figures["peak_rss_mib"] = max(one["peak_rss_mib"] for one in link)
-    result.goals = [
-        Goal("replication, ratio to Kafka's own follower", figures["ratio"], 0.85, at_least=True),
-        Goal("sidecar CPU", figures["sidecar_cpu_seconds_per_gb"], 0.8, at_least=False, unit="s/GB"),
-    ]
+        await on.create_mirror(work.topic, 1)
+        await on.wait_active(work.topic)
+        result.checked, result.problems = await compare(on, work.topic, PARTITIONS, [1])
+    _judge(work, result)
     return result
 
 
-async def stock_round(on: Stage, total: int) -> dict[str, Any]:
+def _judge(work: Work, result: CaseResult) -> None:
+    rounds, figures = result.rounds, result.figures
+    link = rounds["link"]
+    for side in ("stock", "link", "direct", "mirror_maker"):
+        if side not in rounds:
+            continue
+        figures[f"{side}_mb_per_second"] = median_of(rounds[side], "mb_per_second")
+        for key in rounds[side][0]:
+            if key.endswith("_cpu_per_gb"):
+                figures[f"{side}_{key}"] = median_of(rounds[side], key)
+    figures["peak_rss_mib"] = max(one["peak_rss_mib"] for one in link)
+    ratio = figures["ratio"] = figures["link_mb_per_second"] / figures["stock_mb_per_second"]
+    cpu = figures["link_sidecar_cpu_per_gb"]
+    result.ratios = {"link / stock follower": ratio}
+    result.goals = [Goal(f"{work.name}, ratio to Kafka's own follower", ratio, work.ratio, at_least=True)]
+    if work.cpu is not None:
+        result.goals.append(Goal(f"{work.name}, sidecar CPU", cpu, work.cpu, at_least=False, unit="s/GB"))
+    if work.others:
+        faster = figures["link_mb_per_second"] / figures["mirror_maker_mb_per_second"]
+        cheaper = figures["mirror_maker_mirror_maker_cpu_per_gb"] / max(cpu, 1e-9)
+        figures |= {"mirror_maker_ratio": faster, "mirror_maker_cpu_ratio": cheaper}
+        result.ratios |= {"link / MirrorMaker 2": faster, "MirrorMaker 2's CPU / sidecar's": cheaper}
+        result.goals += [
+            Goal(f"{work.name}, ratio to MirrorMaker 2", faster, 3.5, at_least=True),
+            Goal(f"{work.name}, MirrorMaker 2's CPU / sidecar's", cheaper, 20, at_least=True),
+            Goal(f"RSS, {PARTITIONS} partitions", figures["peak_rss_mib"], 80, at_least=False, unit="MiB"),
+        ]
+    result.plots = [
+        strip("Throughput", "MB/s", rounds, "mb_per_second"),
+        strip("CPU of what copies", "s/GB", rounds, "copier_cpu_per_gb"),
+    ]
+
+
+async def stock_round(on: Stage, work: Work, total: int) -> dict[str, Any]:
     """Kafka's own follower: broker 2 of the source gets the topic, and loses it again."""
     cluster = on.source
     watch = GrowthWatch(
-        cluster.replica_dirs(TOPIC, PARTITIONS, 2),
+        cluster.replica_dirs(work.topic, PARTITIONS, 2),
         total,
         {"leader": cluster.nodes[1].cpu_seconds, "follower": cluster.nodes[2].cpu_seconds},
     )
-    await cluster.reassign(TOPIC, PARTITIONS, [1, 2])
+    await cluster.reassign(work.topic, PARTITIONS, [1, 2])
     growth = await watch.done()
     await cluster.wait_reassigned()
-    await cluster.reassign(TOPIC, PARTITIONS, [1])
-    await cluster.wait_gone(TOPIC, 2)
-    return _figures(growth)
+    await cluster.reassign(work.topic, PARTITIONS, [1])
+    await cluster.wait_gone(work.topic, 2)
+    return round_of(growth)
 
 
-async def link_round(on: Stage, total: int) -> dict[str, Any]:
+async def link_round(on: Stage, work: Work, total: int) -> dict[str, Any]:
     """The link's follower: the target's broker copies the mirror, which is then deleted."""
-    follower = on.target.nodes[1]
     watch = GrowthWatch(
-        on.target.replica_dirs(TOPIC, PARTITIONS, 1),
+        on.target.replica_dirs(work.topic, PARTITIONS, 1),
         total,
         {
             "leader": on.source.nodes[1].cpu_seconds,
-            "follower": follower.cpu_seconds,
+            "follower": on.target.nodes[1].cpu_seconds,
             "sidecar": on.sidecar.cpu_seconds,
         },
     )
     async with MemoryWatch(on.sidecar) as memory:
-        await on.create_mirror(TOPIC, 1)
+        await on.create_mirror(work.topic, 1)
         growth = await watch.done()
-    await on.delete_mirror(TOPIC)
-    return {**_figures(growth), "peak_rss_mib": memory.peak / MIB}
+    await on.delete_mirror(work.topic)
+    return {
+        **round_of(growth),
+        "copier_cpu_per_gb": growth.cpu_per_gb("sidecar"),
+        "peak_rss_mib": memory.peak / MIB,
+    }
 
 
-def _figures(growth: Growth) -> dict[str, Any]:
+class _Direct:
+    """Produces the same bytes to the source, into a topic of its own each time, which MirrorMaker 2 copies next."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    async def round(self, on: Stage, work: Work, total: int) -> dict[str, Any]:
+        topic = f"{MirrorMaker.PREFIX}{self._number}"
+        self._number += 1
+        await on.source.create_topic(topic, [[1]] * PARTITIONS)
+        batch = work.batch()
+        leader = on.source.nodes[1]
+        began, cpu = time.monotonic(), leader.cpu_seconds()
+        size = await fill(on.source.connected, topic, PARTITIONS, total, batch)
+        seconds = time.monotonic() - began
+        return {
+            "mb_per_second": size / 1e6 / seconds,
+            "seconds": seconds,
+            "leader_cpu_per_gb": (leader.cpu_seconds() - cpu) / (size / 1e9),
+        }
+
+
+def round_of(growth: Growth) -> dict[str, Any]:
+    """The figures of one copy."""
     return {
         "mb_per_second": growth.mb_per_second,
         "seconds": growth.seconds,
+        "first_byte": growth.first_byte,
         **{f"{name}_cpu_per_gb": growth.cpu_per_gb(name) for name in growth.cpu_seconds},
     }

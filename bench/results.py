@@ -31,6 +31,24 @@ class Goal:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A plot of single rounds: one row per side, one dot per round."""
+
+    title: str
+    unit: str
+    values: Mapping[str, Sequence[float]]  # by side
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A plot over time: (seconds, value) per curve."""
+
+    title: str
+    unit: str
+    curves: Mapping[str, Sequence[tuple[float, float]]]
+
+
 @dataclass(slots=True)
 class CaseResult:
     """One case of the benchmark."""
@@ -40,6 +58,12 @@ class CaseResult:
     rounds: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # by side or kind, in order
     figures: dict[str, Any] = field(default_factory=dict)
     goals: list[Goal] = field(default_factory=list)
+    #: Against something measured in the same run, larger is better: what the regression guard watches.
+    ratios: dict[str, float] = field(default_factory=dict)
+    plots: list[Strip | Line] = field(default_factory=list)
+    checked: dict[str, int] = field(
+        default_factory=dict
+    )  # what was compared afterwards: replicas, batches, bytes
     problems: list[str] = field(default_factory=list)  # wrong results: a fast copy that is no copy
 
     def as_json(self) -> dict[str, Any]:
@@ -47,9 +71,32 @@ class CaseResult:
             "what": self.what,
             "figures": {name: rounded(value) for name, value in self.figures.items()},
             "goals": [goal.as_json() for goal in self.goals],
+            "ratios": {name: rounded(value) for name, value in self.ratios.items()},
+            "checked": self.checked,
             "problems": self.problems,
             "rounds": {side: [rounded(one) for one in rounds] for side, rounds in self.rounds.items()},
         }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` (0 to 1) of the values do not exceed; NaN of none."""
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def strip(title: str, unit: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]], key: str) -> Strip:
+    """The figure of that name, of every measured round of every side that has it."""
+    return Strip(
+        title,
+        unit,
+        {
+            side: [float(one[key]) for one in of if one.get(key) is not None]
+            for side, of in rounds.items()
+            if not side.endswith("warm_up")
+        },
+    )
 
 
 def median_of(rounds: Sequence[Mapping[str, Any]], key: str) -> float:

@@ -1,6 +1,7 @@
 """`python -m bench.run --out DIR [--quick] [--case NAME ...]`: the whole benchmark on real clusters.
 
-A full run exits with 1 if a goal is missed; a quick one only if something does not work. What a case does and
+A full run exits with 1 if a goal is missed, or if a recorded ratio has fallen by a quarter (guard.py); a quick one only
+if something does not work. What a case does and
 how it is measured stands in its own module.
 """
 
@@ -13,12 +14,27 @@ import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from bench import followers, promote, replication, report, validate
+from bench import (
+    catch_up,
+    followers,
+    forward,
+    guard,
+    latency,
+    many_partitions,
+    page,
+    promote,
+    replication,
+    report,
+    soak,
+    stalls,
+    validate,
+)
 from bench.results import CaseResult
 from bench.settings import FULL, QUICK, Settings
 from bench.stage import Source
@@ -29,12 +45,28 @@ Say = Callable[[str], None]
 Case = Callable[[Source, Settings, Say], Awaitable[CaseResult | list[CaseResult]]]
 
 CASES: dict[str, Case] = {
-    "replication": replication.run,
+    **{
+        work.name: replication.case(work) for work in (replication.LARGE, replication.SMALL, replication.ZSTD)
+    },
     "followers": followers.run,
+    "many_partitions": many_partitions.run,
+    "stalls": stalls.run,
+    "catch_up": catch_up.run,
+    "forward": forward.run,
+    "latency": latency.run,
     "promote": promote.run,
     "validate": validate.run,
+    "soak": soak.run,
 }
-OVERALL_TIMEOUT = 3600.0
+ON_REQUEST = ("soak",)  # half an hour by itself
+LONG_ON_REQUEST = ("validate",)  # not part of a quick look
+OVERALL_TIMEOUT = 2 * 3600.0
+
+
+def default_cases(*, quick: bool) -> list[str]:
+    """What runs when no case is named."""
+    left_out = (*ON_REQUEST, *(LONG_ON_REQUEST if quick else ()))
+    return [name for name in CASES if name not in left_out]
 
 
 async def measure(
@@ -66,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the exit code."""
     options = _options(arguments)
     settings = QUICK if options.quick else FULL
+    if options.soak_minutes is not None:
+        settings = replace(settings, soak_seconds=60.0 * options.soak_minutes)
     out: Path = options.out.absolute()  # processes run in directories of their own
     console = Console()
     clusters = out / "clusters"
@@ -83,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         cases, failures = asyncio.run(
             measure(
-                options.case or list(CASES),
+                options.case or default_cases(quick=options.quick),
                 clusters,
                 settings,
                 lambda line: console.print(line, highlight=False, soft_wrap=True),
@@ -96,17 +130,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger(__name__).exception("the benchmark failed")
         sys.stderr.write(f"bench: {_reasons(error)}\nlogs: {out}\n")
         return 1
+    problems = [f"{case.name}: {problem}" for case in cases for problem in case.problems]
+    measured = {case.name: case.ratios for case in cases if case.ratios}
+    regressions = [] if options.quick else guard.fallen(guard.load(), measured)
     document = report.as_json(
         cases,
         settings,
         quick=options.quick,
         started_at=started_at,
         machine_before=machine,
-        failures=[*failures, *(problem for case in cases for problem in case.problems)],
+        failures=[*failures, *problems, *regressions],
     )
     report.write(document, out / "report.json")
+    (out / "report.html").write_text(page.page(document, cases))
     report.show(cases, console, quick=options.quick)
-    console.print(f"report: {out / 'report.json'}", soft_wrap=True, highlight=False)
+    for line in regressions:
+        console.print(f"regression: {line}", soft_wrap=True, highlight=False)
+    console.print(
+        f"report: {out / 'report.json'}, page: {out / 'report.html'}", soft_wrap=True, highlight=False
+    )
     if document["failures"]:
         return 1
     return 0 if options.quick or document["all_goals_met"] else 1
@@ -119,6 +161,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="little data, one round, nothing judged")
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this one; may be repeated")
+    parser.add_argument("--soak-minutes", type=float, help="how long the case soak lasts")
     return parser.parse_args(arguments)
 
 

@@ -12,7 +12,25 @@ class Settings:
     warm_up: int  # rounds of either side before: the first are slower by a factor
     promotes: int
     load_seconds: float  # that producers write before a promote
+    promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
+    many: int = 1000  # partitions of the case with many of them
+    clients: int = 5000  # that only hold a connection
+    window_seconds: float = 5.0  # of each look at latencies, lags and idle CPU
+    warm_seconds: float = 30.0  # of the same load before the first look at a latency
+    soak_seconds: float = 1800.0
 
 
-FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=1, promotes=5, load_seconds=5.0)
-QUICK = Settings(bytes=100_000_000, rounds=1, warm_up=1, promotes=1, load_seconds=2.0)
+FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=1, promotes=5, load_seconds=3.0)
+QUICK = Settings(
+    bytes=50_000_000,
+    rounds=1,
+    warm_up=0,
+    promotes=1,
+    load_seconds=1.0,
+    promoted=(4,),
+    many=40,
+    clients=50,
+    window_seconds=1.0,
+    warm_seconds=1.0,
+    soak_seconds=20.0,
+)

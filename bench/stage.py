@@ -31,7 +31,10 @@ CALL_TIMEOUT = 30.0
 ACTIVE_TIMEOUT = 60.0
 GONE_TIMEOUT = 60.0
 POLL = 0.02
+UNKNOWN_TOPIC = 3
+SOURCE_BROKERS = 4  # so that Kafka's own replication can make three copies too
 HEAP_MB = 512
+MEMORY_BUDGET = 128 << 20  # the sidecar's default `memory.bytes`
 
 # Deleted copies make room at once: rounds repeat, and so does their gigabyte.
 CLUSTER_PROPERTIES = {
@@ -71,10 +74,15 @@ class BenchCluster(KafkaCluster):
             await client.close()
         await super().close()
 
-    async def call(self, api: str, fields: Mapping[str, object]) -> Any:
+    @property
+    def connected(self) -> Cluster:
+        """The client of the running cluster."""
         if self.client is None:
             raise BenchError(f"cluster {self.spec.name} is not running")
-        return await self.client.call(api, fields, timeout=CALL_TIMEOUT)
+        return self.client
+
+    async def call(self, api: str, fields: Mapping[str, object]) -> Any:
+        return await self.connected.call(api, fields, timeout=CALL_TIMEOUT)
 
     async def create_topic(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
         """A topic with the given replicas per partition, ready for use."""
@@ -111,6 +119,20 @@ class BenchCluster(KafkaCluster):
             if time.monotonic() > deadline:
                 raise BenchError(f"topic {topic} has no leaders after {CALL_TIMEOUT:.0f} s")
             await asyncio.sleep(POLL)
+
+    async def delete_topic(self, topic: str) -> None:
+        """If it is there; returns before the brokers have cleaned up."""
+        response = await self.call(
+            "delete_topics",
+            {
+                "topics": [{"name": topic, "topic_id": None}],
+                "topic_names": [topic],
+                "timeout_ms": int(CALL_TIMEOUT * 1000),
+            },
+        )
+        for deleted in response.responses:
+            if deleted.error_code not in (0, UNKNOWN_TOPIC):
+                raise BrokerError(int(deleted.error_code), message=f"deleting {topic}")
 
     async def wait_reassigned(self) -> None:
         """Until no reassignment is under way: undoing one that still runs leaves the replicas where they are."""
@@ -187,21 +209,25 @@ class Source:
     """`async with Source(directory) as source:` the source cluster; topics are filled once, by size."""
 
     def __init__(self, directory: Path) -> None:
-        self.cluster = BenchCluster("source", 2, directory)
+        self.cluster = BenchCluster("source", SOURCE_BROKERS, directory)
         self.directory = directory
         self._filled: dict[str, int] = {}
 
     async def filled(
-        self, topic: str, partitions: int, total_bytes: int, record_bytes: int, batch_bytes: int
+        self,
+        topic: str,
+        partitions: int,
+        total_bytes: int,
+        record_bytes: int,
+        batch_bytes: int,
+        *,
+        zstd: bool = False,
     ) -> int:
         """A topic on broker 1 with about that many bytes; returns how many there are exactly."""
         if topic not in self._filled:
             await self.cluster.create_topic(topic, [[1]] * partitions)
-            client = self.cluster.client
-            if client is None:
-                raise BenchError("the source is not running")
-            batch = build_batch(record_bytes, batch_bytes, int(time.time() * 1000))
-            self._filled[topic] = await fill(client, topic, partitions, total_bytes, batch)
+            batch = build_batch(record_bytes, batch_bytes, int(time.time() * 1000), zstd=zstd)
+            self._filled[topic] = await fill(self.cluster.connected, topic, partitions, total_bytes, batch)
         return self._filled[topic]
 
     async def __aenter__(self) -> Self:
@@ -229,14 +255,53 @@ class Stage:
         await self._ask(lambda admin: admin.create_link(CreateLinkRequest(name=LINK, properties=properties)))
 
     async def create_mirror(self, topic: str, replication_factor: int) -> None:
-        request = CreateMirrorsRequest(topics=[topic], replication_factor=replication_factor)
-        await self._ask(lambda admin: admin.create_mirrors(LINK, request))
+        await self.create_mirrors([topic], replication_factor)
+
+    async def create_mirrors(self, topics: Sequence[str], replication_factor: int) -> None:
+        """All of them in one request."""
+        request = CreateMirrorsRequest(topics=list(topics), replication_factor=replication_factor)
+        deadline = time.monotonic() + CALL_TIMEOUT
+        while True:
+            try:
+                await self._ask(lambda admin: admin.create_mirrors(LINK, request))
+                return
+            except BenchError as error:
+                # The link is new, and on a busy machine it has not reached the source yet.
+                if "not reached yet" not in str(error) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(5 * POLL)
 
     async def delete_mirror(self, topic: str) -> None:
         """With its copies, until they are gone from every disk."""
         await self._ask(lambda admin: admin.delete_mirror(LINK, topic))
         for node in self.target.brokers:
             await self.target.wait_gone(topic, node.node_id)
+
+    async def discard(self, topic: str, *, mirror: bool = True) -> None:
+        """Delete a topic that is not needed any more, at the target and, if it is there, at the source."""
+        if mirror:
+            await self.delete_mirror(topic)
+        for cluster in (self.target, self.source):
+            await cluster.delete_topic(topic)
+
+    async def pause_mirror(self, topic: str) -> None:
+        """Its followers get nothing more; writes are forwarded as before."""
+        await self._ask(lambda admin: admin.pause_mirror(LINK, topic))
+
+    async def resume_mirror(self, topic: str) -> None:
+        await self._ask(lambda admin: admin.resume_mirror(LINK, topic))
+
+    async def wait_all_active(self, topics: Sequence[str], timeout: float = ACTIVE_TIMEOUT) -> None:
+        """Until all of them are ACTIVE without lag."""
+        wanted, deadline = set(topics), time.monotonic() + timeout
+        while True:
+            mirrors = await self._ask(lambda admin: admin.list_mirrors(LINK))
+            done = {one.topic for one in mirrors if one.state is MirrorState.ACTIVE and one.lag == 0}
+            if wanted <= done:
+                return
+            if time.monotonic() > deadline:
+                raise BenchError(f"{len(wanted - done)} mirrors are not active after {timeout:.0f} s")
+            await asyncio.sleep(5 * POLL)
 
     async def wait_active(self, topic: str, max_lag: int = 0) -> None:
         """Until the mirror is ACTIVE with at most that lag."""

@@ -173,4 +173,6 @@ def test_exit_code(
     monkeypatch.setattr("bench.run.measure", measured)
     arguments = ["--out", str(tmp_path), *(["--quick"] if quick else [])]
     assert main(arguments) == code
-    assert json.loads((tmp_path / "report.json").read_text())["failures"] == problems
+    assert json.loads((tmp_path / "report.json").read_text())["failures"] == [
+        f"case: {problem}" for problem in problems
+    ]

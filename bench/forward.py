@@ -1,0 +1,90 @@
+"""The Router's throughput: 64 kB batches produced through the sidecar, beside the same produced straight to the source.
+
+The mirror is paused meanwhile (its followers get nothing, forwarding goes on), so the sidecar's CPU is the Router's alone.
+Afterwards it is resumed, and its copy is compared with the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.correctness import compare
+from bench.load import build_batch, fill
+from bench.replication import PARTITIONS
+from bench.results import CaseResult, Goal, median_of, strip
+from bench.settings import Settings
+from bench.stage import BenchError, Source, Stage, stage
+from wire.cluster import Cluster
+from wire.types import TopicPartition
+
+TOPIC = "routed"
+BATCH_BYTES = 64 * 1024
+SHARE = 0.4  # of the settings' bytes, in each round
+
+
+async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
+    total = int(settings.bytes * SHARE)
+    result = CaseResult(
+        "forward",
+        f"{total / 1e9:.3g} GB in {BATCH_BYTES // 1024} kB batches, 8 requests in flight on each of {PARTITIONS} "
+        "connections, acks=1; through the sidecar, beside straight to the source",
+        {"direct": [], "link": [], "direct_warm_up": [], "link_warm_up": []},
+    )
+    await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
+    batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
+    async with stage(source, "forward", 1) as on:
+        await on.create_mirror(TOPIC, 1)
+        await on.wait_active(TOPIC)
+        await on.pause_mirror(TOPIC)
+        expected = 0
+        for number in range(-settings.warm_up, settings.rounds):
+            for side, cluster in (("direct", on.source.connected), ("link", on.target.connected)):
+                size, one = await _round(on, cluster, total, batch)
+                expected += size
+                label = "warm-up" if number < 0 else f"round {number + 1}"
+                say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
+                result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
+        await on.resume_mirror(TOPIC)
+        await on.wait_active(TOPIC)
+        result.checked, result.problems = await compare(on, TOPIC, PARTITIONS, [1])
+        if result.checked["bytes"] != expected:
+            result.problems.append(
+                f"{expected} bytes were acknowledged, the logs hold {result.checked['bytes']}"
+            )
+    _judge(result)
+    return result
+
+
+async def _round(on: Stage, cluster: Cluster, total: int, batch: bytes) -> tuple[int, dict[str, Any]]:
+    await cluster.refresh([TOPIC], timeout=10)
+    if cluster.leader(TopicPartition(TOPIC, 0)) is None:
+        raise BenchError(f"{TOPIC} has no leader")
+    sidecar, leader = on.sidecar.cpu_seconds(), on.source.nodes[1].cpu_seconds()
+    began = time.monotonic()
+    size = await fill(cluster, TOPIC, PARTITIONS, total, batch)
+    seconds = time.monotonic() - began
+    gb = size / 1e9
+    return size, {
+        "mb_per_second": size / 1e6 / seconds,
+        "sidecar_cpu_per_gb": (on.sidecar.cpu_seconds() - sidecar) / gb,
+        "leader_cpu_per_gb": (on.source.nodes[1].cpu_seconds() - leader) / gb,
+    }
+
+
+def _judge(result: CaseResult) -> None:
+    figures, rounds = result.figures, result.rounds
+    for side in ("direct", "link"):
+        for key in rounds[side][0]:
+            figures[f"{side}_{key}"] = median_of(rounds[side], key)
+    ratio = figures["ratio"] = figures["link_mb_per_second"] / figures["direct_mb_per_second"]
+    result.ratios = {"forwarded / direct": ratio}
+    result.goals = [
+        Goal("Router throughput, ratio to direct", ratio, 0.9, at_least=True),
+        Goal("Router CPU", figures["link_sidecar_cpu_per_gb"], 0.7, at_least=False, unit="s/GB"),
+    ]
+    result.plots = [
+        strip("Produce", "MB/s", rounds, "mb_per_second"),
+        strip("Sidecar's CPU", "s/GB", rounds, "sidecar_cpu_per_gb"),
+    ]
