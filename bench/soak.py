@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
+from typing import Any
 
 import confluent_kafka
 
@@ -87,13 +89,15 @@ def _clients(bootstrap: str) -> None:
         )
         errors: list[str] = []
         client.produce(
-            CHURNED,
-            b"soak",
-            partition=number % PARTITIONS,
-            on_delivery=lambda error, _message, errors=errors: errors.append(str(error)) if error else None,
+            CHURNED, b"soak", partition=number % PARTITIONS, on_delivery=partial(_delivered, errors)
         )
         if client.flush(CLIENT_TIMEOUT) or errors:
             raise BenchError(f"a client could not write to {CHURNED} within {CLIENT_TIMEOUT:g} s: {errors}")
+
+
+def _delivered(errors: list[str], error: Any, _message: Any) -> None:
+    if error is not None:
+        errors.append(str(error))
 
 
 async def _watch(on: Stage, began: float, samples: list[tuple[float, float, int]]) -> None:
