@@ -1,4 +1,4 @@
-"""A mirrored group, with the record of its gate, as JSON and back. Strict as `codec`, which calls it.
+"""A mirrored group as JSON and back. Strict as `codec`, which calls it; the record of its gate is `gate_codec`'s.
 
 Offsets are kept by topic: a group may have thousands of partitions, and the node is written with every step.
 """
@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from controller.gate_codec import decode_gate, encode_gate
 from controller.group_phases import GroupPhase
-from controller.groups import (
-    ClassicMember,
-    ConsumerMember,
-    GateKind,
-    GateRecord,
-    GateStage,
-    PendingTransaction,
-)
+from controller.groups import GateKind
 from controller.state import GroupMove, GroupOffset, GroupPolicy, GroupProtocol, JsonValue, MirrorGroup
 
 
@@ -30,7 +24,7 @@ def encode(group: MirrorGroup) -> dict[str, JsonValue]:
         "topics": list(group.topics),
         "unmirrored": list(group.unmirrored),
         "reason": group.reason,
-        "gate_state": None if group.gate_state is None else _encode_gate(group.gate_state),
+        "gate_state": None if group.gate_state is None else encode_gate(group.gate_state),
         "move": None if group.move is None else _encode_move(group.move),
         "offsets": _encode_offsets(group.offsets),
         "since": group.since,
@@ -50,7 +44,7 @@ def decode(link: str, name: str, fields: Mapping[str, Any]) -> MirrorGroup:
         topics=_texts(fields["topics"]),
         unmirrored=_texts(fields["unmirrored"]),
         reason=None if reason is None else _text(reason),
-        gate_state=None if gate_state is None else _decode_gate(name, gate_state),
+        gate_state=None if gate_state is None else decode_gate(name, gate_state),
         move=None if move is None else _decode_move(move),
         offsets=tuple(_decode_offsets(fields["offsets"])),
         since=_int(fields["since"]),
@@ -89,76 +83,6 @@ def _decode_offsets(fields: Mapping[str, Any]) -> Iterable[GroupOffset]:
         for entry in entries:
             partition, offset, *metadata = entry
             yield GroupOffset(topic, _int(partition), _int(offset), *(_text(text) for text in metadata))
-
-
-def _encode_gate(gate: GateRecord) -> dict[str, JsonValue]:
-    consumer, classic, transaction = gate.consumer, gate.classic, gate.transaction
-    return {
-        "kind": gate.kind.value,
-        "stage": gate.stage.value,
-        "consumer": None
-        if consumer is None
-        else {
-            "member_id": consumer.member_id,
-            "member_epoch": consumer.member_epoch,
-            "topics": list(consumer.topics),
-        },
-        "classic": None
-        if classic is None
-        else {
-            "member_id": classic.member_id,
-            "generation": classic.generation,
-            "protocols": list(classic.protocols),
-            "protocol": classic.protocol,
-        },
-        "transaction": None
-        if transaction is None
-        else {
-            "transactional_ids": list(transaction.transactional_ids),
-            "current": transaction.current,
-            "producer_id": transaction.producer_id,
-            "producer_epoch": transaction.producer_epoch,
-        },
-    }
-
-
-def _decode_gate(group: str, fields: Mapping[str, Any]) -> GateRecord:
-    consumer, classic, transaction = fields["consumer"], fields["classic"], fields["transaction"]
-    return GateRecord(
-        group=group,
-        kind=GateKind(fields["kind"]),
-        stage=GateStage(fields["stage"]),
-        consumer=None if consumer is None else _decode_consumer(consumer),
-        classic=None if classic is None else _decode_classic(classic),
-        transaction=None if transaction is None else _decode_transaction(transaction),
-    )
-
-
-def _decode_consumer(fields: Mapping[str, Any]) -> ConsumerMember:
-    return ConsumerMember(
-        member_id=_text(fields["member_id"]),
-        member_epoch=_int(fields["member_epoch"]),
-        topics=_texts(fields["topics"]),
-    )
-
-
-def _decode_classic(fields: Mapping[str, Any]) -> ClassicMember:
-    return ClassicMember(
-        member_id=_text(fields["member_id"]),
-        generation=_int(fields["generation"]),
-        protocols=_texts(fields["protocols"]),
-        protocol=_text(fields["protocol"]),
-    )
-
-
-def _decode_transaction(fields: Mapping[str, Any]) -> PendingTransaction:
-    first, second = _texts(fields["transactional_ids"])
-    return PendingTransaction(
-        transactional_ids=(first, second),
-        current=_int(fields["current"]),
-        producer_id=_int(fields["producer_id"]),
-        producer_epoch=_int(fields["producer_epoch"]),
-    )
 
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from linker.groups.bounds import Copies, TargetBounds
 from linker.groups.gate_maker import TargetGates
 from linker.groups.gates import Coordinators
 from linker.groups.group_reader import GroupReader
+from linker.groups.keeper import Tools
 from linker.groups.manager import GroupManager
 from linker.groups.settings import GroupSettings
-from linker.groups.tender import Tools
 from linker.target import TargetCluster
 from router.dispatch import Router
 from wire.cluster import Cluster
@@ -87,3 +87,8 @@ class LinkGroups:
         """Before the link is deleted."""
         if self.manager is not None:
             await self.manager.release_all()
+
+    def hold_again(self) -> None:
+        """After `release_all`: the link was not deleted."""
+        if self.manager is not None:
+            self.manager.hold_again()

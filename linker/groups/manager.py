@@ -1,7 +1,8 @@
 """The groups of one link, on the link controller: when the source is looked at, offsets are synced, gates are renewed.
 
 Each of the three has its own beat, so that a slow source does not let a gate expire. What happens to one group in order is
-tender.py's. Ending the manager leaves every gate as it stands: the next link controller takes them over.
+tender.py's, the offsets are sync.py's. Ending the manager leaves every gate as it stands: the next link controller takes
+them over.
 """
 
 from __future__ import annotations
@@ -10,43 +11,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from controller import group_decisions
-from controller.errors import Refused
 from controller.group_phases import UNDER_WAY, GroupPhase
-from controller.group_sync import Offsets, wanted_offsets
-from controller.groups import GateKind
+from controller.groups import GateKind, GateStage
 from controller.state import GroupPolicy, MirrorGroup, Record
 from linker.groups.discovery import Look, discover, look
 from linker.groups.gates import GateLost, GroupMember
+from linker.groups.keeper import GateKeeper, Tools
 from linker.groups.run import GroupRun
 from linker.groups.settings import DISCOVERY_INTERVAL, GroupSettings
-from linker.groups.tender import Tender, Tools
+from linker.groups.sync import OffsetSync, SyncStats
+from linker.groups.tender import Tender
 from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
 
 _RENEW_BEAT = 0.25
-_AT_ONCE = 64  # groups that are committed, or gated, at the same time
 _READ_TIMEOUT = 10.0
 _FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
 _RELEASE_TIMEOUT = 15.0
-# The final sync is the tender's own.
-_SYNCED = frozenset({GroupPhase.GATED, GroupPhase.DRAINING})
-
-
-@dataclass(slots=True)
-class SyncStats:
-    """Counters for metrics."""
-
-    rounds: int = 0
-    commits: int = 0  # groups committed for
-    offsets: int = 0  # partitions committed
-    errors: int = 0
-    last_seconds: float = 0.0  # how long the newest round took
-    gates_lost: int = 0
 
 
 class GroupManager:
@@ -66,7 +51,7 @@ class GroupManager:
         #: Why the source's groups are not known, or not all of them; None if they are.
         self.trouble: str | None = None
         self.stats = SyncStats()
-        self._committing = asyncio.Semaphore(_AT_ONCE)
+        self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
         self._tasks: set[asyncio.Task[None]] = set()
         self._look_now = asyncio.Event()
         self._running = False
@@ -88,7 +73,7 @@ class GroupManager:
                 group.create_task(self._renewing(), name=f"{book.link}: group gates")
                 if self._settings.any or book.all():
                     group.create_task(self._discovering(), name=f"{book.link}: group discovery")
-                    group.create_task(self._syncing(), name=f"{book.link}: group offsets")
+                    group.create_task(self.offsets.run(), name=f"{book.link}: group offsets")
         finally:
             self._running = False
             book.controller.listeners.discard(self._on_records)
@@ -98,14 +83,36 @@ class GroupManager:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def release_all(self) -> None:
-        """The link is deleted: nobody is held any more. What does not answer in time opens by itself."""
+        """The link is to be deleted: nobody is held any more, until `hold_again`. What does not answer in time opens by
+        itself."""
         self._running = False  # or the next look would hold them again
-        held = [run for run in self.runs.values() if run.gate is not None]
+        tending = [run.task for run in self.runs.values() if run.task is not None]
+        for task in tending:
+            task.cancel()
+        await asyncio.gather(*tending, return_exceptions=True)
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
-                await asyncio.gather(*(self._release(run) for run in held), return_exceptions=True)
+                released = await asyncio.gather(
+                    *(self._release(run) for run in self.runs.values()), return_exceptions=True
+                )
         except TimeoutError:
             log.warning("link %s: some gates were not released in time and open by themselves", self._link)
+            return
+        for error in released:
+            if isinstance(error, BaseException):
+                log.warning("link %s: a gate was not released and opens by itself: %s", self._link, error)
+
+    async def _release(self, run: GroupRun) -> None:
+        async def nothing() -> None:
+            """The link goes, and its groups with it."""
+
+        await GateKeeper(self._tools, run).release(nothing, still=lambda _: True)
+
+    def hold_again(self) -> None:
+        """The link was not deleted after all."""
+        self._running = True
+        self._follow(self._tools.book.all())
+        self.look_now()
 
     def look_now(self) -> None:
         """Do not wait for the next look: something changed that decides which groups there are."""
@@ -189,39 +196,50 @@ class GroupManager:
             if view is None:
                 continue
             run.source_view = view
-            run.seen_active = run.seen_active or bool(view.members)
             run.empty_looks = run.empty_looks + 1 if view.empty else 0
 
     async def _forget(self, name: str) -> None:
         """A group that is no longer to be mirrored: let go, then gone from the state."""
-        run = self.runs.get(name)
-        try:
-            if run is not None:
-                await self._release(run)
-            book = self._tools.book
+        book = self._tools.book
+        run = self.runs.setdefault(name, GroupRun(name))
+        if run.leaving:
+            return
+
+        async def forgotten() -> None:
             await book.commit(lambda image: group_decisions.forget(image, book.link, name))
-        except (Refused, LinkerError) as error:
+
+        run.leaving = True
+        try:
+            await GateKeeper(self._tools, run).release(
+                forgotten, still=lambda _: bool(group_decisions.forget(book.image, book.link, name))
+            )
+        except LinkerError as error:
             log.warning("link %s: group %s is not let go yet: %s", self._link, name, error)
             return
-        self.runs.pop(name, None)
-        log.info("link %s: group %s is no longer mirrored", self._link, name)
-
-    async def _release(self, run: GroupRun) -> None:
-        async with run.lock:
-            gate, run.gate, run.covered = run.gate, None, frozenset()
-            if gate is not None:
-                await gate.release()
+        finally:
+            run.leaving = False
+        if book.get(name) is None:
+            self.runs.pop(name, None)
+            log.info("link %s: group %s is no longer mirrored", self._link, name)
 
     async def _hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
         """Another gate is the right one: its members have shown an assignor that this one does not go with."""
-        if run.gate is None:
+        if run.gate is None or run.leaving:
             return
+
+        async def planned() -> None:
+            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
+
+        run.leaving = True
         log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
         try:
-            await self._release(run)
-            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
+            await GateKeeper(self._tools, run).release(
+                planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
+            )
         except LinkerError as error:
             log.warning("link %s: group %s keeps its gate for now: %s", self._link, run.name, error)
+        finally:
+            run.leaving = False
 
     async def _retry(self) -> None:
         """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
@@ -243,7 +261,6 @@ class GroupManager:
             group, view = book.get(run.name), views.get(run.name)
             if group is None or view is None:
                 continue
-            run.target_view = view
             if view.empty and group_decisions.refusal(book.image, group) is None:
                 run.target = None
                 await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
@@ -268,7 +285,6 @@ class GroupManager:
             view = views.get(run.name)
             if view is None or not self._waiting(run, view.members):
                 continue
-            run.target_view = view
             now, name = book.now(), run.name
             await book.commit(
                 lambda image, name=name, now=now: group_decisions.begin_promote(  # type: ignore[misc]
@@ -300,20 +316,21 @@ class GroupManager:
         while True:
             now = time.monotonic()
             for run in tuple(self.runs.values()):
-                due = run.gate is not None and run.gate.due() <= now
+                gate = run.gate
+                # One that is being opened is not renewed any more.
+                due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
                 if due and (run.renewing is None or run.renewing.done()):
                     run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
             await asyncio.sleep(_RENEW_BEAT)
 
     async def _renew(self, run: GroupRun) -> None:
         try:
-            async with run.lock:
-                if run.gate is not None:
-                    await run.gate.renew()
+            await GateKeeper(self._tools, run).renew()
+            run.renewal_trouble = None
         except GateLost as error:
             await self._lost(run, error)
         except (LinkerError, TimeoutError) as error:
-            run.trouble = f"its gate could not be renewed: {error}"
+            run.renewal_trouble = f"its gate could not be renewed: {error}"
 
     async def _lost(self, run: GroupRun, error: GateLost) -> None:
         self.stats.gates_lost += 1
@@ -324,80 +341,3 @@ class GroupManager:
         group = self._tools.book.get(run.name)
         if group is not None:
             self._follow([group])
-
-    # --- offsets -----------------------------------------------------------------------------------------------------
-
-    async def _syncing(self) -> None:
-        interval = self._settings.sync_interval
-        while True:
-            started = time.monotonic()
-            try:
-                await self.sync()
-            except LinkerError as error:
-                self.stats.errors += 1
-                log.warning("link %s: the offsets of groups were not synced: %s", self._link, error)
-            self.stats.rounds += 1
-            self.stats.last_seconds = time.monotonic() - started
-            await asyncio.sleep(max(interval - self.stats.last_seconds, interval / 10))
-
-    async def sync(self) -> None:
-        """Once: read all held groups at the source, commit what changed. Raises LinkerError."""
-        book, tools = self._tools.book, self._tools
-        held = {
-            group.group: (group, run)
-            for group in book.all()
-            if group.phase in _SYNCED
-            and (run := self.runs.get(group.group)) is not None
-            and run.gate is not None
-            and not run.gone
-        }
-        if not held:
-            return
-        read_at = time.monotonic()
-        answer = await tools.source.offsets(list(held), timeout=_READ_TIMEOUT)
-        for name, reason in answer.failed.items():
-            held[name][1].trouble = f"its offsets cannot be read at the source: {reason}"
-        unknown = [name for name in answer.found if held[name][1].target is None]
-        if unknown:
-            on_target = await tools.target.offsets(unknown, timeout=_READ_TIMEOUT)
-            for name, offsets in on_target.found.items():
-                held[name][1].target = dict(offsets)
-            for name, reason in on_target.failed.items():
-                held[name][1].trouble = f"its offsets cannot be read on the target: {reason}"
-        every = {tp for offsets in answer.found.values() for tp in offsets}
-        await tools.bounds.refresh(every, timeout=_READ_TIMEOUT)
-        bounds = tools.bounds.known(every)
-        work = []
-        for name, offsets in answer.found.items():
-            group, run = held[name]
-            run.source = offsets
-            wanted = wanted_offsets(offsets, group.topics, bounds)
-            if run.target is None:
-                continue
-            run.wanted = wanted
-            if all(run.target.get(tp) == commit for tp, commit in wanted.items()) and not Tender(
-                tools, run
-            ).uncovered(group):
-                run.synced_at = read_at
-            else:
-                work.append(self._sync_one(group, run, wanted, read_at))
-        await asyncio.gather(*work)
-
-    async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
-        tender = Tender(self._tools, run)
-        async with self._committing:
-            try:
-                if tender.uncovered(group):
-                    await tender.hold(group)
-                committed = await tender.commit(wanted, _SYNCED)
-            except GateLost as error:
-                await self._lost(run, error)
-                return
-            except (LinkerError, TimeoutError) as error:
-                self.stats.errors += 1
-                run.trouble = f"its offsets were not committed on the target: {error}"
-                return
-        run.trouble = None
-        run.synced_at = read_at
-        self.stats.commits += 1
-        self.stats.offsets += committed

@@ -28,17 +28,23 @@ class GroupRun:
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     synced_at: float | None = None  # monotonic: the target has what the source had then
     source_view: GroupView | None = None
-    target_view: GroupView | None = None
     gone: bool = False  # the source does not have the group any more
-    seen_active: bool = False  # it had members at the source since this process looks
+    leaving: bool = False  # its gate is being released
     empty_looks: int = 0  # looks in a row at which it had none
-    trouble: str | None = None  # of the newest attempt at anything, None if that worked
+    # Why the newest attempt did not work, None if it did: at a step of its way, at its offsets, at keeping its gate.
+    trouble: str | None = None
+    sync_trouble: str | None = None
+    renewal_trouble: str | None = None
     waiting_for: str | None = None  # what a promote or demote waits for
     still_there: tuple[GroupMember, ...] = ()  # who it waits for
     task: asyncio.Task[None] | None = None
     renewing: asyncio.Task[None] | None = None
     retry_at: float = 0.0  # monotonic: a refused or failed group is not looked at again before
     retry_pause: float = 0.0
+
+    @property
+    def any_trouble(self) -> str | None:
+        return self.trouble or self.renewal_trouble or self.sync_trouble
 
     def sync_age(self) -> float | None:
         """Seconds since the target had everything that the source had; None: never yet."""

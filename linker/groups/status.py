@@ -34,11 +34,11 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
     if run is None:
         return group.reason
     if group.move is not None:
-        return run.waiting_for or run.trouble or group.reason
+        return run.waiting_for or run.any_trouble or group.reason
     if group.phase in HELD_GROUPS or group.phase is GroupPhase.DISCOVERED:
         weakness = None if run.gate is None else run.gate.weakness()
         return (
-            run.trouble
+            run.any_trouble
             or (None if weakness is None else f"held by a part of its gate only: {weakness}")
             or (_GONE if run.gone else None)
             or group.reason

@@ -1,7 +1,8 @@
 """One group's way through its phases: gate, promote, demote. Each step is durable before the next begins, and is taken
 again by the next link controller from where the store says it stands.
 
-Not here: when offsets are synced and gates renewed (manager.py), which groups there are (discovery.py).
+Not here: the gate itself (keeper.py), when offsets are synced (sync.py) and gates renewed (manager.py), which groups there
+are (discovery.py).
 """
 
 from __future__ import annotations
@@ -9,70 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
 
 from controller import group_decisions
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed, Offsets, differences, not_behind, to_commit, wanted_offsets
-from controller.groups import GateRecord, GateStage
+from controller.group_sync import Committed, Offsets, differences, not_behind, wanted_offsets
 from controller.state import GroupOffset, MirrorGroup
 from linker.groups.book import GroupBook
-from linker.groups.bounds import TargetBounds
 from linker.groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
-from linker.groups.gates import (
-    NO_OFFSET,
-    Gate,
-    GateLost,
-    GateRefused,
-    GroupActive,
-    LostReason,
-    OffsetAndMetadata,
-    Save,
-)
+from linker.groups.gates import GateLost, GateRefused, GroupActive, LostReason
 from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools
 from linker.groups.run import GroupRun, who
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT = 10.0
 _LOOK = 0.3  # between looks at a group that is waited for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-_FINAL = frozenset({GroupPhase.FINAL_SYNC})
-
-
-class GateMaker(Protocol):
-    """Plans and builds gates on the target."""
-
-    def plan(self, group: MirrorGroup, seen: GroupView | None) -> GateRecord:
-        """A new gate of the group's kind; nothing is asked or told yet."""
-        ...
-
-    def build(self, record: GateRecord, save: Save) -> Gate: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What the work on one link's groups shares."""
-
-    book: GroupBook
-    source: GroupReader
-    target: GroupReader
-    bounds: TargetBounds
-    gates: GateMaker
-    #: Partitions of a mirrored topic.
-    partitions: Callable[[str], int]
-    #: As many gates are closed at the same time.
-    closing: asyncio.Semaphore
-    #: What clients ask for first, of partitions that are read through this sidecar: client id -> offset.
-    first_fetches: Callable[
-        [Collection[TopicPartition]],
-        AbstractContextManager[Mapping[TopicPartition, Mapping[str, int]]],
-    ]
 
 
 class GaveUp(LinkerError):
@@ -85,6 +41,7 @@ class Tender:
     def __init__(self, tools: Tools, run: GroupRun) -> None:
         self._tools = tools
         self._run = run
+        self._keeper = GateKeeper(tools, run)
         self._began_here = False  # the opening: not taken over from another process
 
     @property
@@ -97,29 +54,32 @@ class Tender:
 
     async def tend(self) -> None:
         """Until the group rests: gated, promoted, refused or failed. What a cluster refuses now is tried again."""
-        pause = _FIRST_PAUSE
-        while (group := self._book.get(self._name)) is not None:
-            step = self._step(group)
-            if step is None:
-                break
+        run, pause = self._run, _FIRST_PAUSE
+        failed: str | None = None
+        while (group := self._book.get(self._name)) is not None and (step := self._step(group)) is not None:
             try:
-                await step(group)
-                self._run.trouble = None
-                pause = _FIRST_PAUSE
-            except GateLost as error:
-                await self.lost(error)
-            except GaveUp as error:
-                await self._give_up(group, str(error))
+                if failed is not None and self._too_late(group):
+                    await self._give_up(group, f"not done in its time: {failed}")
+                else:
+                    await self._take(step, group)
             except (LinkerError, TimeoutError) as error:
-                if self._run.trouble != str(error):
+                if failed != str(error):
                     log.warning("link %s: group %s: %s (again)", self._book.link, self._name, error)
-                self._run.trouble = str(error)
-                if self._too_late(group):
-                    await self._give_up(group, f"not done in its time: {error}")
-                    continue
-                await asyncio.sleep(pause)
+                failed = run.trouble = str(error)
+                await asyncio.sleep(_FIRST_PAUSE if self._too_late(group) else pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-        self._run.waiting_for, self._run.still_there = None, ()
+            else:
+                failed = run.trouble = None
+                pause = _FIRST_PAUSE
+        run.trouble, run.waiting_for, run.still_there = None, None, ()
+
+    async def _take(self, step: Callable[[MirrorGroup], Awaitable[None]], group: MirrorGroup) -> None:
+        try:
+            await step(group)
+        except GateLost as error:
+            await self.lost(error)
+        except GaveUp as error:
+            await self._give_up(group, str(error))
 
     def _too_late(self, group: MirrorGroup) -> bool:
         """An opening is never given up."""
@@ -152,13 +112,14 @@ class Tender:
         reason = group_decisions.refusal(self._book.image, group)
         if reason is None:
             try:
-                await self.hold(group)
+                if not await self._keeper.hold(group):
+                    return
             except GateRefused as error:
                 reason = str(error)
         if reason is not None:
             log.warning("link %s: group %s is refused: %s", self._book.link, self._name, reason)
             await self._book.step(self._name, GroupPhase.REFUSED, reason=reason, gate_state=None)
-            self._drop_gate()
+            self._keeper.drop()
             return
         gate = self._run.gate
         await self._book.step(
@@ -169,74 +130,19 @@ class Tender:
     async def _attach(self, group: MirrorGroup) -> None:
         """Take over what this process did not close itself."""
         try:
-            await self.hold(group)
+            await self._keeper.hold(group)
         except GateRefused as error:
             await self._failed(str(error))
-
-    async def hold(self, group: MirrorGroup) -> None:
-        """Close the gate, take it over, or extend it to what the group reads now. Raises as Gate.close."""
-        run = self._run
-        if run.source is None:
-            await self._read_source()
-        assignment, reads = self._assignment(group), self._reads(group)
-        async with self._tools.closing, run.lock:
-            gate = run.gate
-            if gate is None:
-                record = group.gate_state
-                if record is None or record.kind is not group.gate or record.stage is GateStage.OPEN:
-                    record = self._tools.gates.plan(group, run.source_view)
-                gate = self._tools.gates.build(record, self._book.save_gate)
-            closed = await gate.close(assignment)
-            run.gate = gate
-            run.covered = frozenset(assignment)
-            run.covered_for = reads
-        known = self._book.get(self._name)
-        if known is not None and known.gate_state != closed:
-            await self._book.save_gate(closed)
-
-    def uncovered(self, group: MirrorGroup) -> bool:
-        """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
-        run = self._run
-        if run.gate is None or run.covered_for == self._reads(group):
-            return False
-        return not run.covered >= self._assignment(group).keys()
-
-    def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
-        """Changes when `_assignment` may have got further partitions."""
-        sizes = tuple(map(self._tools.partitions, group.topics))
-        return group.topics, group.unmirrored, sizes, len(self._run.source or ())
-
-    def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
-        """Every partition that it may read. Topics that are not mirrored are held too, where the source tells of their
-        partitions: the target may have topics of that name."""
-        source = self._run.source or {}
-        covered = {
-            TopicPartition(topic, partition): NO_OFFSET
-            for topic in group.topics
-            for partition in range(self._tools.partitions(topic))
-        }
-        reads = {*group.topics, *group.unmirrored}
-        covered.update((tp, NO_OFFSET) for tp in source if tp.topic in reads)
-        bounds = self._tools.bounds.known(source)
-        for tp, commit in wanted_offsets(source, group.topics, bounds).items():
-            covered[tp] = commit.offset
-        return covered
-
-    def _drop_gate(self) -> None:
-        self._run.gate = None
-        self._run.covered, self._run.covered_for = frozenset(), None
 
     async def lost(self, error: GateLost) -> None:
         """A gate that holds no longer: closed anew if nobody came in meanwhile, else it is too late."""
         log.error("link %s: %s", self._book.link, error)
-        self._drop_gate()
-        self._run.target = None  # whoever was in may have committed
         group = self._book.get(self._name)
         if group is None:
             return
         if group.phase is GroupPhase.OPENING:
-            # It was to open anyway, and the final offsets are committed.
-            await self._promoted(group, f"its gate opened by itself: {error}")
+            # It was to open anyway. Whether the final offsets are what clients began at is looked at next.
+            await self._book.amend(self._name, gate_state=None, reason=f"its gate opened by itself: {error}")
             return
         entered = bool(error.members) or error.reason in (LostReason.SOMEBODY_ELSE, LostReason.CONVERTED)
         if entered and group.phase in (GroupPhase.GATED, GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
@@ -245,7 +151,7 @@ class Tender:
             await self._book.amend(self._name, gate_state=None)
 
     async def _failed(self, reason: str) -> None:
-        self._drop_gate()
+        self._keeper.drop()
         await self._book.step(self._name, GroupPhase.FAILED, reason=reason, gate_state=None, move=None)
         log.error("link %s: group %s failed: %s", self._book.link, self._name, reason)
 
@@ -253,24 +159,27 @@ class Tender:
 
     async def _drain(self, group: MirrorGroup) -> None:
         """DRAINING -> FINAL_SYNC when nobody is in the group at the source."""
-        await self._ensure_held(group)
+        if not await self._ensure_held(group):
+            return
         if group.move is None or not group.move.force:
             await self._wait_empty(group, self._tools.source, "source")
         await self._book.step(self._name, GroupPhase.FINAL_SYNC)
 
-    async def _ensure_held(self, group: MirrorGroup) -> None:
-        if self._run.gate is None:
-            try:
-                await self.hold(group)
-            except GroupActive as error:
-                # Whoever is in has the offsets; to sync over them would move a consumer.
-                raise _lost_to(error, group) from error
+    async def _ensure_held(self, group: MirrorGroup) -> bool:
+        """False if the group has changed meanwhile."""
+        if self._run.gate is not None:
+            return True
+        try:
+            return await self._keeper.hold(group)
+        except GroupActive as error:
+            # Whoever is in has the offsets; to sync over them would move a consumer.
+            raise _lost_to(error, group) from error
 
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
         """GaveUp when the move's time is over."""
         run = self._run
         while True:
-            view = await self._look(reader)
+            view = await self._keeper.look(reader)
             if reader is self._tools.source:
                 run.source_view = view
             if view.empty:
@@ -283,28 +192,27 @@ class Tender:
                 raise GaveUp(run.waiting_for)
             await asyncio.sleep(_LOOK)
 
-    async def _look(self, reader: GroupReader) -> GroupView:
-        views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
-        if self._name in failed:
-            raise LinkerError(f"group {self._name} cannot be described: {failed[self._name]}")
-        return views[self._name]
-
     async def _final_sync(self, group: MirrorGroup) -> None:
         """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still."""
-        await self._ensure_held(group)
+        if not await self._ensure_held(group):
+            return
         force = group.move is not None and group.move.force
-        first = await self._read_source(stable=not force)
+        first = await self._keeper.read_source(stable=not force)
         wanted = await self._wanted(group, first)
-        await self.commit(wanted)
-        on_target = await self._read_target()
-        left = differences(wanted, on_target)
-        if left:
-            raise LinkerError(
-                f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
-            )
+        try:
+            await self._keeper.commit(wanted)
+        except HeldUp as error:
+            # Clients wait in it and the transaction alone holds them: opening is what publishes.
+            log.warning("link %s: %s", self._book.link, error)
+        else:
+            left = differences(wanted, await self._keeper.read_target())
+            if left:
+                raise LinkerError(
+                    f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
+                )
         if not force:
             await self._wait_empty(group, self._tools.source, "source")
-            if await self._read_source(stable=True) != first:
+            if await self._keeper.read_source(stable=True) != first:
                 return  # somebody was in it once more: again
         await self._book.step(self._name, GroupPhase.OPENING, offsets=_group_offsets(wanted))
         self._began_here = True
@@ -314,62 +222,47 @@ class Tender:
         bounds = await self._tools.bounds.exact(mirrored, timeout=CALL_TIMEOUT)
         return wanted_offsets(source, group.topics, bounds)
 
-    async def commit(self, wanted: Offsets, phases: Collection[GroupPhase] = _FINAL) -> int:
-        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, CommitFailed.
-
-        Only while the group is in one of `phases`: what was read before the final sync must not be written after it.
-        """
-        run = self._run
-        if run.target is None:
-            await self._read_target()
-        async with run.lock:
-            group, target = self._book.get(self._name), run.target
-            if group is None or group.phase not in phases or target is None:
-                return 0
-            if run.gate is None:
-                raise LinkerError(f"group {self._name} is not held yet")
-            changes = to_commit(wanted, target)
-            if changes:
-                await run.gate.commit({tp: _with_metadata(commit) for tp, commit in changes.items()})
-            target.update(changes)
-            run.wanted = dict(wanted)
-            return len(changes)
-
-    async def _read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
-        answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
-        reason = answer.failed.get(self._name) or answer.unstable.get(self._name)
-        if reason is not None:
-            raise LinkerError(f"the offsets of group {self._name} cannot be read at the source: {reason}")
-        self._run.source = answer.found[self._name]
-        return answer.found[self._name]
-
-    async def _read_target(self) -> dict[TopicPartition, Committed]:
-        answer = await self._tools.target.offsets([self._name], timeout=CALL_TIMEOUT)
-        if self._name in answer.failed:
-            raise LinkerError(
-                f"the offsets of group {self._name} cannot be read on the target: {answer.failed[self._name]}"
-            )
-        self._run.target = dict(answer.found[self._name])
-        return self._run.target
-
     async def _open(self, group: MirrorGroup) -> None:
         """OPENING -> PROMOTED."""
-        run = self._run
         final: Mapping[TopicPartition, Committed] = {
             one.tp: Committed(one.offset, one.metadata) for one in group.offsets
         }
         if not self._began_here:
-            final = not_behind(final, await self._read_target())
+            final = not_behind(final, await self._keeper.read_target())
         with self._tools.first_fetches(final) as began_at:
-            async with run.lock:
-                gate = run.gate
-                if gate is None and group.gate_state is not None:
-                    gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
-                if gate is not None:
-                    await gate.open({tp: _with_metadata(commit) for tp, commit in final.items()})
-                self._drop_gate()
-            await self._promoted(group, None)
-            await self._confirm(final, began_at)
+            reason = None
+            if not await self._keeper.open(final):
+                reason = group.reason or "its gate opened by itself"
+                await self._see_final(final)
+            await self._promoted(group, reason)
+            try:
+                await self._confirm(final, began_at, reason)
+            except (LinkerError, TimeoutError) as error:
+                # It is open, and nothing of it is to be done again.
+                log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
+                await self._say(reason, f"open; whether it runs on the target could not be seen: {error}")
+
+    async def _see_final(self, final: Offsets) -> None:
+        """Without a gate: that the target has the final offsets, or that its members are past them. LinkerError while
+        neither is so, with who is in the way."""
+        left = _behind(final, await self._keeper.read_target())
+        if not left:
+            return
+        view = await self._keeper.look(self._tools.target)
+        if not view.empty:
+            raise LinkerError(
+                f"group {self._name}: its gate was lost before its last offsets were published, and they cannot be "
+                f"committed on the target while {who(view.members) or view.state} is in it there: behind by "
+                f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
+                "these records again, and this ends when their commits are past them"
+            )
+        await self._tools.target.commit_empty(
+            self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
+        )
+        if left := _behind(final, await self._keeper.read_target()):
+            raise LinkerError(
+                f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
+            )
 
     async def _promoted(self, group: MirrorGroup, reason: str | None) -> None:
         bare = tuple(one._replace(metadata="") for one in group.offsets)
@@ -378,7 +271,12 @@ class Tender:
         )
         log.info("link %s: group %s is promoted", self._book.link, self._name)
 
-    async def _confirm(self, final: Offsets, began_at: Mapping[TopicPartition, Mapping[str, int]]) -> None:
+    async def _confirm(
+        self,
+        final: Offsets,
+        began_at: Mapping[TopicPartition, Mapping[str, int]],
+        reason: str | None,
+    ) -> None:
         """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
         running_since: float | None = None
         deadline = time.monotonic() + CONFIRM_TIMEOUT
@@ -386,8 +284,7 @@ class Tender:
             group = self._book.get(self._name)
             if group is None or group.phase is not GroupPhase.PROMOTED:
                 return  # it is demoted already
-            view = await self._look(self._tools.target)
-            self._run.target_view = view
+            view = await self._keeper.look(self._tools.target)
             now = time.monotonic()
             running = [member for member in view.members if member.partitions]
             if running and running_since is None:
@@ -398,13 +295,16 @@ class Tender:
             if view.empty or seen_enough or now > deadline:
                 break
             await asyncio.sleep(_LOOK)
-        behind = {tp: step for tp, step in differences(final, await self._read_target()).items() if step > 0}
+        behind = _behind(final, await self._keeper.read_target())
         text, wrong = confirmation(view, running, final, places, behind)
         if wrong:
             log.error("link %s: group %s: %s", self._book.link, self._name, text)
+        await self._say(reason, text)
+
+    async def _say(self, reason: str | None, text: str) -> None:
         known = self._book.get(self._name)
         if known is not None and known.phase is GroupPhase.PROMOTED:
-            await self._book.amend(self._name, reason=text)
+            await self._book.amend(self._name, reason=text if reason is None else f"{reason}; {text}")
 
     # --- demote ------------------------------------------------------------------------------------------------------
 
@@ -414,15 +314,16 @@ class Tender:
         if run.gate is None:
             await self._wait_empty(group, self._tools.target, "target")
             try:
-                await self.hold(group)
+                if not await self._keeper.hold(group):
+                    return
             except GroupActive as error:
                 raise LinkerError(str(error)) from error  # somebody came in between: wait again
         await self._wait_empty(group, self._tools.source, "source")
-        on_target = await self._read_target()
+        on_target = await self._keeper.read_target()
         back = {tp: commit for tp, commit in on_target.items() if tp.topic in group.topics}
         if back:
             await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
-        left = differences(back, await self._read_source())
+        left = differences(back, await self._keeper.read_source())
         if left:
             raise LinkerError(
                 f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
@@ -446,18 +347,17 @@ class Tender:
             "link %s: group %s: %s was given up: %s", self._book.link, self._name, group.phase, reason
         )
         if group.phase is GroupPhase.DEMOTING:
-            run = self._run
-            async with run.lock:
-                if run.gate is not None:
-                    await run.gate.release()
-                self._drop_gate()
-            await self._book.step(
-                self._name,
-                GroupPhase.PROMOTED,
-                reason=f"demote given up: {reason}",
-                move=None,
-                gate_state=None,
-            )
+
+            async def promoted_again() -> None:
+                await self._book.step(
+                    self._name,
+                    GroupPhase.PROMOTED,
+                    reason=f"demote given up: {reason}",
+                    move=None,
+                    gate_state=None,
+                )
+
+            await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
             return
         await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)
 
@@ -466,8 +366,10 @@ def _lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:
     return GateLost(group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members)
 
 
-def _with_metadata(commit: Committed) -> OffsetAndMetadata:
-    return OffsetAndMetadata(commit.offset, commit.metadata)
+def _behind(final: Offsets, target: Offsets) -> dict[TopicPartition, int]:
+    """By how much the target is behind the final offsets. A partition without a commit is, even if it is by 0: a consumer
+    would begin where its configuration says."""
+    return {tp: step for tp, step in differences(final, target).items() if step > 0 or tp not in target}
 
 
 def _group_offsets(offsets: Offsets) -> tuple[GroupOffset, ...]:

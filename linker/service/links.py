@@ -147,10 +147,19 @@ class LinkChanges(ServiceBase):
             try:
                 await self._sidecar.controller.delete_link(link, dry_run=True)
                 if not dry_run:
-                    await self._runtime(link).groups.release_all()
-                await self._sidecar.controller.delete_link(link, dry_run=dry_run)
+                    await self._delete_released(link)
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
             if not dry_run:
                 await self._sidecar.stop_link(link)
         return ChangeResult(dry_run=dry_run, actions=[Action(action="delete link", resource=link)])
+
+    async def _delete_released(self, link: str) -> None:
+        """Its groups are let go first, while there is somebody who can; and held again if the link stays."""
+        groups = self._runtime(link).groups
+        try:
+            await groups.release_all()
+            await self._sidecar.controller.delete_link(link)
+        except BaseException:
+            groups.hold_again()
+            raise

@@ -21,10 +21,10 @@ from linker.groups.bounds import TargetBounds
 from linker.groups.gate_maker import TargetGates
 from linker.groups.gates import Coordinators, GateSettings
 from linker.groups.group_reader import GroupReader
+from linker.groups.keeper import Tools
 from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
-from linker.groups.tender import Tools
 from router.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
@@ -192,7 +192,7 @@ class Rig:
             for member in self.clients:
                 member.step()
             groups = {g.group: (g.phase, g.reason) for g in self.controller.image.link_groups(LINK)}
-            troubles = {name: run.trouble for name, run in self.manager.runs.items() if run.trouble}
+            troubles = {name: run.any_trouble for name, run in self.manager.runs.items() if run.any_trouble}
             if self._running is not None and self._running.done():
                 self._running.result()
             assert time.monotonic() < deadline, f"{what}: {groups} {troubles} {self.manager.trouble}"

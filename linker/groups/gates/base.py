@@ -78,8 +78,12 @@ class Gate(Protocol):
         """
         ...
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit while gated. Raises CommitFailed by partition, GateLost, GroupActive."""
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Commit while gated. Raises CommitFailed by partition, GateLost, GroupActive.
+
+        False: nothing was committed, because clients are in the group, of which the coordinator takes commits of members
+        only, and the gate has no member there. Opening publishes.
+        """
         ...
 
     def unheld(self) -> frozenset[TopicPartition]:

@@ -219,10 +219,11 @@ class MemberGate:
             await self.hold.forget()
             raise weakness
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         check_stage(self.record, GateStage.HELD)
         try:
             await self.hold.commit(committable(offsets))
+            return True
         except GateLost:
             await self.ledger.update(stage=GateStage.PLANNED)
             raise

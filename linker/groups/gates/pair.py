@@ -157,9 +157,9 @@ class PairGate:
             await self._take_transaction()
             self.retaken += 1
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         check_stage(self.record, GateStage.HELD)
-        await self._commit(committable(offsets))
+        return await self._commit(committable(offsets))
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Whether the coordinator has taken them; without a member it may not, and opening publishes them."""

@@ -437,12 +437,12 @@ class TransactionGate:
                 raise
         return self.record
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Goes through while the group is empty. With clients waiting in it only opening publishes: they cannot read what
         is pending, so nothing they do depends on it.
         """
         check_stage(self.record, GateStage.HELD)
-        await self.hold.commit_as_nobody(committable(offsets))
+        return await self.hold.commit_as_nobody(committable(offsets))
 
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         hold, offsets = self.hold, committable(final)

@@ -1,0 +1,283 @@
+"""One group's gate and its offsets at both clusters: taken, let go, committed through, opened. Whoever calls the gate
+does it here, under the run's lock, after a look at what the store says of the group by then.
+
+Not here: which phase comes after which (tender.py), when it is time (manager.py, sync.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.group_phases import GroupPhase
+from controller.group_sync import Committed, Offsets, to_commit, wanted_offsets
+from controller.groups import GateRecord, GateStage
+from controller.state import MirrorGroup
+from linker.groups.book import GroupBook
+from linker.groups.bounds import TargetBounds
+from linker.groups.gates import NO_OFFSET, Gate, GateLost, LostReason, OffsetAndMetadata, Save
+from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.run import GroupRun, who
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+CALL_TIMEOUT = 10.0
+_FINAL = frozenset({GroupPhase.FINAL_SYNC})
+
+
+class GateMaker(Protocol):
+    """Plans and builds gates on the target."""
+
+    def plan(self, group: MirrorGroup, seen: GroupView | None) -> GateRecord:
+        """A new gate of the group's kind; nothing is asked or told yet."""
+        ...
+
+    def build(self, record: GateRecord, save: Save) -> Gate: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the work on one link's groups shares."""
+
+    book: GroupBook
+    source: GroupReader
+    target: GroupReader
+    bounds: TargetBounds
+    gates: GateMaker
+    #: Partitions of a mirrored topic.
+    partitions: Callable[[str], int]
+    #: As many gates are closed at the same time.
+    closing: asyncio.Semaphore
+    #: What clients ask for first, of partitions that are read through this sidecar: client id -> offset.
+    first_fetches: Callable[
+        [Collection[TopicPartition]],
+        AbstractContextManager[Mapping[TopicPartition, Mapping[str, int]]],
+    ]
+
+
+class HeldUp(LinkerError):
+    """Clients are in the group and the gate's member is not: the coordinator takes commits of members only. They are
+    published when the gate opens.
+    """
+
+
+class GateKeeper:
+    """Of one group."""
+
+    def __init__(self, tools: Tools, run: GroupRun) -> None:
+        self._tools = tools
+        self._run = run
+
+    @property
+    def _name(self) -> str:
+        return self._run.name
+
+    @property
+    def _book(self) -> GroupBook:
+        return self._tools.book
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One call of the gate at a time; a gate that turns out to be lost is gone before anybody else comes."""
+        run = self._run
+        async with run.lock:
+            try:
+                yield
+            except GateLost:
+                self.drop()
+                run.target = None  # whoever was in may have committed
+                raise
+
+    def drop(self) -> None:
+        """There is no gate any more."""
+        self._run.gate = None
+        self._run.covered, self._run.covered_for = frozenset(), None
+
+    # --- held --------------------------------------------------------------------------------------------------------
+
+    async def hold(self, group: MirrorGroup) -> bool:
+        """Close the gate, take it over, or extend it to what the group reads now. Raises as Gate.close.
+
+        False, with nothing done, if the group is not what it was when somebody decided on this: not mirrored any more, let
+        go, in another phase.
+        """
+        run = self._run
+        if run.source is None:
+            await self.read_source()
+        async with self._tools.closing, self._alone():
+            known = self._book.get(self._name)
+            if known is None or (known.phase, known.gate) != (group.phase, group.gate):
+                return False
+            assignment, reads = self._assignment(known), self._reads(known)
+            gate = run.gate
+            if gate is None:
+                record = known.gate_state
+                if record is None or record.kind is not known.gate or record.stage is GateStage.OPEN:
+                    record = self._tools.gates.plan(known, run.source_view)
+                gate = self._tools.gates.build(record, self._book.save_gate)
+            closed = await gate.close(assignment)
+            run.gate = gate
+            run.covered = frozenset(assignment)
+            run.covered_for = reads
+            known = self._book.get(self._name)
+            if known is not None and known.gate_state != closed:
+                await self._book.save_gate(closed)
+        return True
+
+    def uncovered(self, group: MirrorGroup) -> bool:
+        """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
+        run = self._run
+        if run.gate is None or run.covered_for == self._reads(group):
+            return False
+        return not run.covered >= self._assignment(group).keys()
+
+    def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
+        """Changes when `_assignment` may have got further partitions."""
+        sizes = tuple(map(self._tools.partitions, group.topics))
+        return group.topics, group.unmirrored, sizes, len(self._run.source or ())
+
+    def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
+        """Every partition that it may read. Topics that are not mirrored are held too, where the source tells of their
+        partitions: the target may have topics of that name."""
+        source = self._run.source or {}
+        covered = {
+            TopicPartition(topic, partition): NO_OFFSET
+            for topic in group.topics
+            for partition in range(self._tools.partitions(topic))
+        }
+        reads = {*group.topics, *group.unmirrored}
+        covered.update((tp, NO_OFFSET) for tp in source if tp.topic in reads)
+        bounds = self._tools.bounds.known(source)
+        for tp, commit in wanted_offsets(source, group.topics, bounds).items():
+            covered[tp] = commit.offset
+        return covered
+
+    async def renew(self) -> None:
+        """Raises as Gate.renew."""
+        async with self._alone():
+            gate = self._run.gate
+            if gate is not None and gate.record.stage is GateStage.HELD:
+                await gate.renew()
+
+    async def release(
+        self, then: Callable[[], Awaitable[None]], *, still: Callable[[MirrorGroup], bool]
+    ) -> bool:
+        """Let go, and have `then` write down what the group is now. False, with nothing done, unless `still` says that it
+        is to be let go.
+
+        Both under the lock: after the one and before the other the group looks like one whose gate nobody has taken over
+        yet, and the records of the release are what others look at. A gate that could not be released stays, and is
+        looked after until it can be.
+        """
+        run = self._run
+        async with self._alone():
+            group = self._book.get(self._name)
+            if group is None or not still(group):
+                return False
+            gate = run.gate or self._left_behind(group)
+            if gate is not None:
+                await gate.release()
+            self.drop()
+            await then()
+        return True
+
+    def _left_behind(self, group: MirrorGroup) -> Gate | None:
+        """The gate that another process closed and this one did not take over."""
+        record = group.gate_state
+        if record is None or record.stage is GateStage.OPEN:
+            return None
+        return self._tools.gates.build(record, self._book.save_gate)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, wanted: Offsets, phases: Collection[GroupPhase] = _FINAL) -> int:
+        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, CommitFailed,
+        HeldUp.
+
+        Only while the group is in one of `phases`: what was read before the final sync must not be written after it.
+        """
+        run = self._run
+        if run.target is None:
+            await self.read_target()
+        async with self._alone():
+            group, target = self._book.get(self._name), run.target
+            if group is None or group.phase not in phases or target is None:
+                return 0
+            if run.gate is None:
+                raise LinkerError(f"group {self._name} is not held yet")
+            changes = to_commit(wanted, target)
+            run.wanted = dict(wanted)
+            if not changes or await run.gate.commit(
+                {tp: with_metadata(commit) for tp, commit in changes.items()}
+            ):
+                target.update(changes)
+                return len(changes)
+        members = [
+            one for one in (await self.look(self._tools.target)).members if not _is_gate(one.member_id, group)
+        ]
+        raise HeldUp(
+            f"group {self._name}: its offsets are committed on the target when it is opened, not before: "
+            f"{who(tuple(members)) or 'somebody'} is in it there, and its gate's member is not"
+        )
+
+    async def open(self, final: Offsets) -> bool:
+        """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if there is no gate
+        that could: it was lost."""
+        run = self._run
+        async with self._alone():
+            group = self._book.get(self._name)
+            gate = run.gate
+            if gate is None and group is not None and group.gate_state is not None:
+                gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
+            opened = gate is not None and gate.record.stage is not GateStage.PLANNED
+            if gate is not None and opened:
+                await self._open(gate, final)
+            elif gate is not None:
+                await gate.release()
+            self.drop()
+        return opened
+
+    async def _open(self, gate: Gate, final: Offsets) -> None:
+        try:
+            await gate.open({tp: with_metadata(commit) for tp, commit in final.items()})
+        except GateLost as error:
+            if error.reason is not LostReason.FENCED:  # or it would be another sidecar's gate by now
+                await gate.release()  # what is left of it must not keep anybody waiting
+            raise
+
+    async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
+        answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
+        reason = answer.failed.get(self._name) or answer.unstable.get(self._name)
+        if reason is not None:
+            raise LinkerError(f"the offsets of group {self._name} cannot be read at the source: {reason}")
+        self._run.source = answer.found[self._name]
+        return answer.found[self._name]
+
+    async def read_target(self) -> dict[TopicPartition, Committed]:
+        answer = await self._tools.target.offsets([self._name], timeout=CALL_TIMEOUT)
+        if self._name in answer.failed:
+            raise LinkerError(
+                f"the offsets of group {self._name} cannot be read on the target: {answer.failed[self._name]}"
+            )
+        self._run.target = dict(answer.found[self._name])
+        return self._run.target
+
+    async def look(self, reader: GroupReader) -> GroupView:
+        """Who is in it at one of the clusters."""
+        views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+        if self._name in failed:
+            raise LinkerError(f"group {self._name} cannot be described: {failed[self._name]}")
+        return views[self._name]
+
+
+def _is_gate(member_id: str, group: MirrorGroup) -> bool:
+    record = group.gate_state
+    parts = () if record is None else (record.consumer, record.classic)
+    return any(part is not None and part.member_id == member_id for part in parts)
+
+
+def with_metadata(commit: Committed) -> OffsetAndMetadata:
+    return OffsetAndMetadata(commit.offset, commit.metadata)
