@@ -27,6 +27,13 @@ ALONE = {
     GateKind.CONSUMER_AND_TRANSACTION: 295.0,
     GateKind.CLASSIC_AND_TRANSACTION: 285.0,
 }
+# How long its member does; and a transaction that nobody renews, which taking over does not do at once.
+MEMBER_ALONE = {
+    GateKind.CONSUMER_AND_TRANSACTION: 40.0,
+    GateKind.CLASSIC_AND_TRANSACTION: 285.0,
+    GateKind.TRANSACTION: 0.0,
+}
+TRANSACTION_ALONE = 595.0
 APIS = (
     "consumer_group_heartbeat",
     "consumer_group_describe",
@@ -61,13 +68,15 @@ class Run:
         self.gate: Gate = held.gate(kind)
         self.zombies: list[Gate] = []
         self.clients = [make_client(kind, held), make_client(kind, held)]
-        self.looked_after = held.groups.now
+        self.looked_after = self.renewed = held.groups.now
+        self.transaction = self.gate.record.transaction
         self.open_allowed = False
 
     async def begin(self) -> None:
         self.gate = self.held.gate(self.kind)
         await self.gate.close(self.assignment)
         self.held.groups.on_change = self.clients_step
+        self.transaction, self.renewed = self.gate.record.transaction, self.held.groups.now
         self.tended()
 
     def clients_step(self) -> None:
@@ -97,9 +106,22 @@ class Run:
         self.tended()
 
     def overdue(self) -> bool:
-        return self.held.groups.now - self.looked_after > ALONE[self.kind]
+        now = self.held.groups.now
+        alone = now - self.looked_after
+        if alone > ALONE[self.kind]:
+            return True
+        return (
+            self.kind in MEMBER_ALONE
+            and alone > MEMBER_ALONE[self.kind]
+            and now - self.renewed > TRANSACTION_ALONE
+        )
 
     async def step(self, name: str, given: Any) -> None:
+        await self._step(name, given)
+        if self.gate.record.transaction != self.transaction:
+            self.transaction, self.renewed = self.gate.record.transaction, self.held.groups.now
+
+    async def _step(self, name: str, given: Any) -> None:
         groups = self.held.groups
         match name:
             case "wait":
