@@ -187,13 +187,14 @@ async def _peak_rss(pid: int) -> int:
 
 
 def _resident(root: int) -> int:
-    """Proportional set size of a process group: pages that forked workers share count once."""
+    """Proportional set size of a session: the driver, its JVM, and the Python workers, which are in a process group of
+    their own. Pages that forked workers share count once."""
     total = 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if os.getpgid(int(entry.name)) != root:
+            if os.getsid(int(entry.name)) != root:
                 continue
             for line in (entry / "smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):

@@ -6,7 +6,8 @@ and the first batch behind an early end. All stretches of a partition are cut at
 compared as a whole.
 
 - A range is a piece of a partition, about RANGE_BYTES on each side; a huge partition is many of them.
-- A task reads many spans from one broker until TASK_BYTES or TASK_SPANS: many small partitions are few tasks.
+- A joint task reads all sides of many ranges, until some TASK_BYTES or TASK_SPANS: many small partitions are few tasks.
+- A task reads many spans from one broker, likewise: for ranges whose sides have to be sorted first, and for the data source.
 - A group of ranges is one Spark job; its results are told before the next one begins.
 """
 
@@ -22,6 +23,7 @@ from validator.verdict import RangeSpec
 RANGE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
 TASK_SPANS = 256
+TASKS_PER_WORKER = 4
 GROUP_BYTES = 4 << 30
 GROUP_SPANS = 8192
 
@@ -157,6 +159,42 @@ def make_tasks(
                 tasks.append(task)
             task.spans.append(span)
             task.bytes += one.bytes
+    return tasks
+
+
+@dataclass(slots=True)
+class JointTask:
+    """Ranges whose sides are read at the same time and held against each other where they are read."""
+
+    ranges: list[Range] = field(default_factory=list)
+    bytes: int = 0  # of one side, estimated
+
+
+def make_joint_tasks(
+    ranges: Sequence[Range],
+    leaders: Mapping[tuple[str, int], int],
+    *,
+    workers: int,
+    task_bytes: int = TASK_BYTES,
+    task_spans: int = TASK_SPANS,
+) -> list[JointTask]:
+    """Tasks over these ranges, each of which has replicas. All ranges of a task lie on the same brokers, slot by slot: so
+    every side is read in one order. A few tasks for each of so many workers, but none of less than `task_bytes` if
+    there is that much, nor of more than four times that: what is read again if one fails."""
+    share = sum(one.bytes for one in ranges) // (workers * TASKS_PER_WORKER)
+    task_bytes = max(task_bytes, min(share, 4 * task_bytes))
+    open_tasks: dict[tuple[int, ...], JointTask] = {}
+    tasks: list[JointTask] = []
+    for one in ranges:
+        nodes = {replica.slot: replica.broker_id for replica in one.bounds.replicas}
+        leader = leaders.get((one.bounds.topic, one.bounds.partition), LEADER)
+        key = (leader, *(nodes[slot] for slot in one.spec.slots))
+        task = open_tasks.get(key)
+        if task is None or task.bytes + one.bytes // 2 > task_bytes or len(task.ranges) >= task_spans:
+            task = open_tasks[key] = JointTask()
+            tasks.append(task)
+        task.ranges.append(one)
+        task.bytes += one.bytes
     return tasks
 
 

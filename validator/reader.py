@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -79,34 +81,69 @@ async def _close(batches: AsyncIterator[pa.RecordBatch]) -> None:
     await batches.aclose()  # type: ignore[attr-defined]  # it is an async generator
 
 
+class Marker(NamedTuple):
+    """Something at an offset that is no batch: `kind` is UNREADABLE or MOVED, `note` says why."""
+
+    span: Span
+    kind: int
+    offset: int
+    note: str
+
+
+class Piece(NamedTuple):
+    """One answer's batches by span, and what ended there."""
+
+    blocks: list[HeaderBlock]
+    markers: list[Marker]
+
+
 class SpanReader:
-    """One task's reading from one cluster."""
+    """One task's reading from one cluster: as Arrow batches with `columns`, or piece by piece."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         spans: Sequence[Span],
-        columns: Sequence[str],
+        columns: Sequence[str] = (),
         *,
         fetch_bytes: int = FETCH_BYTES,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._endpoint = endpoint
         self._left = [_Reading(Cursor(span)) for span in spans if span.start < span.end]
-        self._builder = ArrowBuilder(columns)
+        self._columns = columns
         self._fetch_bytes = fetch_bytes
         self._stall = stall_seconds
         self._progress_at = time.monotonic()
-        self._markers: list[tuple[Span, int, int, str]] = []
+        self._markers: list[Marker] = []
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Arrow batches of about ROWS_PER_BATCH rows."""
         if not self._left:
             return
-        async with self._endpoint.cluster() as cluster:
-            await self._locate(cluster)
-            answer: _Answer | None = await self._ask(cluster)
-            while answer is not None:
+        builder = ArrowBuilder(self._columns)
+        async with self._endpoint.cluster() as cluster, aclosing(self.pieces(cluster)) as pieces:
+            async for piece in pieces:
+                while piece.blocks:
+                    builder.add(piece.blocks.pop())
+                for marker in piece.markers:
+                    builder.add_marker(marker.span, marker.kind, marker.offset, marker.note)
+                if builder.rows >= ROWS_PER_BATCH:
+                    yield builder.take()
+        if builder.rows:
+            yield builder.take()
+
+    async def pieces(self, cluster: Cluster) -> AsyncGenerator[Piece]:
+        """What each answer held, over a connected cluster. A piece's blocks look into the answer's buffer: take from
+        them what is wanted and let them go. The next answer is asked for before a piece is handed out."""
+        if not self._left:
+            return
+        self._progress_at = time.monotonic()
+        await self._locate(cluster)
+        following: asyncio.Future[_Answer] | None = None
+        try:
+            answer = await self._ask(cluster)
+            while True:
                 taken = answer.take()
                 trouble = self._note(answer, taken)
                 if any(walked.positions or walked.broken for _, walked in taken):
@@ -114,29 +151,38 @@ class SpanReader:
                 elif time.monotonic() - self._progress_at > self._stall:
                     raise self._stalled(cluster, trouble or "it has nothing there")
                 self._left = [reading for reading in self._left if not reading.cursor.done]
-                following: asyncio.Future[_Answer] | None = None
                 if self._left and not trouble:
                     following = self._send_next(cluster, answer.connection)
-                try:
-                    for reading, walked in taken:
-                        self._builder.add(
-                            HeaderBlock(reading.cursor.span, answer.frame, walked.positions, walked.follows)
-                        )
-                    while self._markers:
-                        self._builder.add_marker(*self._markers.pop(0))
-                    if self._builder.rows >= ROWS_PER_BATCH:
-                        yield self._builder.take()
-                except BaseException:
-                    if following is not None:
-                        following.cancel()
-                    raise
-                answer = None
-                if self._left:
-                    if trouble:
-                        await self._relocate(cluster, trouble)
-                    answer = await self._ask(cluster, following)
-        if self._builder.rows:
-            yield self._builder.take()
+                piece = Piece(
+                    [
+                        HeaderBlock(reading.cursor.span, answer.frame, walked.positions, walked.follows)
+                        for reading, walked in taken
+                        if walked.positions
+                    ],
+                    self._markers,
+                )
+                self._markers = []
+                del answer, taken
+                handed = time.monotonic()
+                yield piece
+                del piece
+                self._progress_at += time.monotonic() - handed  # the broker was not what took that long
+                self._left = [reading for reading in self._left if not reading.cursor.done]
+                if not self._left:
+                    return
+                if trouble:
+                    await self._relocate(cluster, trouble)
+                asked, following = following, None
+                answer = await self._ask(cluster, asked)
+        finally:
+            if following is not None:
+                following.cancel()
+
+    def skip(self, range_id: int) -> None:
+        """Nobody wants to see the rest of a range."""
+        for reading in self._left:
+            if reading.cursor.span.range_id == range_id:
+                reading.cursor.done = True
 
     # --- asking ---------------------------------------------------------------------------------------------
 
@@ -242,7 +288,7 @@ class SpanReader:
                 self._end(reading, UNREADABLE, f"{walked.broken} in the answer of {answer.connection.peer}")
         for part in answer.partitions:
             asked = answer.asked.get((str(part.key), part.index))
-            if asked is None or not part.error:
+            if asked is None or not part.error or asked.cursor.done:
                 continue
             name = error_name(part.error)
             if part.error == OFFSET_OUT_OF_RANGE:
@@ -261,7 +307,7 @@ class SpanReader:
         return trouble
 
     def _end(self, reading: _Reading, marker: int, note: str) -> None:
-        self._markers.append((reading.cursor.span, marker, reading.cursor.position, note))
+        self._markers.append(Marker(reading.cursor.span, marker, reading.cursor.position, note))
         reading.cursor.done = True
 
     def _broker_error(self, part: FetchedPartition, reading: _Reading) -> BrokerError:

@@ -7,7 +7,9 @@ numpy, pandas, pyarrow, kio, crc32c and cramjam are compiled for a platform and 
 
 from __future__ import annotations
 
+import sys
 import zipfile
+import zipimport
 from pathlib import Path
 
 import validator
@@ -42,3 +44,15 @@ def where_am_i() -> dict[str, str]:
     found = {package.__name__: str(Path(str(package.__file__)).absolute()) for package in PACKAGES}
     found["missing"] = ",".join(name for name in NEEDED if find_spec(name) is None)
     return found
+
+
+def forget_zip_directories() -> None:
+    """In an executor, at the end of a task: else the next one begins by reading the directory of every zip on the path
+    anew, Spark's own ones included, a tenth of a second of each task.
+
+    Spark calls importlib.invalidate_caches() before each task, for files that were added meanwhile; a zipimporter answers
+    by reading its archive (until Python 3.12). One that is not in the cache is made again when something is imported.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter):
+            del sys.path_importer_cache[path]

@@ -24,6 +24,7 @@ from validator.columns import ARROW_TYPES, PUBLIC
 from validator.endpoint import Endpoint
 from validator.ranges import RANGE_BYTES, PartitionBounds, ReplicaBounds, Task, make_ranges, make_tasks
 from validator.reader import read_arrow
+from validator.shipping import forget_zip_directories
 from validator.spans import LEADER
 from wire.errors import LinkerError
 from wire.list_offsets import EARLIEST, LATEST
@@ -117,13 +118,18 @@ class BatchReader(DataSourceReader):
         """Arrow batches with exactly the columns of the schema."""
         if not isinstance(partition, _TaskPartition):
             return iter(())  # Spark's stand-in for "no partitions": nothing is there to be read
-        return read_arrow(self._clusters[partition.cluster], partition.task.spans, self._columns)
+        return _read(self._clusters[partition.cluster], partition.task, self._columns)
 
     def _option(self, name: str) -> str:
         value = self._options.get(name) or self._options.get(name.lower())
         if not value:
             raise OptionError(f"the option {name!r} of {FORMAT} is missing")
         return value
+
+
+def _read(endpoint: Endpoint, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    yield from read_arrow(endpoint, task.spans, columns)
+    forget_zip_directories()
 
 
 async def _plan(endpoint: Endpoint, options: Mapping[str, str]) -> list[Task]:

@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from validator import batch_run
 from validator.batch_run import BatchRun
+from validator.compare import split
 from validator.endpoint import Endpoint
 from validator.judging import COLUMNS, SORT, judge_sorted
 from validator.messages import (
@@ -26,8 +27,9 @@ from validator.messages import (
     Run,
     Side,
 )
-from validator.ranges import Range, make_tasks
+from validator.ranges import Range, make_joint_tasks, make_tasks
 from validator.reader import read_arrow
+from validator.side_by_side import read_side_by_side
 from validator.verdict import RangeVerdict
 
 
@@ -38,6 +40,22 @@ def compare_here(
     leaders: Mapping[tuple[str, int], int],
 ) -> dict[int, RangeVerdict]:
     """compare.compare without Spark."""
+    verdicts: dict[int, RangeVerdict] = {}
+    plain, rest = split(ranges)
+    for task in make_joint_tasks(plain, leaders, workers=2):
+        verdicts |= {
+            key: verdict for key, verdict in read_side_by_side(clusters, task) if verdict is not None
+        }
+    rest += [one for one in plain if one.spec.range_id not in verdicts]
+    return verdicts | sorted_here(clusters, rest, leaders)
+
+
+def sorted_here(
+    clusters: Mapping[str, Endpoint],
+    ranges: Sequence[Range],
+    leaders: Mapping[tuple[str, int], int],
+) -> dict[int, RangeVerdict]:
+    """The way of ranges whose sides are not simply alike."""
     batches = [
         batch
         for task in make_tasks(ranges, leaders)
