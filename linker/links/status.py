@@ -303,7 +303,11 @@ def _promote_phase(job: Job, states: list[PartitionState]) -> PromotePhase:
         return PromotePhase.PROMOTED
     if phases and phases <= ENDED:
         return PromotePhase.FAILED_OVER
-    running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in phases]
     if job.status is not JobStatus.RUNNING:
         return PromotePhase.ABANDONED
+    open_ = phases - ENDED
+    # Beside one that has ended, one that is in no phase of a promote went back.
+    if open_ != phases and not open_ & PROMOTING:
+        return PromotePhase.ABANDONED
+    running = [phase for phase in PromotePhase if Phase.__members__.get(phase.value) in open_]
     return running[0] if running else PromotePhase.FENCED if job.failover else PromotePhase.CATCHING_UP

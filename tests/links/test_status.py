@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from controller.phases import Phase
 from controller.state import MirrorPartition as PartitionState
+from controller.state import PromoteJob
 from fetcher.fetch_sessions import Session
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
-from linker.admin.models import MirrorState
-from linker.links.status import partition_reason, partition_state
+from linker.admin.models import MirrorState, PromotePhase
+from linker.links.status import _promote_phase, partition_reason, partition_state
 from wire.fetch import FetchPartition, FetchRequest
 from wire.types import TopicPartition
 
@@ -78,3 +82,23 @@ def test_a_broker_that_stopped_asking_for_the_partition_is_named() -> None:
     assert partition_reason(runtime, STATE) is None
     session.update(FetchRequest(version=17, forgotten=[(TOPIC_ID, [0])]))
     assert "broker 2 has not asked for it for 60 s" in str(partition_reason(runtime, STATE))
+
+
+@pytest.mark.parametrize(
+    ("phases", "shown"),
+    [
+        ("ACTIVE ACTIVE", "CATCHING_UP"),
+        ("CATCHING_UP FENCED", "CATCHING_UP"),
+        ("HANDED_OVER PROMOTED", "HANDED_OVER"),
+        ("PROMOTED PROMOTED", "PROMOTED"),
+        # The one that went back is still led by the sidecar while the job puts its last things in order.
+        ("PROMOTED ACTIVE", "ABANDONED"),
+        ("PROMOTED FAILED", "ABANDONED"),
+        ("FAILED_OVER ACTIVE", "ABANDONED"),
+        ("FAILED_OVER PROMOTED", "FAILED_OVER"),
+    ],
+)
+def test_a_topic_is_promoted_when_all_of_it_is(phases: str, shown: str) -> None:
+    states = [replace(STATE, partition=n, phase=Phase(name)) for n, name in enumerate(phases.split())]
+    job = PromoteJob(id=1, link="l", partitions=tuple(state.tp for state in states))
+    assert _promote_phase(job, states) is PromotePhase(shown)
