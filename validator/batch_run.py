@@ -74,7 +74,7 @@ class BatchRun:
 
     def execute(self) -> None:
         """Never raises for what Spark or the clusters do."""
-        with self._meter.ticking():
+        with self._meter.ticking(self._cancelled):
             self._execute()
 
     def _execute(self) -> None:
@@ -291,12 +291,15 @@ class _Meter:
         self._lock = threading.Lock()
 
     @contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Around the whole run: says how it goes, now and then."""
+    def ticking(self, cancelled: threading.Event) -> Iterator[None]:
+        """Around the whole run: says how it goes, now and then. A job that was submitted just when the run was cancelled
+        is cancelled here: Spark cancels only jobs that it knows."""
         over = threading.Event()
 
         def tick() -> None:
             while not over.wait(PROGRESS_SECONDS):
+                if cancelled.is_set() and self._jobs_before is not None:
+                    self._spark.sparkContext.cancelJobGroup(self._run_id)
                 self._look()
                 self.say()
 

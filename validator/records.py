@@ -107,8 +107,14 @@ def check_records(
             if "cancelled" in reason.lower():
                 raise
             if not left or not _MOVED.search(reason):
-                asyncio.run(_look(source, target, plans, 0.0))  # tells which side does not answer, and where
-                raise RecordsUnreadable(f"Spark's Kafka connector gave up: {reason}") from None
+                gave_up = f"Spark's Kafka connector gave up: {reason}"
+                try:
+                    asyncio.run(
+                        _look(source, target, plans, 0.0)
+                    )  # tells which side does not answer, and where
+                except SideFailed as side:
+                    raise SideFailed(side.side, side.address, f"{side.reason}; {gave_up}") from None
+                raise RecordsUnreadable(gave_up) from None
 
 
 async def _look(

@@ -221,16 +221,22 @@ class Live:
         from rich.live import Live as RichLive
 
         self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
+        self._run: ValidationRun | None = None
 
     def show(self, run: ValidationRun) -> None:
-        self.live.update(self._render(run, ""), refresh=True)
+        self._run = run
+        self.live.update(self._render(run), refresh=True)
 
     def lost(self, error: AdminError) -> None:
         from rich.text import Text
 
-        self.live.update(Text(f"{error}; waiting for the sidecar to return", style="yellow"))
+        trouble = f"{error}; waiting for the sidecar to return"
+        if self._run is None:
+            self.live.update(Text(trouble, style="yellow"))
+        else:
+            self.live.update(self._render(self._run, trouble), refresh=True)
 
-    def _render(self, run: ValidationRun, trouble: str) -> RenderableType:
+    def _render(self, run: ValidationRun, trouble: str | None = None) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -239,7 +245,7 @@ class Live:
         bar = ProgressBar(
             total=tasks, completed=0 if run.progress is None else run.progress.tasks_done, pulse=not tasks
         )
-        style = "bold red" if run.mismatches else ""
+        style = "yellow" if trouble else "bold red" if run.mismatches else ""
         lines = Table.grid()
         for line in (Text(f"validation {run.id}"), bar, Text(trouble or _told(run), style=style)):
             lines.add_row(line)

@@ -24,7 +24,7 @@ from linker.admin.validation_models import (
 from linker.links.runtime import LinkRuntime
 from linker.links.times import moment
 from linker.validation.planner import replicas_of
-from linker.validation.runs import RunState, RunStatus, batch_text
+from linker.validation.runs import RunStatus, batch_text
 from validator import messages as m
 
 _OPEN = frozenset(
@@ -122,7 +122,7 @@ def run(link: str, one: RunStatus) -> ValidationRun:
         link=link,
         kind=one.kind,  # type: ignore[arg-type]  # the names of Urgency
         mode=one.mode.value,
-        state=ValidationState(one.state.value),
+        state=one.state,
         reason=one.reason,
         topics=list(one.topics),
         started_at=moment(one.started_at),
@@ -183,7 +183,7 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
         html=None if evidence is None else evidence.html,
         json_path=None if evidence is None else evidence.json,
         parquet=None if evidence is None else evidence.parquet,
-        progress=None if now is None or now.state is not RunState.RUNNING else progress(now.progress),
+        progress=None if now is None or now.state is not ValidationState.RUNNING else progress(now.progress),
     )
 
 

@@ -19,10 +19,11 @@ from controller.manager import LinkController, wall_clock_ms
 from controller.phases import Phase
 from controller.state import EvidenceStatus, MirrorPartition, PromoteEvidence, PromoteJob
 from linker import __version__
+from linker.admin.validation_models import ValidationState
 from linker.target import TargetCluster
 from linker.validation.planner import replicas_of
 from linker.validation.process import ValidatorError
-from linker.validation.runs import RunState, RunStatus
+from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
 from validator.evidence import model
@@ -69,6 +70,8 @@ class EvidenceWriter:
             and state.phase is Phase.PROMOTED
         ]
         trouble = await self._prove(tps)
+        if trouble is None and len(self._there(tps)) < len(tps):
+            trouble = "a mirror was deleted before its evidence was written"
         written: m.EvidenceWritten | None = None
         try:
             written = await self._write(tps)
@@ -103,9 +106,13 @@ class EvidenceWriter:
         deadline, pause = loop.time() + self._give_up, _RETRY_FIRST
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
+            if len(self._there(tps)) < len(tps):
+                gone = next(tp for tp in tps if tp not in self._there(tps))
+                return f"{gone}: its mirror was deleted before it was proved"
             status = self._validation.begin(Urgency.EVIDENCE, topics)
             trouble: str | None = None
             try:
+                await self._forget_former(tps)
                 await self._validation.after_hand_over(status, tps)
             except ValidatorError as error:
                 trouble = str(error)
@@ -127,8 +134,20 @@ class EvidenceWriter:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _RETRY_MAX)
 
+    async def _forget_former(self, tps: Sequence[TopicPartition]) -> None:
+        """What was found of brokers that hold a partition no more says nothing of its replicas."""
+        link, image = self._validation.link, self._controller.image
+        for tp in self._there(tps):
+            known = image.validations.get((link, tp))
+            named = {one.broker_id for one in known.replicas} if known is not None else set()
+            if known is not None and known.mismatch is not None:
+                named.add(known.mismatch.broker_id)
+            former = named.difference(self._replicas(tp))
+            if former:
+                await self._controller.forget_validation(link, [tp], former)
+
     def _unproved(self, tps: Sequence[TopicPartition], status: RunStatus) -> str | None:
-        for tp in tps:
+        for tp in self._there(tps):
             if tp in status.left_out:
                 return f"{tp} {status.left_out[tp]}"
             state = self._state(tp)
@@ -160,6 +179,7 @@ class EvidenceWriter:
     def _result(
         self, tps: Sequence[TopicPartition], trouble: str | None, written: m.EvidenceWritten | None
     ) -> PromoteEvidence:
+        tps = self._there(tps)
         proved = [
             one
             for tp in tps
@@ -197,6 +217,7 @@ class EvidenceWriter:
         """All that is known of the promote."""
         job, validation = self._job, self._validation
         image = self._controller.image
+        tps = self._there(tps)
         process = validation.validator.process
         source, target = validation.source_side(), validation.validator.target()
         link = image.links.get(validation.link)
@@ -247,7 +268,7 @@ class EvidenceWriter:
         replicas = []
         for broker_id in self._replicas(tp):
             one, key = None if known is None else known.of(broker_id), (tp, broker_id)
-            findings = validation.findings.get(key, ())
+            findings, count = validation.findings.get(key, ((), 0))
             replicas.append(
                 model.ReplicaEvidence(
                     broker_id=broker_id,
@@ -262,7 +283,7 @@ class EvidenceWriter:
                     validated_ms=None if one is None else one.at,
                     tail_equal=validation.tails.get(key),
                     findings=findings,
-                    findings_count=len(findings),
+                    findings_count=count,
                     lawful={} if one is None else dict(one.lawful),
                 )
             )
@@ -278,6 +299,11 @@ class EvidenceWriter:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
+    def _there(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those whose mirror was not deleted meanwhile; nothing can be looked up of the others."""
+        image, link = self._controller.image, self._validation.link
+        return [tp for tp in tps if (link, tp) in image.partitions and (link, tp.topic) in image.mirrors]
+
     def _state(self, tp: TopicPartition) -> MirrorPartition:
         return self._controller.image.partitions[self._validation.link, tp]
 
@@ -287,13 +313,17 @@ class EvidenceWriter:
         return tuple(sorted(replicas_of(self._target.image, mirror, tp, link_brokers)))
 
     def _mismatches(self, tps: Sequence[TopicPartition]) -> int:
-        """Replicas that differ: those found by this process, and those that the link state names."""
-        wanted = set(tps)
-        differing = {key for key in self._validation.findings if key[0] in wanted}
-        for tp in tps:
+        """Replicas that differ: those found by this process, and those that the link state names. A broker that does not
+        hold the partition any more has none."""
+        differing: set[tuple[TopicPartition, int]] = set()
+        for tp in self._there(tps):
             known = self._controller.image.validations.get((self._validation.link, tp))
-            if known is not None and known.mismatch is not None:
-                differing.add((tp, known.mismatch.broker_id))
+            named = None if known is None or known.mismatch is None else known.mismatch.broker_id
+            differing |= {
+                (tp, broker)
+                for broker in self._replicas(tp)
+                if broker == named or (tp, broker) in self._validation.findings
+            }
         return len(differing)
 
     def _first_mismatch(self, tps: Sequence[TopicPartition]) -> str:
@@ -331,5 +361,5 @@ def _run(status: RunStatus) -> model.RunFacts:
         records=status.records,
         bytes=status.bytes,
         mismatches=status.mismatches,
-        failed=status.reason if status.state in (RunState.FAILED, RunState.CANCELLED) else None,
+        failed=status.reason if status.state in (ValidationState.FAILED, ValidationState.CANCELLED) else None,
     )

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
 from typing import Literal
 
@@ -224,10 +225,13 @@ class ValidatorProcess:
         self._pause, self.trouble = 0.0, None
 
     async def _start(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
         work = self.directory / "work"
-        await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # of one that was killed
-        work.mkdir(exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # of one that was killed
+            work.mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._failed(f"{work} cannot be made: {error.strerror or error}") from error
         command = self._command or [sys.executable, "-P", "-m", "validator"]
         self._events = asyncio.Queue()
         self.starts += 1
@@ -352,8 +356,9 @@ class ValidatorProcess:
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         """What Spark and its JVM say, into a file of bounded size and one before it."""
         errors = process.stderr
-        output = self.log_file.open("ab", buffering=0)
+        output: FileIO | None = None
         try:
+            output = self.log_file.open("ab", buffering=0)
             while errors is not None and (chunk := await errors.read(_CHUNK)):
                 if output.tell() + len(chunk) > MAX_LOG_BYTES:
                     output.close()
@@ -365,7 +370,8 @@ class ValidatorProcess:
             while errors is not None and await errors.read(_CHUNK):
                 pass  # it must not stand still for that
         finally:
-            output.close()
+            if output is not None:
+                output.close()
 
     def _rest(self) -> None:
         """Nothing to do: it ends in a while."""

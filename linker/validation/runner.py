@@ -19,13 +19,14 @@ from typing import Any
 from controller.manager import LinkController, wall_clock_ms
 from controller.phases import ENDED
 from controller.state import EvidenceStatus, PromoteJob
+from linker.admin.validation_models import ValidationState
 from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.target import TargetCluster
 from linker.validation.evidence import EvidenceWriter
 from linker.validation.planner import Plan, Position, TopicRules, other_copies, plan
 from linker.validation.process import ValidatorCancelled
-from linker.validation.runs import Recorder, RunState, RunStatus, Totals, differences
+from linker.validation.runs import Recorder, RunStatus, Totals, differences
 from linker.validation.samples import SampleBook
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator
@@ -65,15 +66,15 @@ class LinkValidation:
         self.validator = validator
         self.totals = Totals()
         self.samples = SampleBook()
-        #: The first findings of each replica that has any, of this process's runs.
-        self.findings: dict[tuple[TopicPartition, int], tuple[Finding, ...]] = {}
+        #: The first findings of each replica that has any, of this process's runs, and how many there are.
+        self.findings: dict[tuple[TopicPartition, int], tuple[tuple[Finding, ...], int]] = {}
         #: Where each replica ended when it was read last.
         self.replica_ends: dict[tuple[TopicPartition, int], int] = {}
         #: Whose tail was compared inside a fence, with the result.
         self.tails: dict[tuple[TopicPartition, int], bool] = {}
         #: Why the last run of the continuous validation failed; None if it did not.
         self.trouble: str | None = None
-        self.runs: deque[RunStatus] = deque(maxlen=_KEPT_RUNS)
+        self.runs: deque[RunStatus] = deque()
         self._controller = controller
         self._target = target
         self.source_side = source
@@ -104,7 +105,7 @@ class LinkValidation:
             self.validator.turns.speak_up(self.link)
             for one in self.runs:
                 if not one.state.final:
-                    one.end(RunState.CANCELLED, "this sidecar does not decide any more")
+                    one.end(ValidationState.CANCELLED, "this sidecar does not decide any more")
 
     @property
     def interval(self) -> float | None:
@@ -145,6 +146,9 @@ class LinkValidation:
         kind = urgency.name.lower()
         status = RunStatus(f"{self.link}-v{self._session}-{number}", kind, mode, tuple(topics))
         self.runs.append(status)
+        over = [one for one in self.runs if one.state.final][: max(0, len(self.runs) - _KEPT_RUNS)]
+        for one in over:
+            self.runs.remove(one)
         return status
 
     async def check(
@@ -161,12 +165,16 @@ class LinkValidation:
         made: list[Recorder] = []
 
         async def prepare() -> m.Run | None:
-            status.state = RunState.RUNNING
+            status.state = ValidationState.RUNNING
             found = await self.plan(tps(), status.mode, only_behind=only_behind)
             status.left_out = dict(found.left_out)
             if not found.partitions:
                 return None
-            made[:] = [Recorder(self._controller, self.link, found, status, self.totals, self._note)]
+            made[:] = [
+                Recorder(
+                    self._controller, self.link, found, status, self.totals, self._note, self._source_end
+                )
+            ]
             return m.Run(
                 id=f"{status.id}-{secrets.token_hex(2)}",  # planned anew, it is another run to the process
                 mode=status.mode,
@@ -186,14 +194,15 @@ class LinkValidation:
         except BaseException as error:
             cancelled = isinstance(error, asyncio.CancelledError | ValidatorCancelled)
             status.end(
-                RunState.CANCELLED if cancelled else RunState.FAILED, str(error) or type(error).__name__
+                ValidationState.CANCELLED if cancelled else ValidationState.FAILED,
+                str(error) or type(error).__name__,
             )
             if not cancelled:
                 self.totals.failed_runs += 1
             raise
         finally:
             self._moved.set()
-        status.end(RunState.DONE, None if finished is not None else "nothing to validate")
+        status.end(ValidationState.DONE, None if finished is not None else "nothing to validate")
         return finished
 
     async def plan(
@@ -219,7 +228,11 @@ class LinkValidation:
         )
 
     def _source_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: copy.high_watermark for tp in tps if (copy := self._copy(tp)) is not None and copy.loaded}
+        return {tp: end for tp in tps if (end := self._source_end(tp)) is not None}
+
+    def _source_end(self, tp: TopicPartition) -> int | None:
+        copy = self._copy(tp)
+        return copy.high_watermark if copy is not None and copy.loaded else None
 
     def _note(self, results: Sequence[m.ReplicaResult]) -> None:
         """For the evidence."""
@@ -232,7 +245,7 @@ class LinkValidation:
             if not differing:
                 self.findings.pop(key, None)
             else:
-                self.findings[key] = differing
+                self.findings[key] = differing, result.findings_count - len(result.findings) + len(differing)
                 log.error(
                     "link %s: broker %d's replica of %s differs from the source: %d findings, the first at offset %d: "
                     "%s, %s",
@@ -313,6 +326,10 @@ class LinkValidation:
                     log.warning("link %s: continuous validation: %s (again)", self.link, error)
                 self.trouble = str(error)
                 pause = min(max(_RETRY_FIRST, pause * 2), _RETRY_MAX)
+            except Exception:
+                # A bug in one run must not end the others, nor the link.
+                log.exception("link %s: continuous validation hit a bug", self.link)
+                self.trouble, pause = "internal error; see the sidecar's log", _RETRY_MAX
             try:
                 async with asyncio.timeout(pause or interval):
                     await self._options.wait()
@@ -356,6 +373,7 @@ class LinkValidation:
 
     async def _forget(self) -> None:
         image, positions = self._controller.image, {}
+        self._forget_others({mirror.topic for mirror in image.link_mirrors(self.link)})
         for link, tp in image.validations:
             if link == self.link and (copy := self._copy(tp)) is not None:
                 positions[tp] = _positions(copy)
@@ -368,6 +386,13 @@ class LinkValidation:
                 sorted(brokers),
             )
             await self._controller.forget_validation(self.link, [tp], brokers)
+
+    def _forget_others(self, topics: set[str]) -> None:
+        """What is in memory of topics that are no mirrors any more."""
+        self.samples.forget(topics)
+        for book in (self.findings, self.replica_ends, self.tails):
+            for key in [key for key in book if key[0].topic not in topics]:
+                del book[key]
 
     # --- for promotes --------------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from controller.manager import LinkController, wall_clock_ms
 from controller.state import ReplicaValidation, ValidationMismatch
 from controller.validations import Advance
+from linker.admin.validation_models import ValidationState
 from linker.validation.planner import Plan
 from linker.validation.process import ValidatorError
 from validator import messages as m
@@ -16,23 +17,10 @@ from validator.facts import BatchFacts, Finding, FindingKind, Mode
 from wire.types import TopicPartition
 
 MAX_SHOWN = 20
-#: Findings that say what could not be proved, not that something differs: a replica that has not come so far (its broker
-#: is slow or was down; asked again, it may have), partitions that somebody added (a promote is refused until that is
-#: settled). A mirror that works is not stopped for them.
+#: Findings that stop no mirror: a replica that has not come so far (its broker is slow or was down; asked again, it may
+#: have), partitions that somebody added. A promote is refused while they last, and a run that finds them is not a good one.
 UNPROVED = frozenset({FindingKind.SHORT, FindingKind.PARTITION_COUNT})
 _COMMIT_PARTITIONS = 100  # of one commit to the state store
-
-
-class RunState(StrEnum):
-    QUEUED = "QUEUED"
-    RUNNING = "RUNNING"
-    DONE = "DONE"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def final(self) -> bool:
-        return self not in (RunState.QUEUED, RunState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +42,7 @@ class RunStatus:
     topics: tuple[str, ...]
     started_at: int = field(default_factory=wall_clock_ms)
     ended_at: int | None = None
-    state: RunState = RunState.QUEUED
+    state: ValidationState = ValidationState.QUEUED
     reason: str | None = None
     progress: m.Progress | None = None
     partitions: int = 0
@@ -62,11 +50,25 @@ class RunStatus:
     batches: int = 0
     records: int = 0
     bytes: int = 0
-    mismatches: int = 0
-    findings: list[Found] = field(default_factory=list)
+    differing: dict[tuple[TopicPartition, int], tuple[Finding, ...]] = field(default_factory=dict)
     left_out: dict[TopicPartition, str] = field(default_factory=dict)
 
-    def end(self, state: RunState, reason: str | None = None) -> None:
+    @property
+    def mismatches(self) -> int:
+        """Replicas with findings, each counted once however often it was told of."""
+        return len(self.differing)
+
+    @property
+    def findings(self) -> list[Found]:
+        """The first MAX_SHOWN."""
+        every = (
+            Found(tp, broker_id, finding)
+            for (tp, broker_id), findings in self.differing.items()
+            for finding in findings
+        )
+        return list(itertools.islice(every, MAX_SHOWN))
+
+    def end(self, state: ValidationState, reason: str | None = None) -> None:
         self.state, self.reason, self.ended_at = state, reason, wall_clock_ms()
 
 
@@ -92,13 +94,16 @@ class Recorder:
         status: RunStatus,
         totals: Totals,
         told: Callable[[Sequence[m.ReplicaResult]], None],
+        source_end: Callable[[TopicPartition], int | None],
     ) -> None:
+        """`source_end`: where the source ends now, as far as that is known."""
         self._controller = controller
         self._link = link
         self._plan = plan
         self._status = status
         self._totals = totals
         self._told = told
+        self._source_end = source_end
         self._bases = dict(plan.bases)
         self._counts = {
             (TopicPartition(p.topic, p.partition), r.broker_id): (r.batches, r.records, r.bytes)
@@ -169,15 +174,20 @@ class Recorder:
         totals.bytes += max(0, result.bytes - size)
         self._replicas.add(key)
         status.replicas = len(self._replicas)
+        wrong = []
         for finding in result.findings:
-            if finding.kind in UNPROVED:
+            if self._may_pass(tp, result, finding):
                 status.left_out[tp] = f"broker {result.broker_id}'s replica: {finding.kind}, {finding.detail}"
-        differing = differences(result)
-        if differing:
-            status.mismatches += 1
-            totals.mismatches += 1
-            for finding in differing[: MAX_SHOWN - len(status.findings)]:
-                status.findings.append(Found(tp, result.broker_id, finding))
+            else:
+                wrong.append(finding)
+        if wrong:
+            totals.mismatches += key not in status.differing
+            status.differing[key] = tuple(wrong)
+
+    def _may_pass(self, tp: TopicPartition, result: m.ReplicaResult, finding: Finding) -> bool:
+        """Whether a replica only has not come so far. Not if the source has rested since its end was sampled: the replica
+        was given its time, and nothing more is on its way."""
+        return finding.kind is FindingKind.SHORT and self._source_end(tp) != result.source_end
 
 
 def differences(result: m.ReplicaResult) -> tuple[Finding, ...]:

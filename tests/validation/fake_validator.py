@@ -75,6 +75,10 @@ def check(plan: Json, replica: Json, now: Json) -> Json:
     if short is not None and short < end:
         through = max(base, short)
         findings.append({"kind": "short", "offset": through, "detail": f"it ends at {through}"})
+    counted = (now.get("counts") or {}).get(plan["topic"])
+    if counted is not None:
+        through = base
+        findings.append({"kind": "partition_count", "offset": base, "detail": f"it has {counted} partitions"})
     if wrong is not None and base <= wrong < end:
         through = wrong
         findings.append(

@@ -274,6 +274,28 @@ async def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     await process.close()
 
 
+async def test_a_directory_that_cannot_be_made_is_a_reason_and_may_pass(
+    process: ValidatorProcess, fake: FakeWorld
+) -> None:
+    process.directory.write_text("in the way")
+    with pytest.raises(ValidatorError, match="work cannot be made: ") as caught:
+        await process.run(a_run(), Ears().seen)
+    assert not caught.value.hopeless
+    assert process.state == "off"
+    process.directory.unlink()
+    await process.run(a_run(), Ears().seen)
+
+
+async def test_a_log_that_cannot_be_opened_is_in_nobodys_way(
+    process: ValidatorProcess, fake: FakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.log_file.mkdir(parents=True)
+    fake.say(ends={"t-0": 3})
+    finished = await process.run(a_run(), Ears().seen)
+    assert finished.replicas == 2
+    assert "the validator's log cannot be written: Is a directory" in caplog.text
+
+
 async def test_evidence_is_written(process: ValidatorProcess, tmp_path: Path) -> None:
     cluster = ClusterFacts(name="c")
     written = await process.write_evidence(

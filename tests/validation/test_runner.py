@@ -17,19 +17,22 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, EvidenceStatus, JobStatus, MirrorTopic, PromoteJob, ValidationPolicy
+from linker.admin.validation_models import ValidationState
 from linker.config_validation import ValidationConfig
 from linker.validation import evidence as evidence_module
 from linker.validation import runner as runner_module
 from linker.validation.process import ValidatorProcess
 from linker.validation.promote import PromoteValidation
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation, NotRunning
-from linker.validation.runs import RunState, RunStatus
+from linker.validation.runs import MAX_SHOWN, Recorder, RunStatus, Totals
+from linker.validation.turns import Urgency
 from linker.validation.validator import Validator, side
 from tests.controller.memory_store import MemoryStore
 from tests.validation.conftest import FakeWorld
+from validator import messages as m
 from validator.evidence.model import Evidence
 from validator.evidence.verdict import Verdict, verdict_of
-from validator.facts import Mode
+from validator.facts import EMPTY_DIGEST, Finding, FindingKind, Mode
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
@@ -138,17 +141,16 @@ class Stage:
         return self.controller.image.jobs[LINK, job.id].evidence
 
 
+async def stage_configs(cluster: Any, topics: Any, *, timeout: float) -> Any:
+    effective = {"cleanup.policy": "delete", "retention.ms": "1000"}
+    return {topic: SimpleNamespace(effective=effective) for topic in topics}
+
+
 @pytest_asyncio.fixture
 async def stage(
     process: ValidatorProcess, fake: FakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Stage]:
-    async def configs(cluster: Any, topics: Any, *, timeout: float) -> Any:
-        return {
-            topic: SimpleNamespace(effective={"cleanup.policy": "delete", "retention.ms": "1000"})
-            for topic in topics
-        }
-
-    monkeypatch.setattr(runner_module, "topic_configs", configs)
+    monkeypatch.setattr(runner_module, "topic_configs", stage_configs)
     monkeypatch.setattr(runner_module, "_RETRY_FIRST", 0.05)
     monkeypatch.setattr(runner_module, "_LOOK_AGAIN", 0.01)
     monkeypatch.setattr(evidence_module, "_RETRY_FIRST", 0.05)
@@ -178,7 +180,7 @@ async def stage(
 
 async def test_a_run_moves_the_watermarks_and_the_next_begins_there(stage: Stage) -> None:
     run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
-    assert run.state is RunState.DONE, run
+    assert run.state is ValidationState.DONE, run
     assert (run.partitions, run.replicas, run.records, run.mismatches) == (2, 4, 214, 0)
     assert stage.marks() == {(T0, 1): 100, (T0, 2): 100, (T1, 1): 7, (T1, 2): 7}
     stage.ends[T0] = 130
@@ -198,7 +200,7 @@ async def test_a_run_moves_the_watermarks_and_the_next_begins_there(stage: Stage
 async def test_a_mismatch_stops_the_partition(stage: Stage) -> None:
     stage.say(differ={"t-0": {"2": 17}})
     run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
-    assert (run.state, run.mismatches, len(run.findings)) == (RunState.DONE, 1, 1)
+    assert (run.state, run.mismatches, len(run.findings)) == (ValidationState.DONE, 1, 1)
     state = stage.controller.image.partitions[LINK, T0]
     assert state.phase is Phase.FAILED
     assert "at offset 17: differing (the CRCs differ); source batch 17..17" in (state.reason or "")
@@ -207,13 +209,36 @@ async def test_a_mismatch_stops_the_partition(stage: Stage) -> None:
     assert run.left_out[T0].startswith("is FAILED")
 
 
-async def test_a_replica_that_is_behind_is_not_wrong(stage: Stage) -> None:
-    stage.say(short={"t-0": {"2": 60}})
+async def test_a_replica_that_stays_short_of_a_source_that_rests_fails_the_run_and_no_mirror(
+    stage: Stage,
+) -> None:
+    stage.say(short={"t-0": {"2": 99}})
     run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
-    assert (run.state, run.mismatches, run.findings) == (RunState.DONE, 0, [])
+    assert (run.state, run.mismatches, run.left_out) == (ValidationState.DONE, 1, {})
+    assert [(one.tp, one.broker_id, one.finding.kind, one.finding.offset) for one in run.findings] == [
+        (T0, 2, FindingKind.SHORT, 99)
+    ]
+    assert stage.controller.image.partitions[LINK, T0].phase is Phase.ACTIVE
+    assert stage.marks()[T0, 2] == 99
+
+
+async def test_another_number_of_partitions_fails_the_run_and_no_mirror(stage: Stage) -> None:
+    stage.say(counts={"t": 3})
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert (run.mismatches, run.left_out) == (4, {})
+    assert {one.finding.kind for one in run.findings} == {FindingKind.PARTITION_COUNT}
+    assert stage.controller.image.partitions[LINK, T0].phase is Phase.ACTIVE
+
+
+async def test_a_replica_that_is_behind_a_running_source_is_not_wrong(stage: Stage) -> None:
+    stage.say(short={"t-0": {"2": 60}})
+    stage.ends[T0] = 101  # since the validator looked
+    run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    assert (run.state, run.mismatches, run.findings) == (ValidationState.DONE, 0, [])
     assert run.left_out[T0] == "broker 2's replica: short, it ends at 60"
     assert stage.marks()[T0, 2] == 60
     assert stage.controller.image.partitions[LINK, T0].phase is Phase.ACTIVE
+    stage.ends[T0] = 100
     job = await stage.promoted()
     stage.validation.close_evidence(job)
     await stage.until(lambda: len(stage.fake.runs()) >= 3)
@@ -225,7 +250,7 @@ async def test_a_replica_that_is_behind_is_not_wrong(stage: Stage) -> None:
 
 async def test_records_move_no_watermark_but_stop_what_differs(stage: Stage) -> None:
     run = await stage.over(stage.validation.start(["t"], Mode.RECORDS))
-    assert (run.state, run.records) == (RunState.DONE, 214)
+    assert (run.state, run.records) == (ValidationState.DONE, 214)
     assert stage.marks() == {}
     stage.say(differ={"t-1": {"1": 3}})
     await stage.over(stage.validation.start(["t"], Mode.RECORDS))
@@ -245,7 +270,7 @@ async def test_a_cancelled_run_keeps_what_it_has_proved(stage: Stage) -> None:
     await stage.until(lambda: (T0, 1) in stage.marks())
     stage.validation.cancel(run.id)
     await stage.over(run)
-    assert run.state is RunState.CANCELLED
+    assert run.state is ValidationState.CANCELLED
     assert (T1, 1) not in stage.marks()
     stage.say(hold=0)
     run = await stage.over(stage.validation.start(["t"], Mode.BATCHES))
@@ -338,7 +363,7 @@ async def test_a_promote_takes_the_validator_from_a_long_run(stage: Stage) -> No
         await stage.until(lambda: not ports.unproved([T0, T1]))
     stage.validator.turns.speak_up(LINK)
     await stage.over(slow)
-    assert slow.state is RunState.DONE
+    assert slow.state is ValidationState.DONE
 
 
 async def test_evidence_is_closed_with_the_exact_ends(stage: Stage) -> None:
@@ -373,6 +398,107 @@ async def test_a_difference_after_the_hand_over_is_said_and_written(
     assert "1 replicas DIFFER" in caplog.text
     evidence = json.loads(Path(found.json).read_text())
     assert evidence["partitions"][1]["replicas"][1]["findings"][0]["offset"] == 5
+
+
+async def test_a_broker_that_holds_the_partition_no_more_does_not_differ(stage: Stage) -> None:
+    stage.say(differ={"t-1": {"2": 5}})
+    job = await stage.promoted()
+    run = stage.validation.begin(Urgency.EVIDENCE, ["t"])
+    await stage.validation.after_hand_over(run, [T0, T1])
+    assert (T1, 2) in stage.validation.findings
+    topic = stage.image.topics_by_id[TOPIC_ID]
+    topic.partitions[1] = replace(topic.partitions[1], replicas=(1,), isr=(1,))
+    stage.say(differ={})
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert (found.status, found.mismatches, found.replicas, found.trouble) == (
+        EvidenceStatus.CLOSED,
+        0,
+        3,
+        None,
+    )
+
+
+async def test_a_mirror_that_is_deleted_while_its_evidence_is_owed(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await stage.promoted()
+    stage.say(fail={"reason": "connection refused", "side": "source", "address": "h:1"})
+    stage.validation.close_evidence(job)
+    await stage.until(lambda: stage.fake.runs())
+    await stage.controller.delete_mirror(LINK, "t")
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert (found.status, found.replicas) == (EvidenceStatus.INCOMPLETE, 0)
+    assert found.trouble == "t-0: its mirror was deleted before it was proved"
+    assert "hit a bug" not in caplog.text
+
+
+async def test_a_replica_is_counted_once_however_often_it_is_told_of(stage: Stage) -> None:
+    stage.say(differ={"t-0": {"2": 17}, "t-1": {"1": 3}})
+    planned = await stage.validation.plan([T0, T1])
+    run = stage.validation.begin(Urgency.ONCE, ["t"])
+    totals = Totals()
+    findings = tuple(Finding(kind=FindingKind.DIFFERING, offset=n, detail="x") for n in range(MAX_SHOWN))
+    result = m.ReplicaResult(
+        topic="t",
+        partition=0,
+        broker_id=2,
+        start=0,
+        through=0,
+        source_end=100,
+        replica_end=100,
+        batches=0,
+        records=0,
+        bytes=0,
+        digest=EMPTY_DIGEST,
+        source_digest=EMPTY_DIGEST,
+        seconds=0,
+        findings=findings,
+        findings_count=500,
+    )
+    for _ in range(2):  # before and after it had to make room
+        recorder = Recorder(
+            stage.controller, LINK, planned, run, totals, stage.validation._note, lambda tp: stage.ends[tp]
+        )
+        for _ in range(3):  # group by group
+            await recorder.seen(m.Checked(id="x", results=(result,)))
+    assert (run.mismatches, totals.mismatches, len(run.findings)) == (1, 1, MAX_SHOWN)
+    assert stage.validation.findings[T0, 2] == (findings, 500)
+
+
+async def test_runs_that_are_not_over_are_kept(stage: Stage) -> None:
+    waiting = stage.validation.begin(Urgency.ONCE, ["t"])
+    for _ in range(50):
+        stage.validation.begin(Urgency.CONTINUOUS, ()).end(ValidationState.DONE)
+    assert stage.validation.runs[0] is waiting
+    assert len(stage.validation.runs) <= 21
+
+
+async def test_what_is_remembered_of_a_mirror_goes_with_it(stage: Stage) -> None:
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    stage.validation.note_tail(T0, 1, True)
+    kept = stage.validation
+    assert kept.samples.of(T0, 1)
+    assert kept.replica_ends[T0, 1] == 100
+    await stage.controller.delete_mirror(LINK, "t")
+    stage.validation.on_target_change()
+    await stage.until(lambda: not (kept.samples.of(T0, 1) or kept.replica_ends or kept.tails))
+
+
+async def test_a_bug_in_a_continuous_run_does_not_end_the_link(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner_module, "_RETRY_MAX", 0.05)
+    monkeypatch.setattr(stage.validation, "_due", lambda: 1 / 0)
+    await stage.interval(20)
+    await stage.until(lambda: stage.validation.trouble)
+    assert "hit a bug" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(runner_module, "topic_configs", stage_configs)
+    await stage.until(lambda: len(stage.marks()) == 4)
+    assert stage.validation.trouble is None
 
 
 async def test_evidence_waits_for_trouble_to_pass(stage: Stage) -> None:

@@ -134,7 +134,7 @@ def test_leaders_that_move_all_the_time_prove_nothing(monkeypatch: pytest.Monkey
         check()
 
 
-def test_which_side_is_away_is_told_rather_than_what_spark_made_of_it(
+def test_which_side_is_away_is_told_with_what_spark_made_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = Scripted(monkeypatch, BROKEN)
@@ -146,8 +146,11 @@ def test_which_side_is_away_is_told_rather_than_what_spark_made_of_it(
         return found(), {TP: LINK_BROKER}
 
     monkeypatch.setattr(records, "_look", look)
-    with pytest.raises(SideFailed, match="connection refused"):
+    with pytest.raises(
+        SideFailed, match=r"connection refused; .* gave up: the executor has no disk"
+    ) as caught:
         check()
+    assert (caught.value.side, caught.value.address) == ("target", "b:1")
 
 
 def test_a_cancelled_job_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,9 +76,13 @@ class NoSpark:
     def __init__(self) -> None:
         self.sparkContext = self
         self.jobs = 0
+        self.job_cancelled = threading.Event()
 
     def setJobGroup(self, *args: object) -> None:
         self.jobs += 1
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.job_cancelled.set()
 
     def statusTracker(self) -> Any:
         return self
