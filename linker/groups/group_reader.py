@@ -17,6 +17,7 @@ from controller.state import GroupProtocol
 from linker.groups.gates import GroupMember
 from linker.groups.gates.requests import assigned_partitions
 from linker.groups.members import subscribed_topics
+from linker.groups.places import Places
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
 from wire.types import TopicPartition
@@ -80,7 +81,7 @@ class GroupReader:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._nodes: dict[str, int] = {}
+        self._places = Places()
 
     async def list_groups(self, *, timeout: float) -> Listing:
         """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
@@ -98,7 +99,6 @@ class GroupReader:
             else:
                 for one in answer:
                     listing.groups[one.group] = one
-                    self._nodes[one.group] = node
         if nodes and len(listing.silent) == len(nodes):
             raise LinkerError(
                 f"no broker of {self._cluster.name} lists its groups: {listing.silent[nodes[0]]}"
@@ -286,7 +286,7 @@ class GroupReader:
     def _failed(self, name: str, code: int, failed: dict[str, str]) -> None:
         failed[name] = error_name(code)
         if code in _MOVED:
-            self._nodes.pop(name, None)
+            self._places.forget(name)
 
     async def _by_node(
         self, names: Collection[str], failed: dict[str, str], timeout: float, ask: Any
@@ -304,7 +304,7 @@ class GroupReader:
                 except LinkerError as error:
                     for name in some:
                         failed[name] = str(error)
-                        self._nodes.pop(name, None)
+                        self._places.forget(name)
                     if isinstance(error, RequestTimedOut):
                         timed_out = mine[mine.index(some[-1]) + 1 :]
                         failed.update(dict.fromkeys(timed_out, str(error)))
@@ -313,13 +313,13 @@ class GroupReader:
         await asyncio.gather(*(one(node, mine) for node, mine in by_node.items()))
 
     async def _locate(self, names: Collection[str], failed: dict[str, str], timeout: float) -> dict[str, int]:
-        unknown = [name for name in names if name not in self._nodes]
+        unknown = [name for name in names if self._places.get(name) is None]
         for some in _batches(unknown, _BATCH):
             try:
                 await self._find(some, failed, timeout)
             except LinkerError as error:
                 failed.update(dict.fromkeys(some, str(error)))
-        return {name: self._nodes[name] for name in names if name in self._nodes}
+        return {name: node for name in names if (node := self._places.get(name)) is not None}
 
     async def _find(self, names: Sequence[str], failed: dict[str, str], timeout: float) -> None:
         connection = await self._cluster.connection(None, purpose=PURPOSE)
@@ -348,7 +348,7 @@ class GroupReader:
         if code or int(one.node_id) < 0:
             failed[name] = f"no coordinator: {error_name(code)}"
         else:
-            self._nodes[name] = int(one.node_id)
+            self._places.set(name, int(one.node_id))
 
 
 def _classic_view(one: Any) -> GroupView:

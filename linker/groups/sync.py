@@ -22,7 +22,7 @@ from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64  # groups that are committed at the same time
+_AT_ONCE = 256  # groups that are committed at the same time, and described together before it
 _READ_TIMEOUT = 10.0
 _SYNCED = frozenset({GroupPhase.GATED, GroupPhase.DRAINING})
 

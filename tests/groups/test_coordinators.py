@@ -26,7 +26,6 @@ async def test_lookups_of_many_groups_are_one_request() -> None:
         found = await asyncio.gather(*(held.coordinators.find(KeyType.GROUP, name) for name in names))
         assert found == [1 + number % 3 for number in range(400)]
         assert held.fake.counts["find_coordinator"] == 1
-        assert held.coordinators.known(KeyType.GROUP, "g1") == 2
         await held.coordinators.find(KeyType.GROUP, "g1")
         assert held.fake.counts["find_coordinator"] == 1
 
@@ -51,6 +50,31 @@ async def test_one_connection_per_coordinator_for_all_groups() -> None:
         after = [broker.connections for broker in held.fake.brokers.values()]
         # one for groups on each node, one more for lookups on either
         assert sum(after) - sum(before) == 3
+
+
+async def test_describes_of_many_groups_are_one_request_per_coordinator() -> None:
+    async with target(nodes=2) as held:
+        names = [f"g{number}" for number in range(100)]
+        for number, name in enumerate(names):
+            held.groups.placed[0, name] = 1 + number % 2
+        await asyncio.gather(*(held.coordinators.find(KeyType.GROUP, name) for name in names))
+        held.groups.move(0, "g7", 1)  # it was the second node's
+        found = await asyncio.gather(
+            *(held.coordinators.describe(name, "describe_groups", timeout=5.0) for name in names)
+        )
+        assert [one.group_id for one in found] == names
+        assert held.fake.counts["describe_groups"] == 3  # of each node, and g7 where it has gone
+
+
+async def test_a_describe_that_fails_fails_for_everybody_in_it() -> None:
+    async with target() as held:
+        held.fake.inject("consumer_group_describe", drop=True)
+        names = ["a", "b"]
+        found = await asyncio.gather(
+            *(held.coordinators.describe(name, "consumer_group_describe", timeout=0.3) for name in names),
+            return_exceptions=True,
+        )
+        assert [isinstance(one, WireError) for one in found] == [True, True]
 
 
 async def test_many_gates_share_their_connections_and_spread_their_heartbeats() -> None:

@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from linker.groups.gates import codes
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import BrokerError, ClusterUnreachable, ConnectionLost, LinkerError, RequestTimedOut
 
+T = TypeVar("T")
+
 CALL_TIMEOUT = 10.0
 IN_FLIGHT = 32
 WAITING_CONNECTIONS = 16
-_LOOKUP_GATHER = 0.005  # seconds in which lookups are gathered into one request
+_GATHER = 0.005  # seconds in which lookups, or describes, are gathered into one request
 _LOOKUP_MAX_KEYS = 500
+_DESCRIBE_MAX_GROUPS = 200  # some ten milliseconds of decoding
+_DESCRIBED_BY = {"consumer_group_describe": "group_ids", "describe_groups": "groups"}
 _FIRST_PAUSE = 0.05
 _LAST_PAUSE = 1.0
 
@@ -55,12 +60,9 @@ class Coordinators:
         self._waiting_slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for slot in reversed(range(waiting_connections)):
             self._waiting_slots.put_nowait(slot)
-        self._lookups: dict[KeyType, _Lookup] = {}
+        self._lookups: dict[KeyType, _Gathered[int]] = {}
+        self._describes: dict[tuple[int, str], _Gathered[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def known(self, kind: KeyType, key: str) -> int | None:
-        """The node that was last seen to coordinate `key`."""
-        return self._nodes.get((kind, key))
 
     async def call(
         self,
@@ -81,17 +83,46 @@ class Coordinators:
         last try, once the time is over; UnsupportedApi at once.
         """
         deadline = time.monotonic() + timeout
+
+        async def ask(node: int) -> Any:
+            if waits_for is not None:
+                return await self._try_waiting(node, api, fields, version, max_version, waits_for, deadline)
+            return await self._try(node, api, fields, version, max_version, deadline)
+
+        return await self._settled(kind, key, api, ask, codes.CODES[api], deadline)
+
+    async def describe(self, group: str, api: str, *, timeout: float) -> Any:
+        """A group's part of a consumer_group_describe or describe_groups answer; what many ask of one coordinator at the
+        same time is one request. Raises as `call`.
+        """
+        deadline = time.monotonic() + timeout
+
+        async def ask(node: int) -> Any:
+            return await self._described(node, group, api, deadline)
+
+        return await self._settled(
+            KeyType.GROUP, group, api, ask, lambda one: (int(one.error_code),), deadline
+        )
+
+    async def _settled(
+        self,
+        kind: KeyType,
+        key: str,
+        api: str,
+        ask: Callable[[int], Awaitable[Any]],
+        codes_of: Callable[[Any], Iterable[int]],
+        deadline: float,
+    ) -> Any:
+        """An answer of the right coordinator at a time when it has one to give."""
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = await self._try(kind, key, api, fields, version, max_version, waits_for, deadline)
+                answer = await ask(await self._found(kind, key, deadline))
             except (ConnectionLost, ClusterUnreachable) as error:
                 self._nodes.pop((kind, key), None)
                 last: LinkerError = error
             else:
-                busy = next(
-                    (c for c in codes.CODES[api](answer) if c in codes.MOVED or c in codes.BUSY), None
-                )
+                busy = next((c for c in codes_of(answer) if c in codes.MOVED or c in codes.BUSY), None)
                 if busy is None:
                     return answer
                 if busy in codes.MOVED:
@@ -102,30 +133,33 @@ class Coordinators:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
-    async def _try(
-        self,
-        kind: KeyType,
-        key: str,
-        api: str,
-        fields: Mapping[str, object],
-        version: int | None,
-        max_version: int | None,
-        waits_for: float | None,
-        deadline: float,
-    ) -> Any:
+    async def _found(self, kind: KeyType, key: str, deadline: float) -> int:
+        if (known := self._nodes.get((kind, key))) is not None:
+            return known
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
-                node = await self.find(kind, key)
+                return await self.find(kind, key)
         except TimeoutError:
             raise RequestTimedOut(
                 f"cluster {self.cluster.name}: no coordinator of {key}", sent=False, api="find_coordinator"
             ) from None
-        if waits_for is not None:
-            return await self._try_waiting(node, api, fields, version, max_version, waits_for, deadline)
+
+    async def _try(
+        self,
+        node: int,
+        api: str,
+        fields: Mapping[str, object],
+        version: int | None,
+        max_version: int | None,
+        deadline: float,
+    ) -> Any:
         lane = self._lanes.setdefault(node, asyncio.Semaphore(self._in_flight))
         try:
-            async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
-                await lane.acquire()
+            if lane.locked():
+                async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                    await lane.acquire()
+            else:
+                await lane.acquire()  # at once
         except TimeoutError:
             raise RequestTimedOut(
                 f"cluster {self.cluster.name}: too many requests wait for coordinator {node}",
@@ -180,6 +214,42 @@ class Coordinators:
                 f"cluster {self.cluster.name}: no connection to coordinator {node}", sent=False
             ) from None
 
+    # --- describes ------------------------------------------------------------------------------------------
+
+    async def _described(self, node: int, group: str, api: str, deadline: float) -> Any:
+        gathered = self._describes.get((node, api))
+        if gathered is None or len(gathered.wanted) >= _DESCRIBE_MAX_GROUPS:
+            gathered = self._describes[node, api] = _Gathered()
+            self._spawn(self._describe_gathered(node, api, gathered))
+        answer = gathered.want(group)
+        try:
+            async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"cluster {self.cluster.name}: coordinator {node} did not describe {group}",
+                sent=True,
+                api=api,
+            ) from None
+
+    async def _describe_gathered(self, node: int, api: str, gathered: _Gathered[Any]) -> None:
+        with gathered.told(f"describing groups of cluster {self.cluster.name}"):
+            try:
+                await asyncio.sleep(_GATHER)
+            finally:
+                if self._describes.get((node, api)) is gathered:
+                    del self._describes[node, api]  # from here on others start the next one
+            fields = {_DESCRIBED_BY[api]: list(gathered.wanted)}
+            deadline = time.monotonic() + self._call_timeout
+            answer = await self._try(node, api, fields, None, None, deadline)
+            for one in answer.groups:
+                gathered.answer(one.group_id, one)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     # --- lookups --------------------------------------------------------------------------------------------
 
     async def find(self, kind: KeyType, key: str) -> int:
@@ -192,11 +262,9 @@ class Coordinators:
         if known is not None:
             return known
         lookup = self._lookups.get(kind)
-        if lookup is None or len(lookup.found) >= _LOOKUP_MAX_KEYS:
-            lookup = self._lookups[kind] = _Lookup()
-            task = asyncio.get_running_loop().create_task(self._look_up(kind, lookup))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if lookup is None or len(lookup.wanted) >= _LOOKUP_MAX_KEYS:
+            lookup = self._lookups[kind] = _Gathered()
+            self._spawn(self._look_up(kind, lookup))
         found = lookup.want(key)
         code_or_node = await asyncio.shield(found)
         if code_or_node < 0:
@@ -209,26 +277,15 @@ class Coordinators:
         self._nodes[kind, key] = code_or_node
         return code_or_node
 
-    async def _look_up(self, kind: KeyType, lookup: _Lookup) -> None:
-        try:
-            await asyncio.sleep(_LOOKUP_GATHER)
-            if self._lookups.get(kind) is lookup:
-                del self._lookups[kind]  # from here on others start the next one
-            for key, answer in (await self._ask(kind, list(lookup.found))).items():
+    async def _look_up(self, kind: KeyType, lookup: _Gathered[int]) -> None:
+        with lookup.told(f"looking for coordinators of cluster {self.cluster.name}"):
+            try:
+                await asyncio.sleep(_GATHER)
+            finally:
+                if self._lookups.get(kind) is lookup:
+                    del self._lookups[kind]  # from here on others start the next one
+            for key, answer in (await self._ask(kind, list(lookup.wanted))).items():
                 lookup.answer(key, answer)
-            lookup.fail(
-                ClusterUnreachable(f"cluster {self.cluster.name} left coordinators out of its answer")
-            )
-        except asyncio.CancelledError:
-            lookup.fail(ConnectionLost(f"cluster {self.cluster.name} is closed", sent=False))
-            raise
-        except LinkerError as error:
-            lookup.fail(error)
-        except Exception as error:  # a bug, told to whoever waits instead of to nobody
-            lookup.fail(LinkerError(f"looking for coordinators of cluster {self.cluster.name}: {error!r}"))
-        finally:
-            if self._lookups.get(kind) is lookup:
-                del self._lookups[kind]
 
     async def _ask(self, kind: KeyType, keys: list[str]) -> dict[str, int]:
         connection = await self.cluster.connection(None, purpose="groups-lookup")
@@ -264,29 +321,43 @@ def _node_or_code(item: Any) -> int:
     return -code if code else int(item.node_id)
 
 
-class _Lookup:
-    """One FindCoordinator request in the making, and everybody who waits for it."""
+class _Gathered(Generic[T]):
+    """One request in the making, about the keys of many callers, and everybody who waits for it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, asyncio.Future[int]] = {}
+        self.wanted: dict[str, asyncio.Future[T]] = {}
 
-    def want(self, key: str) -> asyncio.Future[int]:
-        if key not in self.found:
-            self.found[key] = asyncio.get_running_loop().create_future()
-            self.found[key].add_done_callback(_retrieve)
-        return self.found[key]
+    def want(self, key: str) -> asyncio.Future[T]:
+        if key not in self.wanted:
+            self.wanted[key] = asyncio.get_running_loop().create_future()
+            self.wanted[key].add_done_callback(_retrieve)
+        return self.wanted[key]
 
-    def answer(self, key: str, code_or_node: int) -> None:
-        future = self.found.get(key)
+    def answer(self, key: str, value: T) -> None:
+        future = self.wanted.get(key)
         if future is not None and not future.done():
-            future.set_result(code_or_node)
+            future.set_result(value)
 
-    def fail(self, error: LinkerError) -> None:
-        for future in self.found.values():
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Whatever ends the request, everybody who waits is told."""
+        try:
+            yield
+            self._fail(ClusterUnreachable(f"{what}: some were left out of the answer"))
+        except asyncio.CancelledError:
+            self._fail(ConnectionLost(f"{what}: closed", sent=False))
+            raise
+        except LinkerError as error:
+            self._fail(error)
+        except Exception as error:  # a bug, told to whoever waits instead of to nobody
+            self._fail(LinkerError(f"{what}: {error!r}"))
+
+    def _fail(self, error: LinkerError) -> None:
+        for future in self.wanted.values():
             if not future.done():
                 future.set_exception(error)
 
 
-def _retrieve(future: asyncio.Future[int]) -> None:
+def _retrieve(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()

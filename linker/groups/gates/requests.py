@@ -42,10 +42,7 @@ class GroupDescription:
 async def describe(coordinators: Coordinators, group: str, *, timeout: float) -> GroupDescription:
     """Ask by both protocols: DescribeGroups answers GROUP_ID_NOT_FOUND for a group of the consumer type."""
     try:
-        answer = await coordinators.call(
-            KeyType.GROUP, group, "consumer_group_describe", {"group_ids": [group]}, timeout=timeout
-        )
-        found = answer.groups[0]
+        found = await coordinators.describe(group, "consumer_group_describe", timeout=timeout)
         code = int(found.error_code)
         if code not in (codes.GROUP_ID_NOT_FOUND, codes.UNSUPPORTED_VERSION):
             codes.check(code, "consumer_group_describe", group, message=found.error_message)
@@ -54,10 +51,7 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
             )
     except UnsupportedApi:
         pass  # a target without KIP-848
-    answer = await coordinators.call(
-        KeyType.GROUP, group, "describe_groups", {"groups": [group]}, timeout=timeout
-    )
-    found = answer.groups[0]
+    found = await coordinators.describe(group, "describe_groups", timeout=timeout)
     code = int(found.error_code)
     if code == codes.GROUP_ID_NOT_FOUND:
         return GroupDescription("", "Dead", ())
