@@ -291,13 +291,18 @@ async def test_a_thousand_partitions_are_few_tasks_and_few_requests(
     assert runner.source.counts["fetch"] + runner.target.counts["fetch"] < 200
 
 
-async def test_a_broker_that_is_away_does_not_stop_the_others(runner: Runner):
+@pytest.mark.parametrize("known", [True, False], ids=["it hangs up", "not in the metadata"])
+async def test_a_broker_that_is_away_does_not_stop_the_others(runner: Runner, known: bool):
     address = f"127.0.0.1:{runner.target.brokers[2].port}"
-    await runner.target.brokers[2].stop()
+    if known:
+        runner.target.inject("fetch", node=2, close_after=0, times=None)
+        runner.target.inject("list_offsets", node=2, close_after=0, times=None)
+    else:
+        await runner.target.brokers[2].stop()
     results = await runner.run(runner.plan())
     assert [(one.broker_id, one.through) for one in results] == [(1, END), (3, END)]
     assert runner.failed.side == "target" and "broker 2" in runner.failed.reason
-    assert runner.failed.address == address
+    assert runner.failed.address == (address if known else None)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -166,14 +166,20 @@ async def test_a_connection_that_dies_in_the_middle_costs_nothing(cluster: FakeC
     assert [row["base_offset"] for row in rows] == list(range(0, END, logs.RECORDS))
 
 
-async def test_a_broker_that_is_away_is_named_with_its_address(cluster: FakeCluster):
+@pytest.mark.parametrize("known", [True, False], ids=["it hangs up", "not in the metadata"])
+async def test_a_broker_that_is_away_is_named_with_its_address_if_it_has_one(
+    cluster: FakeCluster, known: bool
+):
     address = f"127.0.0.1:{cluster.brokers[2].port}"
-    await cluster.brokers[2].stop()
+    if known:
+        cluster.inject("fetch", node=2, close_after=0, times=None)
+    else:
+        await cluster.brokers[2].stop()
     with pytest.raises(SideFailed) as caught:
         await read(cluster, span(node=2), stall_seconds=0.5)
     assert caught.value.side == "target"
     assert "t-0" in caught.value.reason and "broker 2" in caught.value.reason
-    assert caught.value.address == address
+    assert caught.value.address == (address if known else None)
 
 
 async def test_a_cluster_that_is_away_is_named_with_its_addresses():
