@@ -235,5 +235,3 @@ def _subscription(topics: list[str]) -> bytes:
 
 class ClassicGate(MemberGate):
     """See the module."""
-
-    hold_type = ClassicHold

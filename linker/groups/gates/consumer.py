@@ -251,5 +251,3 @@ def new_member_id() -> str:
 
 class ConsumerGate(MemberGate):
     """See the module."""
-
-    hold_type = ConsumerHold

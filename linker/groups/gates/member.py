@@ -170,8 +170,6 @@ def check_stage(record: GateRecord, *allowed: GateStage) -> None:
 class MemberGate:
     """A gate that is a member and nothing else."""
 
-    hold_type: ClassVar[type[MemberHold]]
-
     def __init__(self, hold: MemberHold) -> None:
         self.hold = hold
         self.ledger = hold.ledger

@@ -33,8 +33,6 @@ class PairGate:
         self.member = member
         self.transaction = transaction
         self.ledger = member.ledger
-        #: How often one part was lost and taken again while the other one held.
-        self.retaken = 0
         self._weakness: GateLost | None = None
         self._assignment: dict[TopicPartition, int] = {}
 
@@ -80,7 +78,6 @@ class PairGate:
             await self._without_member(self._joined_by(error), held=not transaction_lost)
         if transaction_lost:
             await self._take_transaction()
-            self.retaken += 1
 
     async def _take_transaction(self) -> None:
         """Where the record's one has ended, a new one; the member holds meanwhile."""
@@ -106,7 +103,6 @@ class PairGate:
             self.member.beaten()
             self._weakness = self._joined_by(error)
         else:
-            self.retaken += 1
             self._weakness = None
 
     def _joined_by(self, error: GroupActive) -> GateLost:
@@ -137,7 +133,6 @@ class PairGate:
                 await self.member.beat()
                 return
             await self.member.take(self._assignment)  # out since it was lost
-            self.retaken += 1
             self._weakness = None
         except GateLost as lost:
             await self._without_member(lost, held=await self.transaction.holds(self._assignment))
@@ -155,7 +150,6 @@ class PairGate:
                 await self.ledger.update(stage=GateStage.PLANNED)
                 raise
             await self._take_transaction()
-            self.retaken += 1
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         check_stage(self.record, GateStage.HELD)

@@ -21,7 +21,6 @@ _BY_NAME = 9
 @dataclass(frozen=True, slots=True)
 class DescribedMember(GroupMember):
     epoch: int = -1  # the consumer protocol's; -1 for a classic group
-    target: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ def _consumer_member(raw: Any) -> DescribedMember:
         raw.instance_id,
         _named(raw.assignment),
         raw.member_epoch,
-        _named(raw.target_assignment),
     )
 
 
