@@ -20,6 +20,8 @@ from wire.errors import WireError
 from wire.produce import encode_produce_request, parse_produce_response
 from wire.types import TopicPartition
 
+RETRIED = (6, 19)  # NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS: nothing was written
+RETRY_PAUSE = 0.1
 LATE = 0.002  # a request that is due this soon is not waited for
 
 
@@ -31,6 +33,7 @@ class PacedProducer:
     ) -> None:
         self.latencies: list[tuple[float, float]] = []  # (when it was due, seconds until its answer)
         self.acked: dict[int, list[int]] = {index: [] for index in range(partitions)}  # base offsets
+        self.retries = 0
         self._cluster = cluster
         self._topic = topic
         self._batch = memoryview(batch)
@@ -90,6 +93,11 @@ class PacedProducer:
                 raise BenchError(f"{self._open} produces to {self._topic} were never answered")
             await asyncio.sleep(0.005)
 
+    def _again(self, partition: int, due: float) -> None:
+        self._open -= 1
+        if self._failure is None:
+            self._send(partition, due)
+
     def _send(self, partition: int, due: float) -> None:
         connection = self._connections[partition]
 
@@ -99,6 +107,12 @@ class PacedProducer:
                 self._failure = self._failure or reply
                 return
             result = parse_produce_response(reply, VERSION).topics[0][1][0]
+            if result.error in RETRIED and time.monotonic() - due < ANSWER_TIMEOUT:
+                # What any client does: nothing was written, so it asks again, and the time counts.
+                self.retries += 1
+                self._open += 1
+                asyncio.get_running_loop().call_later(RETRY_PAUSE, self._again, partition, due)
+                return
             if result.error:
                 self._failure = BenchError(f"a produce to {self._topic}-{partition}: error {result.error}")
                 return

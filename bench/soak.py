@@ -67,6 +67,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         result.checked, result.problems = await compare(on, LIVE, PARTITIONS, [1])
         result.problems += out_of_order(producer.acked, read_batch_header(batch, 0).record_count)
     _judge(result, samples, producer.between(began, time.monotonic()), cycles)
+    result.figures["retries"] = producer.retries
     return result
 
 
