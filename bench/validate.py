@@ -24,7 +24,6 @@ from bench.results import CaseResult, Goal, median_of
 from bench.settings import Settings
 from bench.stage import BenchError, Source
 from linker.demo.kafka_dist import ensure_distribution
-from validator.facts import Mode
 from validator.messages import (
     MAX_LINE,
     Command,
@@ -40,6 +39,7 @@ from validator.messages import (
     decode_event,
     encode,
 )
+from validator.mode import Mode
 
 RECORD_BYTES = 1000
 BATCH_BYTES = 64 * 1024

@@ -13,7 +13,6 @@ import threading
 from typing import BinaryIO
 
 from validator.batch_run import BatchRun, Emit
-from validator.facts import Mode
 from validator.messages import (
     MAX_LINE,
     Cancel,
@@ -30,6 +29,7 @@ from validator.messages import (
     decode_command,
     encode,
 )
+from validator.mode import Mode
 from validator.record_run import RecordRun
 from validator.session import Session, SparkFailed
 from wire.errors import LinkerError

@@ -27,13 +27,6 @@ class Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Mode(StrEnum):
-    """What is compared."""
-
-    BATCHES = "batches"
-    RECORDS = "records"
-
-
 class FindingKind(StrEnum):
     """What is wrong with a replica. The `record_*` kinds are found in mode `records` only."""
 

@@ -15,9 +15,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from validator.evidence.model import Evidence
 from validator.facts import EMPTY_DIGEST as EMPTY_DIGEST
-from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Mode, Offset
+from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Offset
 from validator.facts import BatchFacts as BatchFacts
 from validator.facts import FindingKind as FindingKind
+from validator.mode import Mode
 from wire.errors import LinkerError
 
 MAX_LINE = 64 << 20

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from validator.columns import MOVED, UNREADABLE, ArrowBuilder, HeaderBlock
 from validator.endpoint import Endpoint, SideFailed
+from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE
 from validator.spans import LEADER, Cursor, Span, Walked
 from wire.cluster import Cluster
 from wire.connection import Connection
@@ -37,9 +38,9 @@ from wire.fetch import (
     encode_fetch_request,
     parse_fetch_response,
 )
+from wire.list_offsets import REPEATABLE
 from wire.types import TopicPartition, format_address
 
-FETCH_VERSION = 12
 FETCH_BYTES = 8 << 20
 """Of one answer. Kafka exceeds it for one batch that is larger."""
 LARGEST_BATCH = 64 << 20
@@ -51,12 +52,8 @@ CALL_TIMEOUT = 30.0
 STALL_SECONDS = 30.0
 """Without any progress a read is given up after this long: Spark then tries the task elsewhere."""
 
-OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_SERVER_ERROR = -1
-# LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE, NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR,
-# FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
-REPEATABLE = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
 BROKEN_AFTER = 3  # times that a broker says it cannot read its own file
 
 

@@ -17,18 +17,16 @@ from typing import Any
 
 from validator.endpoint import Endpoint, SideFailed
 from validator.facts import FindingKind
+from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_request
 from validator.messages import PartitionPlan, ReplicaPlan
 from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.reader import FETCH_VERSION, OFFSET_OUT_OF_RANGE, REPEATABLE
 from validator.spans import estimate_bytes
 from wire.cluster import Cluster
 from wire.cluster_metadata import TopicMetadata
 from wire.errors import BrokerError, MalformedFrame, WireError
-from wire.list_offsets import EARLIEST, LATEST
+from wire.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at
 from wire.types import TopicPartition
 
-DEBUGGING_REPLICA_ID = -2
-"""ListOffsets with it is answered by followers too: log start and log end (ReplicaManager.fetchOffset)."""
 CALL_TIMEOUT = 30.0
 SAMPLE_BYTES = 16 << 10
 POLL_SECONDS = 0.2
@@ -249,40 +247,15 @@ class _Surveyor:
         self, broker_id: int, tps: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
         """Offsets of the broker's own log, leader or not. Partitions that it does not have (yet) are left out."""
-        offsets: dict[TopicPartition, int] = {}
-        for topic, partitions in _by_topic(tps).items():
-            answer = await self._to.call(
-                "list_offsets",
-                {
-                    "replica_id": DEBUGGING_REPLICA_ID,
-                    "isolation_level": 0,
-                    "topics": [
-                        {
-                            "name": topic,
-                            "partitions": [
-                                {
-                                    "partition_index": index,
-                                    "current_leader_epoch": -1,
-                                    "timestamp": timestamp,
-                                }
-                                for index in partitions
-                            ],
-                        }
-                    ],
-                },
-                node_id=broker_id,
-                timeout=CALL_TIMEOUT,
-                purpose="validate",
-            )
-            for named in answer.topics:
-                for data in named.partitions:
-                    tp = TopicPartition(named.name, data.partition_index)
-                    code = int(data.error_code)
-                    if code and code not in REPEATABLE:
-                        raise BrokerError(code, api="list_offsets", topic_partition=tp)
-                    if not code and data.offset >= 0:
-                        offsets[tp] = data.offset
-        return offsets
+        answers = await list_at(
+            self._to, broker_id, dict.fromkeys(tps, timestamp), timeout=CALL_TIMEOUT, purpose="validate"
+        )
+        for tp, answer in answers.items():
+            if answer.error and answer.error not in REPEATABLE:
+                raise BrokerError(answer.error, api="list_offsets", topic_partition=tp)
+        return {
+            tp: answer.offset for tp, answer in answers.items() if not answer.error and answer.offset >= 0
+        }
 
 
 def _topic_problem(
@@ -313,31 +286,7 @@ async def _fetch(
         part = tps[first : first + ASK_AT_ONCE]
         answer = await cluster.call(
             "fetch",
-            {
-                "replica_id": -1,
-                "max_wait": 0,
-                "min_bytes": 0,
-                "max_bytes": max_bytes * len(part),
-                "session_id": 0,
-                "session_epoch": -1,
-                "topics": [
-                    {
-                        "topic": topic,
-                        "partitions": [
-                            {
-                                "partition": index,
-                                "current_leader_epoch": -1,
-                                "last_fetched_epoch": -1,
-                                "log_start_offset": -1,
-                                "fetch_offset": offsets[TopicPartition(topic, index)],
-                                "partition_max_bytes": max_bytes,
-                            }
-                            for index in indexes
-                        ],
-                    }
-                    for topic, indexes in _by_topic(part).items()
-                ],
-            },
+            fetch_request({tp: offsets[tp] for tp in part}, max_bytes * len(part), max_bytes),
             node_id=node_id,
             timeout=CALL_TIMEOUT,
             version=FETCH_VERSION,
@@ -349,10 +298,3 @@ async def _fetch(
                 if tp not in offsets:
                     raise MalformedFrame("an answer to what was not asked", api="fetch", topic_partition=tp)
                 yield tp, data
-
-
-def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in tps:
-        grouped.setdefault(topic, []).append(partition)
-    return grouped

@@ -13,15 +13,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_request
 from wire.batch import iter_batch_headers
 from wire.cluster import Cluster
 from wire.errors import BrokerError, MalformedFrame
 from wire.types import TopicPartition
 
-FETCH_VERSION = 12  # the newest that names topics: ids differ between the clusters
 PARTITION_MAX_BYTES = 16 * 1024 * 1024
 REQUEST_MAX_BYTES = 64 * 1024 * 1024
-OFFSET_OUT_OF_RANGE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +78,9 @@ async def _ask(
     *,
     timeout: float,
 ) -> bool:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in left:
-        by_topic.setdefault(topic, []).append(partition)
     response = await cluster.call(
         "fetch",
-        {
-            "replica_id": -1,
-            "max_wait": 0,
-            "min_bytes": 0,
-            "max_bytes": REQUEST_MAX_BYTES,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [
-                {
-                    "topic": topic,
-                    "partitions": [
-                        {
-                            "partition": partition,
-                            "current_leader_epoch": -1,
-                            "last_fetched_epoch": -1,
-                            "log_start_offset": -1,
-                            "fetch_offset": left[TopicPartition(topic, partition)] - 1,
-                            "partition_max_bytes": PARTITION_MAX_BYTES,
-                        }
-                        for partition in partitions
-                    ],
-                }
-                for topic, partitions in by_topic.items()
-            ],
-        },
+        fetch_request({tp: end - 1 for tp, end in left.items()}, REQUEST_MAX_BYTES, PARTITION_MAX_BYTES),
         node_id=node_id,
         timeout=timeout,
         version=FETCH_VERSION,

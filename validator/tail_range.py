@@ -14,7 +14,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validator.tail import FETCH_VERSION, TailBatch
+from validator.fetching import FETCH_VERSION, fetch_request
+from validator.tail import TailBatch
 from wire.batch import iter_batch_headers
 from wire.cluster import Cluster
 from wire.types import TopicPartition
@@ -55,7 +56,7 @@ async def read_rests(
         if left <= 0:
             break
         response = await cluster.call(
-            "fetch", _request(at, share, max_bytes), node_id=node_id, timeout=left, version=FETCH_VERSION
+            "fetch", fetch_request(at, max_bytes, share), node_id=node_id, timeout=left, version=FETCH_VERSION
         )
         moved = False
         for topic in response.responses:
@@ -86,37 +87,6 @@ async def read_rests(
         if not moved:
             await asyncio.sleep(min(0.005, max(left, 0)))
     return whole
-
-
-def _request(at: Mapping[TopicPartition, int], share: int, max_bytes: int) -> dict[str, object]:
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for tp in at:
-        by_topic.setdefault(tp.topic, []).append(tp)
-    return {
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 0,
-        "max_bytes": max_bytes,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [
-            {
-                "topic": topic,
-                "partitions": [
-                    {
-                        "partition": tp.partition,
-                        "current_leader_epoch": -1,
-                        "last_fetched_epoch": -1,
-                        "log_start_offset": -1,
-                        "fetch_offset": at[tp],
-                        "partition_max_bytes": share,
-                    }
-                    for tp in tps
-                ],
-            }
-            for topic, tps in by_topic.items()
-        ],
-    }
 
 
 def compare_rests(

@@ -18,11 +18,16 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 
+DEBUGGING_REPLICA_ID: Final = -2
+"""ListOffsetsRequest.DEBUGGING_REPLICA_ID: who asks with it is answered by followers too (ReplicaManager.fetchOffset), and
+told the log end instead of the high watermark."""
+
 LEADER_NOT_AVAILABLE: Final = 5
 NETWORK_EXCEPTION: Final = 13
 # UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE,
 # NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
-_REPEAT: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
+REPEATABLE: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
+"""Error codes of one partition, of Fetch as of ListOffsets, that are over when metadata or the broker is up to date."""
 _PAUSE = 0.1
 
 
@@ -55,12 +60,45 @@ async def list_offsets(
             await _refresh(cluster, left, deadline)
         answers = await _round(cluster, left, replica_id, isolation_level, deadline)
         results.update(answers)
-        left = {tp: ts for tp, ts in left.items() if results[tp].error in _REPEAT}
+        left = {tp: ts for tp, ts in left.items() if results[tp].error in REPEATABLE}
         if not left or time.monotonic() + _PAUSE >= deadline:
             break
         stale = True
         await asyncio.sleep(_PAUSE)
     return results
+
+
+async def list_at(
+    cluster: Cluster,
+    node_id: int,
+    asked: Mapping[TopicPartition, int],
+    *,
+    timeout: float,
+    purpose: str = "default",
+) -> dict[TopicPartition, OffsetResult]:
+    """Offsets by timestamp of this broker's own logs, leader or not; a refusal is in the result. Raises WireError."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for tp, timestamp in asked.items():
+        topics.setdefault(tp.topic, []).append(
+            {"partition_index": tp.partition, "current_leader_epoch": -1, "timestamp": timestamp}
+        )
+    answer = await cluster.call(
+        "list_offsets",
+        {
+            "replica_id": DEBUGGING_REPLICA_ID,
+            "isolation_level": 0,
+            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        },
+        node_id=node_id,
+        timeout=timeout,
+        purpose=purpose,
+    )
+    return {
+        tp: OffsetResult(item.offset, item.timestamp, getattr(item, "leader_epoch", -1), int(item.error_code))
+        for topic in answer.topics
+        for item in topic.partitions
+        if (tp := TopicPartition(topic.name, item.partition_index)) in asked
+    }
 
 
 async def _refresh(cluster: Cluster, left: Mapping[TopicPartition, int], deadline: float) -> None:

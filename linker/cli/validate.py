@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -16,6 +15,7 @@ from linker.cli import tables, validation_tables
 from linker.cli.link import validated
 from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit, note, size
+from validator.mode import Mode
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _POLL = 0.25
 _UNREACHABLE_FOR = 60.0
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-
-
-class Mode(StrEnum):
-    BATCHES = "batches"
-    RECORDS = "records"
 
 
 class _LinkOrCommand(TyperGroup):

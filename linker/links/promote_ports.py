@@ -26,15 +26,13 @@ from validator.tail import compare_tails, read_tails
 from validator.tail_range import compare_rests, read_rests
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.list_offsets import DEBUGGING_REPLICA_ID
 from wire.types import Node, TopicPartition
 
 _POLL = 0.003
 _CONNECT_TIMEOUT = 1.0
 _KNOWN_TIMEOUT = 0.2  # longer than that a client's own retries do better
 _LATEST = -1
-_DEBUGGING_CONSUMER = (
-    -2
-)  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: is told the log end, not the high watermark
 _READ_COMMITTED = 1
 _METADATA_VERSION = 12
 _ASK_LEADERS = 0.5
@@ -114,7 +112,7 @@ class ListedSourceEnds:
             try:
                 answers = await together(
                     (
-                        self._source.list_offsets(latest, replica_id=_DEBUGGING_CONSUMER, timeout=left),
+                        self._source.list_offsets(latest, replica_id=DEBUGGING_REPLICA_ID, timeout=left),
                         self._source.list_offsets(latest, timeout=left),
                         self._source.list_offsets(latest, isolation_level=_READ_COMMITTED, timeout=left),
                     )

@@ -1,8 +1,4 @@
-"""Offsets as single brokers tell them, leader or not.
-
-A broker answers ListOffsets for a partition that it merely follows if it is asked by the debugging consumer (replica
-id -2, `ReplicaManager.fetchOffset`), and its latest offset is then its own log end offset.
-"""
+"""Offsets as single brokers tell them, leader or not: the latest one is then the broker's own log end offset."""
 
 from __future__ import annotations
 
@@ -10,39 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from controller.ports import Tps
 from linker.tasks import together_by_key
+from wire import list_offsets
 from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.list_offsets import LATEST
 from wire.types import TopicPartition
-
-_DEBUGGING_CONSUMER = -2
 
 
 async def list_at(
     cluster: Cluster, node_id: int, asked: Mapping[TopicPartition, int], *, timeout: float
 ) -> dict[TopicPartition, int]:
     """Offsets by timestamp as this broker has them; what it refuses is left out. LinkerError if it cannot be asked."""
-    topics: dict[str, list[dict[str, int]]] = {}
-    for tp, timestamp in asked.items():
-        topics.setdefault(tp.topic, []).append(
-            {"partition_index": tp.partition, "current_leader_epoch": -1, "timestamp": timestamp}
-        )
-    answer = await cluster.call(
-        "list_offsets",
-        {
-            "replica_id": _DEBUGGING_CONSUMER,
-            "isolation_level": 0,
-            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
-        },
-        node_id=node_id,
-        timeout=timeout,
-    )
-    return {
-        TopicPartition(topic.name, item.partition_index): item.offset
-        for topic in answer.topics
-        for item in topic.partitions
-        if not int(item.error_code)
-    }
+    answers = await list_offsets.list_at(cluster, node_id, asked, timeout=timeout)
+    return {tp: answer.offset for tp, answer in answers.items() if not answer.error}
 
 
 class BrokersLogEnds:

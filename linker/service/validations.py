@@ -17,7 +17,7 @@ from linker.service.base import ServiceBase
 from linker.validation.process import missing_parts
 from linker.validation.runner import INTERVAL_OPTION, NotRunning
 from linker.validation.runs import RunStatus
-from validator.facts import Mode
+from validator.mode import Mode
 
 
 class Validations(ServiceBase):

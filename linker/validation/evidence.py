@@ -27,7 +27,7 @@ from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
 from validator.evidence import model
-from validator.facts import Mode
+from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 

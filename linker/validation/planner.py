@@ -15,7 +15,7 @@ from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic, ReplicaValidation
 from validator import messages as m
-from validator.facts import Mode
+from validator.mode import Mode
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
 

@@ -31,7 +31,8 @@ from linker.validation.samples import SampleBook
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator
 from validator import messages as m
-from validator.facts import Finding, Mode
+from validator.facts import Finding
+from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 

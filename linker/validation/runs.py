@@ -13,7 +13,8 @@ from linker.admin.validation_models import ValidationState
 from linker.validation.planner import Plan
 from linker.validation.process import ValidatorError
 from validator import messages as m
-from validator.facts import BatchFacts, Finding, FindingKind, Mode
+from validator.facts import BatchFacts, Finding, FindingKind
+from validator.mode import Mode
 from wire.types import TopicPartition
 
 MAX_SHOWN = 20

@@ -32,7 +32,8 @@ from tests.validation.conftest import FakeWorld
 from validator import messages as m
 from validator.evidence.model import Evidence
 from validator.evidence.verdict import Verdict, verdict_of
-from validator.facts import EMPTY_DIGEST, Finding, FindingKind, Mode
+from validator.facts import EMPTY_DIGEST, Finding, FindingKind
+from validator.mode import Mode
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 

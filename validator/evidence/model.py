@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Mode, Offset
+from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Offset
+from validator.mode import Mode
 
 MAX_SAMPLES = 500
 """Looks at one partition that are kept; `samples.thin` picks them."""
