@@ -15,7 +15,7 @@ from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
 
 SCRATCH_MAX = 64 * 1024
 # Thousands of idle connections must stay cheap, so a connection earns its large scratch by using it.
-SCRATCH_MIN = 4 * 1024
+SCRATCH_MIN = 1024
 # Less room than this is not worth a system call.
 _ROOM_MIN = 1024
 
@@ -38,6 +38,7 @@ class FrameReader:
         "_large_size",
         "_max_frame",
         "_min_frame",
+        "_room_min",
         "_scratch",
         "_start",
         "_view",
@@ -58,6 +59,7 @@ class FrameReader:
         self._commit_max = max_frame if commit_max is None else commit_max
         self._scratch = bytearray(SCRATCH_MIN)
         self._view = memoryview(self._scratch)
+        self._room_min = SCRATCH_MIN // 4
         self._start = 0
         self._end = 0
         # Invariant: while _large is not None it is the only buffer that receives, and _start == _end.
@@ -82,7 +84,7 @@ class FrameReader:
             if self._large_filled == len(self._large):
                 self._grow_large()
             return self._large[self._large_filled :]
-        if len(self._scratch) - self._end < _ROOM_MIN:
+        if len(self._scratch) - self._end < self._room_min:
             self._renew_scratch()
         return self._view[self._end :]
 
@@ -150,5 +152,6 @@ class FrameReader:
         scratch[: len(tail)] = tail
         self._scratch = scratch
         self._view = memoryview(scratch)
+        self._room_min = _ROOM_MIN
         self._end = len(tail)
         self._start = 0
