@@ -110,6 +110,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "validation": entity.validation.value,
                 "warnings": list(entity.warnings),
                 "evidence": None if entity.evidence is None else _plain(entity.evidence),
+                "source_fenced": list(entity.source_fenced),
             }
         case SidecarIdentity():
             return {
@@ -287,6 +288,7 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         validation=ValidationPolicy(fields["validation"]),
         warnings=tuple(str(warning) for warning in _list(fields, "warnings")),
         evidence=None if fields["evidence"] is None else _decode_evidence(_fields(fields["evidence"])),
+        source_fenced=tuple(str(topic) for topic in _list(fields, "source_fenced")),
     )
 
 

@@ -6,7 +6,7 @@ Who commits and replays the records is `manager`. Time and ids are passed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -328,6 +328,17 @@ def begin_promote(
     number = max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
     job = PromoteJob(id=number, link=link, partitions=tuple(tps), started_at=now, validation=validation)
     return [job], job
+
+
+def note_source_fence(
+    image: ControllerImage, link: str, job_id: int, closed: Collection[str], opened: Collection[str]
+) -> list[Record]:
+    """Topics whose source the job closes, or has opened again."""
+    job = image.jobs.get((link, job_id))
+    if job is None:
+        raise NotFound(f"link {link!r} has no promote {job_id}")
+    fenced = tuple(sorted((set(job.source_fenced) | set(closed)) - set(opened)))
+    return [] if fenced == job.source_fenced else [replace(job, source_fenced=fenced)]
 
 
 def end_promote(

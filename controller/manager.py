@@ -258,6 +258,14 @@ class LinkController(ABC):
             )
         )
 
+    async def note_source_fence(
+        self, link: str, job_id: int, *, closed: Collection[str] = (), opened: Collection[str] = ()
+    ) -> None:
+        """Topics whose source a job is about to close, or has certainly opened again."""
+        await self.decide(
+            lambda image: (decisions.note_source_fence(image, link, job_id, closed, opened), None)
+        )
+
     async def close_evidence(self, link: str, job_id: int, evidence: PromoteEvidence) -> None:
         """What the last run after a hand-over has found, or why there was none."""
         closed = replace(evidence, ended_at=self._now())

@@ -169,6 +169,22 @@ class SourceProducers(Protocol):
         ...
 
 
+class SourceFence(Protocol):
+    """What makes the source refuse writes to a topic, by whomever."""
+
+    async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
+        """Those of them that it refuses already, by the same means and not by ours."""
+        ...
+
+    async def close(self, topics: Collection[str], *, timeout: float) -> None:
+        """Returns when every leader of them refuses."""
+        ...
+
+    async def open(self, topics: Collection[str], *, timeout: float) -> None:
+        """Undo it; returns when no leader of them refuses. Not closed: no change."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotePorts:
     fencer: Fencer
@@ -179,6 +195,7 @@ class PromotePorts:
     configs: Configs
     validation: Validation | None = None  # None: there is none, and none is asked for
     producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
+    source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +210,7 @@ class PromoteSettings:
         600.0  # one that has been open for so long abandons the promote, or is aborted
     )
     abort_open_transactions: bool = False
+    fence_source: bool = False  # the source refuses writes from the fence on
     fence_drain_timeout: float = 5.0
     fence_deadline: float = 10.0
     take_over_deadline: float = 120.0  # the same for a fail-over, whose producers have nowhere else to go

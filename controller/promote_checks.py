@@ -23,6 +23,7 @@ from controller.handover import broker_trouble
 from controller.phases import Phase
 from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
+from controller.source_fence import close_source
 from controller.state import ValidationPolicy
 from wire.types import TopicPartition
 
@@ -162,6 +163,7 @@ class Checks:
             await context.within(
                 self._ports.fencer.fence(context.tps, timeout=timeout), timeout, "draining forwarded produces"
             )
+        await close_source(context)
 
     async def verify(self, tps: Collection[TopicPartition]) -> Verified:
         """Align and compare, again and again until it holds or the fence's time is over.

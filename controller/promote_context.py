@@ -13,7 +13,7 @@ from controller.handover import HandOverPlan, plan_hand_over
 from controller.manager import LinkController
 from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
-from wire.errors import LinkerError
+from wire.errors import BrokerError, LinkerError
 from wire.types import TopicId, TopicPartition
 
 T = TypeVar("T")
@@ -180,9 +180,11 @@ class BatchContext:
         over.
 
         Unfence first: the hold ends sooner, and it ends even if the store is broken. A crash in between
-        leaves a phase from which resume() comes to the same end.
+        leaves a phase from which resume() comes to the same end. Before it only comes a source that refuses writes:
+        what is held would be refused too.
         """
         tps = sorted(reasons)
+        await self._open_source(tps)
         await self.insist(
             lambda timeout: self.ports.fencer.unfence(tps, timeout=timeout), "releasing the fence"
         )
@@ -194,6 +196,24 @@ class BatchContext:
         self.abandoned.update(reasons)
         self.waiting = {tp: why for tp, why in self.waiting.items() if tp not in reasons}
         self.tell()
+
+    async def _open_source(self, tps: Collection[TopicPartition]) -> None:
+        """Undo `source_fence.close_source`. PromoteStuck if the source is there and refuses that."""
+        job = self.controller.image.jobs.get((self.link, self.job_id))
+        topics = sorted({tp.topic for tp in tps}.intersection(() if job is None else job.source_fenced))
+        if not topics or (port := self.ports.source_fence) is None:
+            return
+        try:
+            await self.insist(
+                lambda timeout: port.open(topics, timeout=timeout), "letting the source accept writes again"
+            )
+        except PromoteStuck as error:
+            if isinstance(error.__cause__, BrokerError):
+                raise
+            # It cannot be reached, so nothing can be forwarded to it: a debt, see source_fence.
+            logger.warning("promote %d of link %s: %s; tried again later", self.job_id, self.link, error)
+            return
+        await self.controller.note_source_fence(self.link, self.job_id, opened=topics)
 
     async def release(self, tps: Collection[TopicPartition]) -> None:
         """The metadata log has the hand-over: clients first, then the store. A crash in between is

@@ -225,6 +225,9 @@ class PromoteJob:
     validation: ValidationPolicy = ValidationPolicy.SKIP
     warnings: tuple[str, ...] = ()  # what the validation would have kept it for, under WARN
     evidence: PromoteEvidence | None = None  # None: nothing was promoted yet, or nothing is to be proved
+    # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it
+    # certainly accepts them again. What is left when the topic has ended is left for good.
+    source_fenced: tuple[str, ...] = ()
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
-from linker.target import TargetCluster
 from wire.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError, error_name
 
@@ -48,6 +47,13 @@ _TOPIC_AUTHORIZATION_FAILED = 29
 SOURCE_NEEDS = {"fetch": 12, "produce": 9, "list_offsets": 4, "metadata": 9, "init_producer_id": 2}
 
 
+class Target(Protocol):
+    """A target, member of it or not."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+
 class Finding(NamedTuple):
     """One check. `remedy` says what to do; a fatal finding refuses the change."""
 
@@ -68,7 +74,7 @@ class SourceTopic(NamedTuple):
     plan: ConfigPlan
 
 
-async def check_source(source: Cluster, target: TargetCluster) -> list[Finding]:
+async def check_source(source: Cluster, target: Target) -> list[Finding]:
     """Versions and identity of a source that was reached."""
     findings: list[Finding] = []
     if source.cluster_id == target.cluster.cluster_id:
@@ -92,7 +98,7 @@ async def check_source(source: Cluster, target: TargetCluster) -> list[Finding]:
     return findings
 
 
-async def check_target_rights(target: TargetCluster) -> list[Finding]:
+async def check_target_rights(target: Target) -> list[Finding]:
     """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
     response = await _ask_any(
         target.cluster, "describe_cluster", {"include_cluster_authorized_operations": True}
@@ -106,11 +112,11 @@ async def check_target_rights(target: TargetCluster) -> list[Finding]:
             f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_acl_flag(operation)} --cluster",
         )
         for operation in needed
-        if not _allowed(int(response.cluster_authorized_operations), operation)
+        if not allowed(int(response.cluster_authorized_operations), operation)
     ]
 
 
-async def check_mirror_rights(target: TargetCluster, topics: Collection[str]) -> list[Finding]:
+async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[Finding]:
     """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way."""
     response = await _describe_topics(target.cluster, topics)
     return [
@@ -124,7 +130,7 @@ async def check_mirror_rights(target: TargetCluster, topics: Collection[str]) ->
         for topic in response.topics
         for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
         if int(topic.error_code) == _TOPIC_AUTHORIZATION_FAILED
-        or (not int(topic.error_code) and not _allowed(int(topic.topic_authorized_operations), operation))
+        or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), operation))
     ]
 
 
@@ -193,7 +199,7 @@ async def read_source_topics(
                     f"--operation {_acl_flag(operation)} --topic {name}",
                 )
                 for operation in (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)
-                if not _allowed(operations, operation)
+                if not allowed(operations, operation)
             ]
     if missing or any(finding.fatal for finding in findings):
         return {}, missing, findings
@@ -217,13 +223,13 @@ def _acl_flag(operation: int) -> str:
     return _OPERATION_NAMES[operation].title().replace("_", "")
 
 
-def _allowed(operations: int, operation: int) -> bool:
+def allowed(operations: int, operation: int) -> bool:
     """A broker without an authorizer may leave the set out; then everything is allowed."""
     return operations == _NOT_TOLD or bool(operations >> operation & 1)
 
 
 async def check_configs(
-    target: TargetCluster,
+    target: Target,
     topics: Mapping[str, SourceTopic],
     replication_factors: Mapping[str, int],
     brokers: Collection[int],

@@ -276,6 +276,11 @@ class PromoteOptions(Model):
     abort_open_transactions: bool = Field(
         default=False, description="Abort it at the source instead, which fences its producer."
     )
+    fence_source: bool = Field(
+        default=False,
+        description="From the fence on the source refuses writes, by an ACL (DENY WRITE for User:*) of each topic, which is "
+        "taken away if the promote is abandoned, and stays if it is done.",
+    )
     validation: Policy | None = Field(
         default=None,
         description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
@@ -681,6 +686,10 @@ class PromoteJob(Model):
     validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
     failover: list[FailoverPartition] | None = Field(
         default=None, description="Of a fail-over: what was taken over and what was not; null for a promote."
+    )
+    source_fenced: list[str] = Field(
+        default=[],
+        description="Topics that the source refuses writes to, or may, because of this promote: DENY WRITE for User:*.",
     )
 
     @property

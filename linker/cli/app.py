@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from linker import __version__
 from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate
+from linker.cli.examine import examine
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
 from linker.cli.run import run
@@ -104,11 +106,42 @@ def lag(
 @app.command("doctor")
 def doctor(
     link: Annotated[str | None, typer.Option("--link", "-l", help="Only this link.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Without a sidecar: the configuration that it would have."),
+    ] = None,
+    source_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--source-config", help="With --config: client properties of the source, as a link has them."
+        ),
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", "-b", help="With --config: host:port,... of the source."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", help="With --config: look at this topic; repeatable. Default: all that are seen."
+        ),
+    ] = None,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Check versions, rights, sizes and ids on both clusters; exit code 1 if something would not work."""
+    """Check versions, rights, sizes, ids, groups and clocks on both clusters; exit code 1 if something would not work.
+
+    With --config no sidecar is asked, and none is needed: the clusters are, before anything is begun.
+    """
+    if config is not None:
+        if link is not None:
+            raise usage("a link is a sidecar's: give --config or --link")
+        report = examine(config, source_config, bootstrap_servers, topic or [])
+        emit([report], output, lambda: tables.doctor([report]))
+        raise typer.Exit(1 if report.failed else 0)
+    if source_config is not None or bootstrap_servers is not None or topic:
+        raise usage("--source-config, --bootstrap-servers and --topic are for --config")
     with connect(admin_url, token_file) as client:
         names = [one.name for one in client.list_links()] if link is None else [link]
         found = [client.doctor(name) for name in names]

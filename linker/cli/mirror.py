@@ -185,6 +185,13 @@ def promote(
             "--abort-open-transactions", help="After that, abort it at the source; its producer is fenced."
         ),
     ] = False,
+    fence_source: Annotated[
+        bool,
+        typer.Option(
+            "--fence-source",
+            help="From the fence on the source refuses writes, by an ACL; needs an authorizer there.",
+        ),
+    ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
         str | None, typer.Option("--attach", metavar="ID", help="Follow a promote that was started before.")
@@ -214,6 +221,7 @@ def promote(
         "fence_timeout_ms": fence_timeout_ms,
         "transaction_timeout_ms": transaction_timeout_ms,
         "abort_open_transactions": abort_open_transactions or None,
+        "fence_source": fence_source or None,
         "validation": None if validation is None else validation.value,
     }
     options = {key: value for key, value in limits.items() if value is not None}

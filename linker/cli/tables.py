@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from linker.cli import validation_tables
@@ -209,6 +209,12 @@ def plan(one: PromotePlan) -> str:
     return "\n".join([table, *lines, f"{end}; nothing was changed (--dry-run)"])
 
 
+def undo_source_fence(topics: Sequence[str]) -> list[str]:
+    """What an operator does at the source when writes are wanted there again; nothing if it accepts them."""
+    named = " ".join(f"--topic {topic}" for topic in topics)
+    return [f"kafka-acls.sh --remove --deny-principal 'User:*' --operation Write {named}"] if topics else []
+
+
 def job(one: PromoteJob) -> str:
     head = pairs(
         [
@@ -220,6 +226,8 @@ def job(one: PromoteJob) -> str:
             ("finished", one.finished_at and one.finished_at.isoformat()),
             ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
             *validation_tables.promote_lines(one.validation),
+            *(("source refuses writes to", topic) for topic in one.source_fenced),
+            *(("that is undone with", line) for line in undo_source_fence(one.source_fenced)),
         ]
     )
     table = columns(

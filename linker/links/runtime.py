@@ -20,6 +20,7 @@ from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
+from controller.source_fence import debts
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from controller.take_over import TakeOverPorts
@@ -36,6 +37,7 @@ from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.reads import ReadPolicy
 from linker.links.source_events import SourceEvents
+from linker.links.source_fence import AclSourceFence
 from linker.links.source_watch import SourceWatch
 from linker.links.source_writers import SourceWriters
 from linker.links.stand_in import StandIn
@@ -64,6 +66,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CONNECT_TIMEOUT = 10.0
 _STUCK_PAUSE = 2.0
 _SETTLE_TIMEOUT = 20.0
+_DEBTS_EVERY = 2.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION})
 
@@ -170,6 +173,7 @@ class LinkRuntime:
         self.copies = Copies(link.name, self._copied, target, head)
         self.source_ends = ListedSourceEnds(self.source)
         self.writers = SourceWriters(self.source, self._producer_id_floor)
+        self.source_fence = AclSourceFence(self.source)
         self.groups = LinkGroups(
             link.name, controller, self.source, target, self.copies, group_settings(link.options), router
         )
@@ -245,6 +249,7 @@ class LinkRuntime:
             self._rule(self._resume_promotes(), "settling promotes")
             self._rule(self._run_groups(), "groups")
             self._rule(self.validation.run(), "validation")
+            self._rule(self._open_sources(), "sources that refuse writes")
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
@@ -260,6 +265,28 @@ class LinkRuntime:
     async def _run_groups(self) -> None:
         await self._wait_for_source()  # groups that are being opened do not need it
         await self.groups.run()
+
+    async def _open_sources(self) -> None:
+        """What a promote that was abandoned could not undo while the source was away. Until cancelled."""
+        while True:
+            await asyncio.sleep(_DEBTS_EVERY)
+            # The driver undoes what belongs to a job that runs; another one must not find its fence taken away.
+            if not self._verified.is_set() or self.controller.image.running_jobs(self.name):
+                continue
+            for job_id, topics in debts(self.controller.image, self.name).items():
+                try:
+                    await self.source_fence.open(topics, timeout=_CONNECT_TIMEOUT)
+                    await self.controller.note_source_fence(self.name, job_id, opened=topics)
+                except LinkerError as error:
+                    log.warning(
+                        "link %s: the source still refuses writes to %s, for promote %d: %s (again)",
+                        self.name,
+                        ", ".join(topics),
+                        job_id,
+                        error,
+                    )
+                else:
+                    log.info("link %s: the source accepts writes to %s again", self.name, ", ".join(topics))
 
     def _rule(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = asyncio.create_task(work, name=f"{self.name}: {what}")
@@ -286,7 +313,7 @@ class LinkRuntime:
             self._promote_validation(),
             self.validation.note_tail,
         )
-        return replace(ports, producers=self.writers)
+        return replace(ports, producers=self.writers, source_fence=self.source_fence)
 
     def _producer_id_floor(self) -> int | None:
         found = self.controller.image.floors.get(self.name)

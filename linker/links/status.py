@@ -287,6 +287,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
             for name, phase in _TIMED_AS.items()
             if name in timed
         },
+        source_fenced=list(job.source_fenced),
         failover=[
             failover_partition(runtime, state, state.failover)
             for tp in job.partitions

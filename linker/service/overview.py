@@ -17,14 +17,19 @@ from linker.admin.models import (
     Status,
     worst_state,
 )
+from linker.examination import check_clocks, check_groups, check_source_rights, finding_check
 from linker.groups.status import groups_status
 from linker.links import proved
 from linker.links import status as view
 from linker.links.rehearsal import rehearse
+from linker.links.runtime import LinkRuntime
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
+from linker.tasks import together
 from linker.validation.process import missing_parts
 from wire.errors import LinkerError
+
+_CLOCK_PATIENCE = 3.0  # the caller waits for the answer
 
 
 class Overview(FleetService):
@@ -76,6 +81,22 @@ class Overview(FleetService):
             partitions=[view.partition_lag(runtime, state) for state in states],
         )
 
+    async def _examined(self, runtime: LinkRuntime) -> list[Check]:
+        """Rights, groups and clocks. What cannot be asked is a line, not an error."""
+        topics = [mirror.topic for mirror in self._image.link_mirrors(runtime.name)]
+        try:
+            checks = await check_source_rights(runtime.source)
+        except LinkerError as error:
+            checks = [Check(name="source rights", result=CheckResult.WARN, detail=f"not told: {error}")]
+        checks += await check_groups(runtime.source, topics)
+        clocks = await together(
+            (
+                check_clocks("source", runtime.source, _CLOCK_PATIENCE),
+                check_clocks("target", self._sidecar.target.cluster, _CLOCK_PATIENCE),
+            )
+        )
+        return checks + [check for found in clocks for check in found]
+
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
         checks: list[Check] = []
@@ -110,6 +131,7 @@ class Overview(FleetService):
         checks.append(validator_check(missing_parts(), self._sidecar.config.validation.policy))
         if complete:
             checks += await rehearse(runtime)
+            checks += await self._examined(runtime)
         guard = runtime.producer_ids
         checks.append(
             Check(
@@ -118,15 +140,7 @@ class Overview(FleetService):
                 detail=f"{guard.distance} ids apart" if guard.allowed else str(guard.reason),
             )
         )
-        checks += [
-            Check(
-                name=finding.name,
-                result=CheckResult.FAIL if finding.fatal else CheckResult.WARN,
-                detail=finding.detail,
-                remedy=finding.remedy,
-            )
-            for finding in findings
-        ]
+        checks += [finding_check(finding) for finding in findings]
         checks += [
             Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)
             for topic, trouble in runtime.bring_up.trouble.items()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from controller import errors as refused
 from controller.phases import ENDED
 from controller.ports import PromoteSettings
+from controller.source_fence import debts
 from controller.state import ValidationPolicy
 from linker import preflight
 from linker.admin.models import (
@@ -28,6 +29,7 @@ from linker.links import status as view
 from linker.links.bring_up import grown_at_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
+from linker.links.source_fence import check_source_fence
 from linker.service.validations import Validations
 from linker.validation.process import missing_parts
 from wire.errors import LinkerError
@@ -62,6 +64,8 @@ class Promotes(Validations):
                     reason=summary.reason,
                 )
             )
+        if request.options.fence_source:
+            blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
         warnings = await self._open_transactions(runtime, topics)
         producers, more = await self._producers(runtime, topics)
         warnings += more
@@ -122,6 +126,27 @@ class Promotes(Validations):
             return [], [f"the source's producers cannot be listed: {error}"]
         return source_producers(seen), direct_warnings(seen)
 
+    async def _source_fence(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
+        """What keeps the source from refusing writes to these topics."""
+        owed = [topic for found in debts(self._image, runtime.name).values() for topic in found]
+        findings = [
+            preflight.Finding(
+                "fence source",
+                True,
+                f"topic {topic}: the source still refuses writes because of an abandoned promote; that is undone first",
+                "try again in a moment",
+            )
+            for topic in topics
+            if topic in owed
+        ]
+        mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
+        try:
+            return findings + await check_source_fence(
+                runtime.source, mirrors, PromoteSettings().batch_partitions
+            )
+        except LinkerError as error:
+            return [*findings, preflight.Finding("fence source", True, str(error))]
+
     async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         """Topics that got partitions at the source (they would be left behind) or at the target (two logs already)."""
         await runtime.watch.look()
@@ -173,6 +198,8 @@ class Promotes(Validations):
             )
         try:
             preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
+            if request.options.fence_source:
+                preflight.refuse(await self._source_fence(runtime, topics))
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error
         try:
@@ -188,6 +215,7 @@ class Promotes(Validations):
                 fence_deadline=options.fence_timeout_ms / 1000,
                 transaction_timeout=options.transaction_timeout_ms / 1000,
                 abort_open_transactions=options.abort_open_transactions,
+                fence_source=options.fence_source,
                 fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
                 validation=policy,
             ),

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 from linker.demo.ports import PortReservation
+from tests.chaos.surgeon import Side, Surgeon
 
 CHUNK = 1 << 16
 CONNECT_TIMEOUT = 5.0
+SETTLED = 0.01  # seconds in which the other side reads what it was sent
 
 
 class Mode(StrEnum):
@@ -60,16 +62,24 @@ class Tap(Protocol):
 class Proxy:
     """Listens from `start` to `close`; `upstream` may be set at any time before the first connection."""
 
-    def __init__(self, name: str, upstream: tuple[str, int] | None = None, tap: Tap | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        upstream: tuple[str, int] | None = None,
+        tap: Tap | None = None,
+        surgeon: Surgeon | None = None,
+    ) -> None:
         self.name = name
         self.upstream = upstream
         self.tap = tap
+        self.surgeon = surgeon
         self.reservation = PortReservation()
         self._server: asyncio.Server | None = None
         self._troubles: list[Trouble] = []
         self._changed = asyncio.Event()
         self._connections: dict[int, _Connection] = {}
         self._next = 0
+        self._closing = False
 
     @property
     def port(self) -> int:
@@ -87,13 +97,14 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def close(self) -> None:
+        self._closing = True
         if self._server is not None:
             self._server.close()
         tasks = [connection.task for connection in self._connections.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted closes its sockets
+        await asyncio.sleep(SETTLED)  # what was aborted closes its sockets, what was just accepted is aborted
         if self._server is not None:
             await self._server.wait_closed()
         self.reservation.release()
@@ -120,6 +131,9 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._closing:  # accepted just before, and in nobody's list
+            writer.transport.abort()
+            return
         self._next += 1
         number = self._next
         connection = _Connection(number, writer.get_extra_info("peername")[1], self.port, task)
@@ -133,6 +147,8 @@ class Proxy:
             writer.transport.abort()
             if self.tap is not None:
                 self.tap.closed(number)
+            if self.surgeon is not None:
+                self.surgeon.closed(number)
 
     async def _relay(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -174,8 +190,19 @@ class Proxy:
             await self._pass(connection, answers=answers)
             if self.tap is not None and answers:
                 self.tap.answered(connection.number, data)
+            if self.surgeon is None:
+                writer.write(data)
+                await writer.drain()
+                continue
+            side = Side.ANSWER if answers else Side.REQUEST
+            data, cut = self.surgeon.feed(connection.number, side, data)
+            if cut is not None:
+                writer.transport.set_write_buffer_limits(high=0)  # what may pass is to arrive before the cut
             writer.write(data)
             await writer.drain()
+            if cut is not None:
+                await asyncio.sleep(cut.stall or SETTLED)
+                return
 
     async def _pass(self, connection: _Connection, *, answers: bool) -> None:
         """Return when the bytes may go on."""

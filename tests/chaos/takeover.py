@@ -82,18 +82,18 @@ def cut(
         return Cut(history, 0, 0, {})
     at_owner, at_source = places(owner), places(source)
     kept_somewhere = set(at_owner.values())
+    # A client that was told "I have that already" was told no offset: the source says which it was.
+    where = {(tp, *whose): offset for (tp, offset), whose in at_source.items()}
     acks, lost = [], 0
     for ack in history.acks:
         over = taken.get(ack.partition)
+        offset = where.get((ack.partition, ack.producer, ack.sequence))
         gone = (
             over is not None
-            and ack.offset is not None
+            and offset is not None
+            and ack.offset in (offset, None)
             and (ack.producer, ack.sequence) not in kept_somewhere
-            and (
-                over.names(ack.offset)
-                or (over.end <= ack.offset and ack.time <= direct.get(ack.producer, -1.0))
-            )
-            and at_source.get((ack.partition, ack.offset)) == (ack.producer, ack.sequence)
+            and (over.names(offset) or (over.end <= offset and ack.time <= direct.get(ack.producer, -1.0)))
             and ack.time <= handed_over.get(ack.partition, float("inf"))
         )
         if gone:

@@ -97,6 +97,21 @@ def test_a_record_that_the_source_does_not_have_either_is_lost() -> None:
     assert set(judgement.findings) >= {"lost"}
 
 
+def test_an_acknowledgement_without_an_offset_is_where_the_source_has_it() -> None:
+    def duplicate(at_the_source: int) -> History:
+        history = acked(until=at_the_source)
+        history.next_sequence("p", TP)
+        history.ack("p", at_the_source, TP, -1)
+        return history
+
+    judgement = judge(duplicate(2), after(TakenOver(2, 1)))
+    assert judgement.ok, judgement.findings
+    assert judgement.lost_by_failover == 1
+    assert "lost" in judge(duplicate(3), after(TakenOver(2, 1))).findings, (
+        "the source has it where nobody said so"
+    )
+
+
 def test_without_a_fail_over_nothing_is_excused() -> None:
     assert set(judged(None).findings) >= {"lost", "forks", "stale_owner"}
 

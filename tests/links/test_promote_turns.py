@@ -97,6 +97,10 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     ):
         await until_available(sidecar, "east")
         runtime = sidecar.links["east"]
+        async with asyncio.timeout(5):
+            await (
+                runtime.bring_up.settled.wait()
+            )  # it has begun, and will not look at mirrors that are made by hand below
         stage = Stage(runtime)
         monkeypatch.setattr(runtime, "_driver", lambda settings=None: Driver(stage))
         monkeypatch.setattr(runtime.bring_up, "ask", stage.asked.append)

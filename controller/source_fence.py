@@ -1,0 +1,90 @@
+"""A source that refuses writes while a topic is promoted (`--fence-source`): when, and how that is undone. What makes it
+refuse is the port's.
+
+The routers' fence holds what comes through the sidecars; a producer that was not moved is only found afterwards, and
+keeps the promote from happening. With this it is refused instead. Rules:
+- The source is closed behind the fence, once nothing forwarded is in flight: it would be refused too.
+- That a topic may be closed is durable before the source is asked. Whoever goes back, in this life or a later one, opens
+  it first, and unfences then (`BatchContext.go_back`): held writes would be refused, and refusals reach applications.
+- A source that cannot be reached accepts no forwarded write either: going back does not wait for it forever. What is
+  left is a debt of the job (`debts`), which is settled as soon as the source is there again.
+- A topic that has ended stays closed: nothing belongs there any more. The job says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from controller.errors import PromoteAbandoned
+from controller.image import ControllerImage
+from controller.phases import LED_ELSEWHERE
+from controller.promote_context import BatchContext
+from controller.state import JobStatus
+from wire.types import TopicPartition
+
+# Judgements.
+
+
+def debts(image: ControllerImage, link: str) -> dict[int, list[str]]:
+    """By job, topics that a job which is over has left closed although they go on being forwarded."""
+    found: dict[int, list[str]] = {}
+    for (name, job_id), job in image.jobs.items():
+        if name != link or job.status is JobStatus.RUNNING:
+            continue
+        owed = [topic for topic in job.source_fenced if _is_forwarded(image, link, topic)]
+        if owed:
+            found[job_id] = owed
+    return found
+
+
+def _is_forwarded(image: ControllerImage, link: str, topic: str) -> bool:
+    return any(state.phase not in LED_ELSEWHERE for state in image.topic_partitions(link, topic))
+
+
+def whole_topics(
+    image: ControllerImage, link: str, tps: Collection[TopicPartition]
+) -> tuple[list[str], list[str]]:
+    """(topics of which nothing but these partitions is forwarded, those of which other partitions are). The source knows
+    topics only: closing one of the second kind would refuse forwarded writes."""
+    whole: list[str] = []
+    parts: list[str] = []
+    for topic in sorted({tp.topic for tp in tps}):
+        others = [
+            state
+            for state in image.topic_partitions(link, topic)
+            if state.tp not in tps and state.phase not in LED_ELSEWHERE
+        ]
+        (parts if others else whole).append(topic)
+    return whole, parts
+
+
+# Steps of a promote.
+
+
+async def close_source(context: BatchContext) -> None:
+    """Behind the fence; returns when the source refuses writes to the batch's topics."""
+    port = context.ports.source_fence
+    if not context.settings.fence_source:
+        return
+    if port is None:
+        raise PromoteAbandoned("the source is to refuse writes, and nothing can make it")
+    image = context.controller.image
+    topics, parts = whole_topics(image, context.link, context.tps)
+    context.warnings = (
+        *context.warnings,
+        *(f"topic {topic} is promoted in parts: its source is not fenced" for topic in parts),
+    )
+    if not topics:
+        return
+    with context.timed("fence_source"):
+        timeout = min(context.fence_left(), context.settings.call_timeout)
+        theirs = await context.within(
+            port.closed(topics, timeout=timeout), timeout, "asking whether the source refuses writes"
+        )
+        mine = [topic for topic in topics if topic not in theirs]
+        if mine:
+            await context.written(
+                context.controller.note_source_fence(context.link, context.job_id, closed=mine)
+            )
+        timeout = min(context.fence_left(), context.settings.call_timeout)
+        await context.within(port.close(topics, timeout=timeout), timeout, "making the source refuse writes")

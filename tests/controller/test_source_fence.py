@@ -1,0 +1,266 @@
+"""A source that refuses writes while a promote is under way: closed only behind the fence, opened before anything is
+forwarded again, whatever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import pytest
+
+from controller import codec
+from controller.decisions import Leadership
+from controller.errors import PromoteStuck
+from controller.manager import LinkController
+from controller.phases import HELD, LED_ELSEWHERE, Phase
+from controller.ports import PromotePorts, PromoteSettings
+from controller.promote import PromoteDriver
+from controller.source_fence import debts, whole_topics
+from controller.state import JobStatus, MirrorTopic, PromoteJob
+from tests.controller.memory_store import MemoryStore
+from tests.controller.simulation import LINK, World, mirrored, ports_of
+from tests.controller.virtual_loop import run_virtual
+from wire.errors import BrokerError, ConnectionLost
+from wire.types import TopicPartition
+
+SETTINGS = PromoteSettings(fence_source=True, insist_timeout=5.0, fence_deadline=3.0)
+
+
+class Source:
+    """What outlives the sidecar: the topics that the source refuses writes to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.closed: set[str] = set()
+        self.theirs: set[str] = set()
+        self.trouble: Exception | None = None  # of opening
+        self.calls: list[str] = []
+
+    async def watch(self) -> None:
+        while True:
+            for tp in self.world.tps:
+                if self.world.forwarding(tp) and tp.topic in self.closed:
+                    self.world.fail(f"{tp} is forwarded to a source that refuses it")
+            await asyncio.sleep(0.0002)
+
+
+class Fence:
+    """One life's port."""
+
+    def __init__(self, source: Source, controller: LinkController) -> None:
+        self.source = source
+        self.controller = controller
+        self.generation = source.world.generation
+
+    async def _gate(self, label: str) -> None:
+        await self.source.world.gate(self.generation, label)
+
+    async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
+        await self._gate("closed?")
+        return self.source.theirs.intersection(topics)
+
+    async def close(self, topics: Collection[str], *, timeout: float) -> None:
+        await self._gate("close before")
+        world = self.source.world
+        noted = {topic for job in self.controller.image.jobs.values() for topic in job.source_fenced}
+        for topic in topics:
+            if topic not in noted | self.source.theirs:
+                world.fail(f"{topic} is closed, and nobody would know after a crash")
+        self.source.closed.update(topics)
+        self.source.calls.append("close")
+        await self._gate("close after")
+
+    async def open(self, topics: Collection[str], *, timeout: float) -> None:
+        await self._gate("open before")
+        if self.source.trouble is not None:
+            raise self.source.trouble
+        self.source.closed.difference_update(topics)
+        self.source.calls.append("open")
+        await self._gate("open after")
+
+
+def ports(world: World, source: Source, controller: LinkController) -> PromotePorts:
+    return replace(ports_of(world), source_fence=Fence(source, controller))
+
+
+def live(
+    seed: int,
+    *,
+    prepare: Callable[[World, Source], None] = lambda _w, _s: None,
+    crash_at: int | None = None,
+    settings: PromoteSettings = SETTINGS,
+) -> tuple[World, Source, PromoteJob, set[Phase]]:
+    """One promote, with a crash at the given gate and another life after it."""
+
+    async def main() -> tuple[World, Source, PromoteJob, set[Phase]]:
+        world = World(random.Random(seed), partitions=2)
+        source = Source(world)
+        controller = await mirrored(world)
+        world.store.gated = False
+        job = await controller.begin_promote(LINK)
+        world.store.gated = True
+        prepare(world, source)
+        world.start()
+        watching = asyncio.create_task(source.watch())
+        world.crash_at, world.gates = crash_at, 0
+        run = asyncio.create_task(
+            PromoteDriver(controller, LINK, ports(world, source, controller), settings).run(job)
+        )
+        died = asyncio.create_task(world.death.wait())
+        await asyncio.wait({run, died}, return_when=asyncio.FIRST_COMPLETED)
+        died.cancel()
+        if world.crashed:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+            await asyncio.sleep(world.rng.choice([0.0, 0.5]))
+            controller = await again(world, source)
+        else:
+            await run
+        world.stopped = True
+        await asyncio.sleep(1)
+        watching.cancel()
+        if world.broken is not None:
+            raise world.broken
+        phases = {state.phase for state in controller.image.link_partitions(LINK)}
+        return world, source, controller.image.jobs[LINK, job.id], phases
+
+    return run_virtual(main())
+
+
+async def again(world: World, source: Source) -> LinkController:
+    world.crash_at = None
+    world.store.gated = False
+    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    world.store.gated = True
+    world.fenced = {s.tp for s in controller.image.link_partitions(LINK) if s.phase in HELD | LED_ELSEWHERE}
+    world.up = True
+    world.visible = world.first_image
+    world.publish()
+    driver = PromoteDriver(controller, LINK, ports(world, source, controller), PromoteSettings())
+    for _ in range(20):
+        try:
+            await driver.retreat()
+            await driver.resume()
+            return controller
+        except PromoteStuck:
+            await asyncio.sleep(0.1)
+    raise AssertionError("resume never came to an end")
+
+
+def somebody_writes(world: World, _source: Source) -> None:
+    def write() -> None:
+        if world.tps[1] in world.fenced:
+            world.append(world.tps[1], 1)
+        world.loop.call_later(0.001, write)
+
+    write()
+
+
+def settled(source: Source, job: PromoteJob, phases: set[Phase]) -> None:
+    """Closed for good where the target is the owner, open where writes are still forwarded; and the job says which."""
+    if phases == {Phase.PROMOTED}:
+        assert (source.closed, job.source_fenced) in (({"t"}, ("t",)), (set(), ())), (
+            "a later life does not close it"
+        )
+    else:
+        assert phases == {Phase.ACTIVE}
+        assert (source.closed, job.source_fenced) == (set(), ())
+
+
+def test_closed_behind_the_fence_and_left_closed() -> None:
+    _, source, job, phases = live(1)
+    assert phases == {Phase.PROMOTED}
+    assert source.calls == ["close"]
+    assert (source.closed, job.source_fenced) == ({"t"}, ("t",))
+
+
+def test_opened_before_writes_are_forwarded_again() -> None:
+    _, source, job, phases = live(2, prepare=somebody_writes)
+    assert phases == {Phase.ACTIVE}
+    assert source.calls == ["close", "open"]
+    settled(source, job, phases)
+
+
+def test_without_being_asked_for_it_is_not_closed() -> None:
+    _, source, job, _ = live(3, settings=PromoteSettings())
+    assert (source.calls, job.source_fenced) == ([], ())
+
+
+def test_what_somebody_else_has_closed_is_not_ours_to_open() -> None:
+    def prepare(_world: World, source: Source) -> None:
+        source.theirs = {"t"}
+
+    _, _, job, phases = live(4, prepare=prepare)
+    assert (phases, job.source_fenced) == ({Phase.PROMOTED}, ())
+
+
+@pytest.mark.parametrize("prepare", [lambda _w, _s: None, somebody_writes], ids=["promoted", "abandoned"])
+def test_dies_at_every_gate(prepare: Callable[[World, Source], None]) -> None:
+    world, _, _, _ = live(5, prepare=prepare)
+    assert world.gates > 10
+    closed = 0
+    for crash_at in range(1, world.gates + 1):
+        died, source, job, phases = live(5, prepare=prepare, crash_at=crash_at)
+        closed += "close" in source.calls
+        try:
+            settled(source, job, phases)
+            assert job.status is not JobStatus.RUNNING
+        except AssertionError as error:
+            raise AssertionError(f"died at gate {crash_at}: {error}\n  " + "\n  ".join(died.log)) from error
+    assert closed > 3, "few of them have died while it was closed"
+
+
+def test_a_source_that_is_away_is_a_debt_and_one_that_refuses_is_insisted_on() -> None:
+    def away(world: World, source: Source) -> None:
+        somebody_writes(world, source)
+        source.trouble = ConnectionLost("it is away", sent=False)
+        world.forwarding = lambda tp: False  # type: ignore[method-assign]
+
+    _, source, job, phases = live(6, prepare=away)
+    assert phases == {Phase.ACTIVE}
+    assert (source.closed, job.source_fenced) == ({"t"}, ("t",))
+
+    def refuses(world: World, source: Source) -> None:
+        somebody_writes(world, source)
+        source.trouble = BrokerError(31, message="no", api="delete_acls")
+
+    with pytest.raises(PromoteStuck, match="letting the source accept writes again"):
+        live(7, prepare=refuses)
+
+
+async def test_debts_are_of_jobs_that_are_over_and_topics_that_are_forwarded() -> None:
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("l", "cluster", {})
+    for topic in ("a", "b"):
+        await controller.create_mirror(
+            MirrorTopic(
+                link="l", topic=topic, topic_id=topic.encode() * 16, source_topic_id=None, partitions=2
+            )
+        )
+        for index in range(2):
+            await controller.establish(
+                "l",
+                TopicPartition(topic, index),
+                leadership=Leadership(900, 3, (900,)),
+                session_epoch=3,
+                start_offset=0,
+            )
+    job = await controller.begin_promote("l")
+    await controller.note_source_fence("l", job.id, closed=["b", "a"])
+    assert controller.image.jobs["l", job.id].source_fenced == ("a", "b")
+    assert debts(controller.image, "l") == {}, "it is running"
+    tps = [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert whole_topics(controller.image, "l", [*tps, TopicPartition("b", 0)]) == (["a"], ["b"])
+    await controller.end_promote(job, JobStatus.ABANDONED, "no", {})
+    assert debts(controller.image, "l") == {job.id: ["a", "b"]}
+    done = [replace(controller.image.partitions["l", tp], phase=Phase.PROMOTED) for tp in tps]
+    controller.image.replay(done)
+    assert debts(controller.image, "l") == {job.id: ["b"]}
+    await controller.note_source_fence("l", job.id, opened=["b"])
+    ended = controller.image.jobs["l", job.id]
+    assert ended.source_fenced == ("a",)
+    assert debts(controller.image, "l") == {}
+    path, value = codec.path_of(ended), codec.encode(ended)
+    assert codec.decode(path, value) == ended
