@@ -38,7 +38,8 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         await on.create_mirror(TOPIC, 1)
         await on.wait_active(TOPIC)
         await on.pause_mirror(TOPIC)
-        expected = 0
+        # A new link forwards nothing before its producer ids are safe: the first request of all waits for that.
+        expected = await fill(on.target.connected, TOPIC, PARTITIONS, 1, batch)
         for number in range(-settings.warm_up, settings.rounds):
             for side, cluster in (("direct", on.source.connected), ("link", on.target.connected)):
                 size, one = await _round(on, cluster, total, batch)

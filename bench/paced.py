@@ -62,6 +62,7 @@ class PacedProducer:
                 if leader is None:
                     raise BenchError(f"{self._topic}-{index} has no leader")
                 self._connections.append(await self._cluster.open_connection(leader))
+            await self._first()
             task = asyncio.create_task(self._run())
             yield self
             self._stopping = True
@@ -75,6 +76,16 @@ class PacedProducer:
             for connection in self._connections:
                 connection.close()
 
+    async def _first(self) -> None:
+        """One request to each partition, not counted: a new link forwards nothing before its producer ids are safe."""
+        for partition in self.acked:
+            self._send(partition, time.monotonic())
+        await self._answered()
+        if self._failure is not None:
+            raise self._failure
+        self.latencies.clear()
+        self.retries = 0
+
     async def _run(self) -> None:
         due = time.monotonic()
         number = 0
@@ -87,6 +98,9 @@ class PacedProducer:
             due += self._interval
             if number % 64 == 0:
                 await asyncio.sleep(0)  # however late it is, answers are read
+        await self._answered()
+
+    async def _answered(self) -> None:
         deadline = time.monotonic() + ANSWER_TIMEOUT
         while self._open and self._failure is None:
             if time.monotonic() > deadline:

@@ -79,7 +79,10 @@ async def measure(
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await ensure_distribution(progress=say)
-    async with asyncio.timeout(OVERALL_TIMEOUT), Source(directory) as source:
+    async with (
+        asyncio.timeout(OVERALL_TIMEOUT),
+        Source(directory, quick_start=settings.quick_start) as source,
+    ):
         for name in chosen:
             say(f"{name} ...")
             try:

@@ -18,6 +18,7 @@ class Settings:
     window_seconds: float = 5.0  # of each look at latencies, lags and idle CPU
     warm_seconds: float = 30.0  # of the same load before the first look at a latency
     soak_seconds: float = 1800.0
+    quick_start: bool = False  # of the JVMs: up in half the time, and slow
 
 
 FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=1, promotes=5, load_seconds=3.0)
@@ -33,4 +34,5 @@ QUICK = Settings(
     window_seconds=1.0,
     warm_seconds=1.0,
     soak_seconds=20.0,
+    quick_start=True,
 )

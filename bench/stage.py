@@ -1,6 +1,6 @@
 """What a case runs on: a filled source cluster, a target cluster beside it, and the sidecar between them.
 
-Brokers run with the JIT that they have in production (not the quick start of the demonstration), each cluster
+Brokers run with the JIT that they have in production (only a quick look starts them as the demonstration does), each cluster
 has one controller inside its first broker, and both clusters get the same settings. A case uses a fresh target
 and a fresh sidecar; the source is kept over all cases, because filling it is what takes long.
 """
@@ -51,9 +51,13 @@ class BenchError(LinkerError):
 class BenchCluster(KafkaCluster):
     """A cluster with a client of our own wire protocol beside it."""
 
-    def __init__(self, name: str, brokers: int, directory: Path) -> None:
+    def __init__(self, name: str, brokers: int, directory: Path, *, quick_start: bool = False) -> None:
         spec = KafkaClusterSpec(
-            name=name, brokers=brokers, properties=CLUSTER_PROPERTIES, heap_mb=HEAP_MB, quick_start=False
+            name=name,
+            brokers=brokers,
+            properties=CLUSTER_PROPERTIES,
+            heap_mb=HEAP_MB,
+            quick_start=quick_start,
         )
         super().__init__(spec, directory)
         self.client: Cluster | None = None
@@ -208,8 +212,9 @@ def _raise_first(codes: Sequence[int], what: str) -> None:
 class Source:
     """`async with Source(directory) as source:` the source cluster; topics are filled once, by size."""
 
-    def __init__(self, directory: Path) -> None:
-        self.cluster = BenchCluster("source", SOURCE_BROKERS, directory)
+    def __init__(self, directory: Path, *, quick_start: bool = False) -> None:
+        self.quick_start = quick_start
+        self.cluster = BenchCluster("source", SOURCE_BROKERS, directory, quick_start=quick_start)
         self.directory = directory
         self._filled: dict[str, int] = {}
 
@@ -333,7 +338,9 @@ class Stage:
 async def stage(source: Source, name: str, target_brokers: int) -> AsyncIterator[Stage]:
     """A running stage, gone with the block; logs of its processes stay, data does not."""
     async with AsyncExitStack() as stack:
-        target = BenchCluster(f"target-{name}", target_brokers, source.directory)
+        target = BenchCluster(
+            f"target-{name}", target_brokers, source.directory, quick_start=source.quick_start
+        )
         stack.callback(discard_data, target)
         await stack.enter_async_context(target)
         sidecar = SidecarProcess(
