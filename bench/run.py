@@ -87,7 +87,7 @@ async def measure(
             say(f"{name} ...")
             try:
                 outcome = await CASES[name](source, settings, lambda line, name=name: say(f"{name}: {line}"))  # type: ignore[misc]
-            except* (LinkerError, OSError) as group:
+            except* Exception as group:  # whatever it is: what the others measured in half an hour is kept
                 for error in group.exceptions:
                     logging.getLogger(__name__).exception("%s failed", name, exc_info=error)
                 failures.append(f"{name}: {_reasons(group)}")

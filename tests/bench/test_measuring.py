@@ -14,7 +14,7 @@ from bench.growth import GrowthWatch, log_bytes
 from bench.load import build_batch
 from bench.memory import MemoryWatch, bytes_read
 from bench.results import CaseResult, Goal, median_of, rounded
-from bench.run import main
+from bench.run import main, measure
 from bench.settings import QUICK
 from bench.stage import BenchError
 from linker.demo.child_process import ChildProcess
@@ -176,3 +176,30 @@ def test_exit_code(
     assert json.loads((tmp_path / "report.json").read_text())["failures"] == [
         f"case: {problem}" for problem in problems
     ]
+
+
+async def test_a_case_that_breaks_does_not_take_the_others_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoSource:
+        def __init__(self, *_arguments: object, **_more: object) -> None: ...
+
+        async def __aenter__(self) -> NoSource:
+            return self
+
+        async def __aexit__(self, *_error: object) -> None: ...
+
+    async def broken(*_arguments: object) -> CaseResult:
+        raise KeyError("figure")
+
+    async def whole(*_arguments: object) -> CaseResult:
+        return CaseResult("whole", "what")
+
+    async def ready(**_more: object) -> None: ...
+
+    monkeypatch.setattr("bench.run.Source", NoSource)
+    monkeypatch.setattr("bench.run.ensure_distribution", ready)
+    monkeypatch.setattr("bench.run.CASES", {"broken": broken, "whole": whole})
+    cases, failures = await measure(["broken", "whole"], tmp_path, QUICK, lambda _line: None)
+    assert [case.name for case in cases] == ["whole"]
+    assert failures == ["broken: 'figure'"]
