@@ -86,7 +86,9 @@ class GroupScene:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
         self.produced: Counter[TopicPartition] = Counter()
 
-    async def link(self, include: str) -> None:
+    async def link(self, include: str, *options: str) -> None:
+        """`options`: more of them, as NAME=VALUE."""
+        more = [word for option in options for word in ("--option", option)]
         await self.sidecar.linker(
             "link",
             "create",
@@ -95,6 +97,7 @@ class GroupScene:
             self.source.bootstrap,
             "--option",
             f"groups_include={include}",
+            *more,
         )
 
     async def topic(self, name: str, partitions: int = 3, *, mirror: bool = True) -> None:
@@ -189,14 +192,37 @@ class GroupScene:
         request = PromoteGroupsRequest(groups=list(groups), **more)
         await self.ask(lambda client: client.promote_groups(LINK, request))
 
-    async def all_read(self, readers: Sequence[Reader], topic: str, timeout: float = PATIENCE) -> None:
-        """Until the readers together have read everything of the topic."""
+    async def waits(self, group: str, client_id: str) -> GroupDescription:
+        """Until a client is in the group on the target, beside the gate."""
+        found: GroupDescription = await self.until(
+            f"{client_id} is in group {group} on the target",
+            lambda client: client.describe_group(LINK, group),
+            lambda one: client_id in {member.client_id for member in one.members_at_target},
+        )
+        return found
+
+    async def joined(self, cluster: KafkaCluster, group: str, client_id: str) -> None:
+        """Until a client is in a group that no link knows of."""
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            asked = admin.describe_consumer_groups([group], request_timeout=10)[group]
+            found = await asyncio.to_thread(asked.result, 15)
+            if client_id in {member.client_id for member in found.members}:
+                return
+            assert time.monotonic() < deadline, f"{client_id} is not in group {group}: {found.members}"
+            await asyncio.sleep(0.2)
+
+    async def all_read(
+        self, readers: Sequence[Reader], topic: str, timeout: float = PATIENCE, *, since: int = 0
+    ) -> None:
+        """Until the readers together have read everything of the topic, from an offset on."""
         deadline = time.monotonic() + timeout
-        while missing := self.missing(readers, topic):
+        while missing := self.missing(readers, topic, since):
             assert time.monotonic() < deadline, f"not read within {timeout:.0f} s: {missing}"
             await asyncio.sleep(0.1)
 
-    def missing(self, readers: Sequence[Reader], topic: str) -> dict[TopicPartition, int]:
+    def missing(self, readers: Sequence[Reader], topic: str, since: int = 0) -> dict[TopicPartition, int]:
         got = defaultdict(set)
         for reader in readers:
             for tp, offset, _ in reader.got:
@@ -204,7 +230,7 @@ class GroupScene:
         return {
             tp: left
             for tp, count in self.produced.items()
-            if tp.topic == topic and (left := len(set(range(count)) - got[tp]))
+            if tp.topic == topic and (left := len(set(range(since, count)) - got[tp]))
         }
 
     @staticmethod
