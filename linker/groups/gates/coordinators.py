@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from linker.groups.gates import codes
+from linker.groups.places import Places
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import BrokerError, ClusterUnreachable, ConnectionLost, LinkerError, RequestTimedOut
@@ -55,7 +56,7 @@ class Coordinators:
         self.cluster = cluster
         self._call_timeout = call_timeout
         self._in_flight = in_flight
-        self._nodes: dict[tuple[KeyType, str], int] = {}
+        self._places = {kind: Places() for kind in KeyType}
         self._lanes: dict[int, asyncio.Semaphore] = {}
         self._waiting_slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for slot in reversed(range(waiting_connections)):
@@ -119,14 +120,14 @@ class Coordinators:
             try:
                 answer = await ask(await self._found(kind, key, deadline))
             except (ConnectionLost, ClusterUnreachable) as error:
-                self._nodes.pop((kind, key), None)
+                self._places[kind].forget(key)
                 last: LinkerError = error
             else:
                 busy = next((c for c in codes_of(answer) if c in codes.MOVED or c in codes.BUSY), None)
                 if busy is None:
                     return answer
                 if busy in codes.MOVED:
-                    self._nodes.pop((kind, key), None)
+                    self._places[kind].forget(key)
                 last = BrokerError(busy, message=f"coordinator of {key}", api=api, peer=self.cluster.name)
             if time.monotonic() + pause >= deadline:
                 raise last
@@ -134,7 +135,7 @@ class Coordinators:
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _found(self, kind: KeyType, key: str, deadline: float) -> int:
-        if (known := self._nodes.get((kind, key))) is not None:
+        if (known := self._places[kind].get(key)) is not None:
             return known
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
@@ -258,7 +259,7 @@ class Coordinators:
         FindCoordinator creates `__consumer_offsets` (or `__transaction_state`) where it is missing; until it is
         there the answer is COORDINATOR_NOT_AVAILABLE. Raises BrokerError, MissingGroupRight.
         """
-        known = self._nodes.get((kind, key))
+        known = self._places[kind].get(key)
         if known is not None:
             return known
         lookup = self._lookups.get(kind)
@@ -274,7 +275,7 @@ class Coordinators:
                     f"cluster {self.cluster.name}: no coordinator of {key} yet", api="find_coordinator"
                 )
             codes.check(code, "find_coordinator", key, resource=key)
-        self._nodes[kind, key] = code_or_node
+        self._places[kind].set(key, code_or_node)
         return code_or_node
 
     async def _look_up(self, kind: KeyType, lookup: _Gathered[int]) -> None:
