@@ -100,10 +100,14 @@ class GroupScene:
             *more,
         )
 
-    async def topic(self, name: str, partitions: int = 3, *, mirror: bool = True) -> None:
-        admin = AdminClient({"bootstrap.servers": self.source.bootstrap})
-        [made] = admin.create_topics([NewTopic(name, partitions, 2)]).values()
+    async def create(self, cluster: KafkaCluster, topic: str, partitions: int = 3) -> None:
+        """A topic that no link knows of."""
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        [made] = admin.create_topics([NewTopic(topic, partitions, 2)]).values()
         await asyncio.to_thread(made.result, 20)
+
+    async def topic(self, name: str, partitions: int = 3, *, mirror: bool = True) -> None:
+        await self.create(self.source, name, partitions)
         self.write(name, partitions, 20)
         if mirror:
             await self.sidecar.linker("mirror", "create", name, "--link", LINK, "--replication-factor", "2")
@@ -207,10 +211,15 @@ class GroupScene:
         deadline = time.monotonic() + PATIENCE
         while True:
             asked = admin.describe_consumer_groups([group], request_timeout=10)[group]
-            found = await asyncio.to_thread(asked.result, 15)
-            if client_id in {member.client_id for member in found.members}:
-                return
-            assert time.monotonic() < deadline, f"{client_id} is not in group {group}: {found.members}"
+            found: object = None
+            try:
+                described = await asyncio.to_thread(asked.result, 15)
+                found = [member.client_id for member in described.members]
+                if client_id in found:
+                    return
+            except confluent_kafka.KafkaException as error:  # its coordinator is being found
+                found = error
+            assert time.monotonic() < deadline, f"{client_id} is not in group {group}: {found}"
             await asyncio.sleep(0.2)
 
     async def all_read(

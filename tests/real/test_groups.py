@@ -122,7 +122,9 @@ async def test_there_and_back(scene: GroupScene, unique_topic: Callable[[str], s
     for reader in seen:
         await scene.all_read([reader], topic)
         await reader.close()
-    stranger = scene.reader(scene.target, taken, [topic], "stranger", **{"auto.offset.reset": "latest"})
+    own = unique_topic("own")  # a client does not join a group for topics that are not there
+    await scene.create(scene.target, own)
+    stranger = scene.reader(scene.target, taken, [own], "stranger", **{"auto.offset.reset": "latest"})
     await scene.joined(scene.target, taken, "stranger")
     await scene.link(f"{PREFIX}.*")
     await scene.sidecar.linker("mirror", "create", topic, "--link", LINK, "--replication-factor", "2")
