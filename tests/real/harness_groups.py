@@ -205,22 +205,12 @@ class GroupScene:
         )
         return found
 
-    async def joined(self, cluster: KafkaCluster, group: str, client_id: str) -> None:
-        """Until a client is in a group that no link knows of."""
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    async def joined(self, reader: Reader) -> None:
+        """Until a reader is in its group, wherever that is, and has partitions."""
         deadline = time.monotonic() + PATIENCE
-        while True:
-            asked = admin.describe_consumer_groups([group], request_timeout=10)[group]
-            found: object = None
-            try:
-                described = await asyncio.to_thread(asked.result, 15)
-                found = [member.client_id for member in described.members]
-                if client_id in found:
-                    return
-            except confluent_kafka.KafkaException as error:  # its coordinator is being found
-                found = error
-            assert time.monotonic() < deadline, f"{client_id} is not in group {group}: {found}"
-            await asyncio.sleep(0.2)
+        while not reader.assigned:
+            assert time.monotonic() < deadline, f"{reader.client_id} was given nothing: {reader.errors}"
+            await asyncio.sleep(0.1)
 
     async def all_read(
         self, readers: Sequence[Reader], topic: str, timeout: float = PATIENCE, *, since: int = 0

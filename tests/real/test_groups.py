@@ -125,7 +125,7 @@ async def test_there_and_back(scene: GroupScene, unique_topic: Callable[[str], s
     own = unique_topic("own")  # a client does not join a group for topics that are not there
     await scene.create(scene.target, own)
     stranger = scene.reader(scene.target, taken, [own], "stranger", **{"auto.offset.reset": "latest"})
-    await scene.joined(scene.target, taken, "stranger")
+    await scene.joined(stranger)
     await scene.link(f"{PREFIX}.*")
     await scene.sidecar.linker("mirror", "create", topic, "--link", LINK, "--replication-factor", "2")
     await scene.wait_active(topic)
