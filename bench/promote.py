@@ -74,9 +74,24 @@ def _phases(job: PromoteJob) -> dict[str, int]:
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
-    """One case for each number of partitions, all on one stage."""
-    async with stage(source, "promote", REPLICATION_FACTOR) as on:
-        return [await _case(on, partitions, settings, say) for partitions in settings.promoted]
+    """One case for each number of partitions up to BESIDE_UP_TO, all on one stage."""
+    return await _all(source, "promote", [n for n in settings.promoted if n <= BESIDE_UP_TO], settings, say)
+
+
+async def run_many(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
+    """The larger ones, by themselves: they take longest, and have most that can go wrong."""
+    return await _all(
+        source, "promote-many", [n for n in settings.promoted if n > BESIDE_UP_TO], settings, say
+    )
+
+
+async def _all(
+    source: Source, name: str, numbers: list[int], settings: Settings, say: Callable[[str], None]
+) -> list[CaseResult]:
+    if not numbers:
+        return []
+    async with stage(source, name, REPLICATION_FACTOR) as on:
+        return [await _case(on, partitions, settings, say) for partitions in numbers]
 
 
 async def _case(on: Stage, partitions: int, settings: Settings, say: Callable[[str], None]) -> CaseResult:

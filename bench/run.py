@@ -55,6 +55,7 @@ CASES: dict[str, Case] = {
     "forward": forward.run,
     "latency": latency.run,
     "promote": promote.run,
+    "promote_many": promote.run_many,
     "validate": validate.run,
     "soak": soak.run,
 }
