@@ -157,6 +157,7 @@ def _encode_failover(failover: Failover) -> dict[str, JsonValue]:
         "acked_end": failover.acked_end,
         "end": failover.end,
         "replica": failover.replica,
+        "unasked": list(failover.unasked),
         "aborted": [[a.producer_id, a.producer_epoch, a.start_offset] for a in failover.aborted],
     }
 
@@ -267,6 +268,7 @@ def _decode_failover(fields: Mapping[str, Any]) -> Failover:
         acked_end=_optional(fields, "acked_end", int),
         end=_optional(fields, "end", int),
         replica=_int(fields, "replica"),
+        unasked=tuple(int(one) for one in fields.get("unasked", ())),
         aborted=tuple(
             AbortedTransaction(producer_id=int(pid), producer_epoch=int(epoch), start_offset=int(offset))
             for pid, epoch, offset in fields["aborted"]

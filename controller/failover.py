@@ -35,6 +35,7 @@ class KnownEnds(NamedTuple):
 
     source_end: int | None = None
     acked_end: int | None = None
+    unasked: tuple[int, ...] = ()  # sidecars that are away: what they were told last is in neither
 
 
 class Chosen(NamedTuple):
@@ -43,6 +44,7 @@ class Chosen(NamedTuple):
     end: int
     replica: int
     acked_end: int | None = None  # as it was known when nobody could be told of a success any more
+    unasked: tuple[int, ...] = ()  # and who could not be asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,14 @@ def choose_ends(
 
 
 def missing(failover: Failover) -> int | None:
-    """How many offsets the source is known to have had beyond the take-over; None if nothing is known of it."""
+    """How many offsets the source had beyond the take-over, as far as its end was seen. None if nobody can say: nothing
+    was seen of it, or somebody who may have seen more was not there to be asked."""
+    if failover.unasked:
+        return None
+    return _known_missing(failover)
+
+
+def _known_missing(failover: Failover) -> int | None:
     known = [end for end in (failover.source_end, failover.acked_end) if end is not None]
     return None if failover.end is None or not known else max(0, max(known) - failover.end)
 
@@ -86,14 +95,24 @@ def describe_loss(failover: Failover) -> str:
     """One line for people, the reason that a failed-over partition shows."""
     if failover.end is None:
         return "the source is given up"
-    lost = missing(failover)
-    start = f"took over at offset {failover.end}"
+    return _known_loss(failover, failover.end) + _unasked(failover)
+
+
+def _unasked(failover: Failover) -> str:
+    if not failover.unasked:
+        return ""
+    who = ", ".join(map(str, failover.unasked))
+    return f"; sidecar {who} was away and may have acknowledged more"
+
+
+def _known_loss(failover: Failover, end: int) -> str:
+    lost = _known_missing(failover)
+    start = f"took over at offset {end}"
     if lost is None:
         return f"{start}; where the source ended is not known"
     if not lost:
         return f"{start}, the last known end of the source"
-    end = failover.end + lost
-    return f"{start}; the source had {lost} more offsets, {failover.end} to {end - 1}, which were not copied"
+    return f"{start}; the source had {lost} more offsets, {end} to {end + lost - 1}, which were not copied"
 
 
 def open_at_take_over(
@@ -168,12 +187,14 @@ def give_up(
 def choose(image: ControllerImage, link: str, chosen: Mapping[TopicPartition, Chosen]) -> list[Record]:
     """Where the target takes over. Chosen once: sidecars may serve up to it from now on."""
     records: list[Record] = []
-    for tp, (end, replica, acked_end) in chosen.items():
+    for tp, (end, replica, acked_end, unasked) in chosen.items():
         state, failover = _failing_over(image, link, tp)
         if state.phase is not Phase.FENCED or failover.end is not None:
             raise Refused(f"{tp} is {state.phase}, its end was chosen already")
         known = [one for one in (failover.acked_end, acked_end) if one is not None]
-        failover = replace(failover, end=end, replica=replica, acked_end=max(known, default=None))
+        failover = replace(
+            failover, end=end, replica=replica, acked_end=max(known, default=None), unasked=unasked
+        )
         records.append(replace(state, failover=failover))
     return records
 

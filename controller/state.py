@@ -79,6 +79,8 @@ class Failover:
     end: int | None = None
     replica: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()
+    # Sidecars that were away when the end was chosen: what the source acknowledged through them last nobody could tell
+    unasked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

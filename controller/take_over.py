@@ -196,7 +196,10 @@ class TakeOverChecks(Checks):
                 # Behind the fence: no success can be told any more that is not counted by now.
                 known = await self._known(tps)
                 chosen = {
-                    tp: one._replace(acked_end=known.get(tp, KnownEnds()).acked_end)
+                    tp: one._replace(
+                        acked_end=known.get(tp, KnownEnds()).acked_end,
+                        unasked=known.get(tp, KnownEnds()).unasked,
+                    )
                     for tp, one in verdict.chosen.items()
                 }
                 await context.written(context.controller.choose_ends(context.link, chosen))

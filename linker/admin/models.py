@@ -601,7 +601,8 @@ class FailoverPartition(Model):
     )
     missing: int | None = Field(
         default=None,
-        description="Offsets that the source is known to have had beyond `end`; null: not known.",
+        description="How many offsets the source had beyond `end`, as far as its end was seen; null: nothing was seen of "
+        "it, or a sidecar that may have seen more was away (`reason` names it).",
     )
     aborted: list[OpenTransaction] = Field(
         default=[], description="Transactions that were open, ended by an abort marker at the new leader."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.failover import KnownEnds
@@ -22,21 +22,28 @@ Targets = Callable[[TopicPartition], Sequence[int]]
 
 
 class LastReports:
-    """controller.take_over.GivenUpSource: what the sidecars that lead have last seen of the source."""
+    """controller.take_over.GivenUpSource: what the sidecars that lead have last seen of the source.
 
-    def __init__(self, progress: FleetProgress) -> None:
+    `away`: sidecars of the fleet that are not connected. One that led until a moment ago may have passed on an
+    acknowledgement that no fetch of the next leader has seen the record of.
+    """
+
+    def __init__(self, progress: FleetProgress, away: Callable[[], Iterable[int]]) -> None:
         self._progress = progress
+        self._away = away
 
     async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
         await self._progress.ask(tps, timeout=timeout)
         found: dict[TopicPartition, KnownEnds] = {}
+        away = tuple(sorted(self._away()))
         for tp in tps:
             copy = self._progress.current(tp)
-            if copy is not None:
-                found[tp] = KnownEnds(
-                    copy.high_watermark if copy.loaded and copy.high_watermark >= 0 else None,
-                    copy.acked_end or None,
-                )
+            seen = copy is not None and copy.loaded and copy.high_watermark >= 0
+            found[tp] = KnownEnds(
+                copy.high_watermark if copy is not None and seen else None,
+                (copy.acked_end or None) if copy is not None else None,
+                away,
+            )
         return found
 
 
@@ -89,7 +96,7 @@ def make_take_over_ports(
             fencer=FleetFence(link, head, None, target, link_brokers),
             tail_check=ReplicaTails(target, targets),
         ),
-        source=LastReports(progress),
+        source=LastReports(progress, lambda: head.controller.image.identities.keys() - head.members.keys()),
         replicas=BrokersLogEnds(target.cluster),
         transactions=TargetTransactions(target),
     )

@@ -129,6 +129,7 @@ def _planned(
         source_end=known.source_end,
         acked_end=known.acked_end,
         end=None if chosen is None else chosen.end,
+        unasked=known.unasked,
     )
     shown = view.failover_partition(runtime, state, would)
     return shown.model_copy(

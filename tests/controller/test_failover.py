@@ -56,6 +56,13 @@ def test_a_replica_with_a_tail_that_the_source_had_lost_is_no_measure() -> None:
         (Failover(before=Phase.ACTIVE, end=10, source_end=8), 0, "the last known end of the source"),
         (Failover(before=Phase.ACTIVE, end=10, source_end=10, acked_end=14), 4, "4 more offsets, 10 to 13"),
         (Failover(before=Phase.ACTIVE, end=10, source_end=11), 1, "1 more offsets, 10 to 10"),
+        # What is known is told, but nobody can say that it is all.
+        (Failover(before=Phase.ACTIVE, end=10, source_end=10, unasked=(7, 8)), None, "sidecar 7, 8 was away"),
+        (
+            Failover(before=Phase.ACTIVE, end=10, acked_end=11, unasked=(7,)),
+            None,
+            "10 to 10, which were not copied; ",
+        ),
     ],
 )
 def test_what_was_not_copied_is_said(failover: Failover, lost: int | None, text: str) -> None:
@@ -131,7 +138,7 @@ async def test_an_end_is_chosen_once_and_survives_a_restart() -> None:
     store = MemoryStore()
     world_controller = await linked(Phase.ACTIVE)
     await world_controller.give_up_source("l", {T0: KnownEnds(9, 11)})
-    await world_controller.choose_ends("l", {T0: Chosen(8, 2)})
+    await world_controller.choose_ends("l", {T0: Chosen(8, 2, None, (7,))})
     with pytest.raises(Refused, match="chosen already"):
         await world_controller.choose_ends("l", {T0: Chosen(9, 1)})
     aborted = AbortedTransaction(producer_id=4000, producer_epoch=1, start_offset=3)
@@ -139,7 +146,7 @@ async def test_an_end_is_chosen_once_and_survives_a_restart() -> None:
     await world_controller.note_aborted("l", {T0: [aborted]})
     state = world_controller.image.partitions["l", T0]
     assert state.failover == Failover(
-        before=Phase.ACTIVE, source_end=9, acked_end=11, end=8, replica=2, aborted=(aborted,)
+        before=Phase.ACTIVE, source_end=9, acked_end=11, end=8, replica=2, aborted=(aborted,), unasked=(7,)
     )
     from controller import codec
 
