@@ -1,0 +1,155 @@
+"""Links: what is asked for, and what they are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from linker.admin.base import LinkName
+from linker.admin.models.common import (
+    Forwarding,
+    GateChoice,
+    GroupPromotePolicy,
+    Model,
+    Patterns,
+    ReadsPolicy,
+    Traffic,
+)
+from linker.admin.models.states import MirrorState
+
+
+class LinkOptions(Model):
+    """Settings of a link which are the linker's own and not Kafka client properties of its source."""
+
+    fetchers_per_node: int = Field(default=2, ge=1, le=64, description="Source fetchers per source broker.")
+    partition_fetch_bytes: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description="Most bytes asked for one partition in one source fetch.",
+    )
+    request_fetch_bytes: int = Field(
+        default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
+    )
+    replication_bytes_per_second: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 40,
+        description="Most bytes read from the source per second, by all sidecars together; 0: no limit. Forwarded writes "
+        "are never slowed. It may be changed at any time, without an interruption.",
+    )
+    validation_interval_ms: int | None = Field(
+        default=None,
+        ge=1000,
+        description="Between two runs of its continuous validation; null: there is none.",
+    )
+
+    groups_include: Patterns = Field(
+        default=".*",
+        description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
+        "group id. Empty: none.",
+    )
+    groups_exclude: Patterns = Field(
+        default="connect-.*,console-consumer-.*,_.*",
+        description="Of those, the ones that are not; they are on their own on the target.",
+    )
+    groups_sync_interval_ms: int = Field(
+        default=1000, ge=100, le=3_600_000, description="How often offsets of held groups are brought over."
+    )
+    groups_promote: GroupPromotePolicy = Field(
+        default="manual",
+        description="auto: a group is promoted by itself when it has left the source and waits on the target.",
+    )
+    groups_gate: GateChoice = Field(
+        default="auto", description="By what groups are held; auto: chosen for each group."
+    )
+    unpromoted_reads: ReadsPolicy = Field(
+        default="allow",
+        description="Whether consumers may read topics through the link before they are promoted: allow or hold. For "
+        "clients that neither of the next two names.",
+    )
+    unpromoted_reads_hold: Patterns = Field(
+        default="consumer-spark-kafka-.*,consumer-null-.*",
+        description="Client ids whose reads are held: those of consumers that keep their offsets themselves.",
+    )
+    unpromoted_reads_allow: Patterns = Field(
+        default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
+    )
+
+
+class LinkOptionsUpdate(Model):
+    """Only what is given changes."""
+
+    fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
+    partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
+    request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
+    replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
+    groups_include: Patterns | None = None
+    groups_exclude: Patterns | None = None
+    groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
+    groups_promote: GroupPromotePolicy | None = None
+    groups_gate: GateChoice | None = None
+    unpromoted_reads: ReadsPolicy | None = None
+    unpromoted_reads_hold: Patterns | None = None
+    unpromoted_reads_allow: Patterns | None = None
+
+    def named(self) -> dict[str, Any]:
+        """What is to be changed. A field that is null is not named: clients may send all of them."""
+        return self.model_dump(exclude_none=True)
+
+    def applied_to(self, options: LinkOptions) -> LinkOptions:
+        return options.model_copy(update=self.named())
+
+
+class CreateLinkRequest(Model):
+    name: LinkName
+    properties: dict[str, str] = Field(
+        description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, "
+        "ssl.*. Secrets by reference: ${env:NAME} or ${file:/path}."
+    )
+    options: LinkOptions = LinkOptions()
+    source_cluster_id: str | None = Field(
+        default=None, description="Refuse the link if the source has another id."
+    )
+
+
+class UpdateLinkRequest(Model):
+    """Changes are merged: a property given as null is removed, one that is not named stays."""
+
+    properties: dict[str, str | None] = {}
+    options: LinkOptionsUpdate = LinkOptionsUpdate()
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> UpdateLinkRequest:
+        if not self.properties and not self.options.model_dump(exclude_none=True):
+            raise ValueError("nothing to change: give properties or options")
+        return self
+
+
+class LinkSummary(Model):
+    name: str
+    state: MirrorState
+    reason: str | None = None
+    source_cluster_id: str
+    bootstrap_servers: str
+    mirrors: int
+    mirror_states: dict[MirrorState, int] = {}
+
+
+class LinkDescription(LinkSummary):
+    target_cluster_id: str
+    properties: dict[str, str] = Field(
+        description="Secrets are replaced; references to secrets are shown as they are."
+    )
+    options: LinkOptions
+    forwarding: Forwarding
+    traffic: Traffic
+    created_at: datetime
+    source_unavailable_since: datetime | None = None

@@ -1,0 +1,121 @@
+"""Mirror topics, their partitions and replicas."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import (
+    Field,
+    field_validator,
+)
+
+from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from linker.admin.base import TopicName
+from linker.admin.models.common import Model
+from linker.admin.models.states import MirrorState
+
+
+class CreateMirrorsRequest(Model):
+    topics: list[TopicName] = Field(min_length=1, max_length=10_000)
+    start: str = Field(
+        default="earliest", description="earliest, latest or a timestamp in epoch milliseconds."
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=32767,
+        description="Of the target topic; default: as at the source, limited by the brokers.",
+    )
+
+    @field_validator("start")
+    @classmethod
+    def _known_start(cls, start: str) -> str:
+        if start in ("earliest", "latest") or (start.isascii() and start.isdigit() and len(start) <= 18):
+            return start
+        raise ValueError(f"start is {start!r}: give earliest, latest or epoch milliseconds")
+
+    @field_validator("topics")
+    @classmethod
+    def _distinct(cls, topics: list[str]) -> list[str]:
+        if len(set(topics)) != len(topics):
+            twice = sorted({topic for topic in topics if topics.count(topic) > 1})
+            raise ValueError(f"topics named twice: {', '.join(twice)}")
+        return topics
+
+
+class ReplicaStatus(Model):
+    """One of the target's real brokers that copies the partition."""
+
+    broker: int
+    end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
+    lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
+    validated_offset: int | None = Field(
+        default=None, description="Everything below is proved equal to the source; null: nothing is."
+    )
+    validated_age_ms: int | None = Field(
+        default=None, description="Since that was proved, if the source has gone on since; else 0."
+    )
+
+
+class PartitionLag(Model):
+    """Lag of one partition: of the slowest target replica against the source's end (its high watermark)."""
+
+    topic: str
+    partition: int
+    state: MirrorState
+    reason: str | None = None
+    source_start_offset: int | None = None
+    source_end_offset: int | None = None
+    target_end_offset: int | None = Field(
+        default=None, description="Smallest log end offset of the target replicas."
+    )
+    lag: int | None = None
+    lag_ms: int | None = Field(
+        default=None, description="For how long the slowest replica has not been at the end."
+    )
+
+
+class PartitionStatus(PartitionLag):
+    leader: int | None = None
+    leader_epoch: int | None = None
+    session_epoch: int | None = Field(
+        default=None, description="The one leader epoch of all mirrored batches (E0)."
+    )
+    isr: list[int] = []
+    controller_epoch: int | None = Field(
+        default=None, description="Of the link controller that wrote the partition's state last."
+    )
+    version: int | None = Field(default=None, description="Of the partition's state in the store.")
+    source_leader: int | None = None
+    replicas: list[ReplicaStatus] = []
+    mismatch: str | None = Field(default=None, description="The first difference that the validator found.")
+
+
+class MirrorSummary(Model):
+    link: str
+    topic: str
+    state: MirrorState
+    reason: str | None = None
+    partitions: int
+    lag: int | None = Field(default=None, description="Sum over the partitions.")
+    max_lag: int | None = Field(default=None, description="Of the partition that lags most.")
+    lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
+
+
+class MirrorDescription(MirrorSummary):
+    topic_id: str
+    source_topic_id: str | None = None
+    start: str
+    replication_factor: int
+    created_at: datetime
+    configs: dict[str, str] = Field(
+        default={}, description="Topic configs that were copied or that mirroring forces."
+    )
+    partition_status: list[PartitionStatus]
+
+
+class LagReport(Model):
+    link: str
+    at: datetime
+    partitions: list[PartitionLag]
