@@ -100,7 +100,7 @@ def cut(
             lost += 1
         else:
             acks.append(ack)
-    reads, dropped, read_to = _reads(history, taken, at_owner, at_source, handed_over)
+    reads, dropped, read_to = _reads(history, taken, at_owner, at_source, handed_over, direct)
     return Cut(replace(history, acks=acks, reads=reads), lost, dropped, read_to)
 
 
@@ -110,6 +110,7 @@ def _reads(
     at_owner: Places,
     at_source: Places,
     handed_over: Mapping[TopicPartition, float],
+    direct: Mapping[str, float],
 ) -> tuple[list[Read], int, dict[TopicPartition, int]]:
     kept: list[Read] = []
     read_to: dict[TopicPartition, int] = {}
@@ -120,9 +121,13 @@ def _reads(
         place = (read.partition, read.offset)
         got = None if read.producer is None else (read.producer, read.sequence)
         early = read.time <= handed_over.get(read.partition, float("inf"))
+        over = taken.get(read.partition)
+        # What no link broker passed on the report cannot name: of an application's transactions (no producer here), or of
+        # a producer that wrote to the source itself.
+        at_source_alone = got is None or got[0] in direct
         if (
-            read.partition in taken
-            and taken[read.partition].names(read.offset)
+            over is not None
+            and (over.names(read.offset) or (over.end <= read.offset and at_source_alone))
             and at_source.get(place) == got
             and (early or at_owner.get(place) != got)
         ):

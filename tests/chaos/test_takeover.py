@@ -129,6 +129,20 @@ def test_a_consumer_that_was_ahead_of_the_take_over_is_set_back() -> None:
     assert judgement.read_beyond == 1
 
 
+def test_what_no_link_broker_passed_on_may_have_been_read_without_being_named() -> None:
+    """Records of transactions, and of a producer that had not been moved yet: the report cannot know of them."""
+    nothing_of_it = TakenOver(2, 0)
+    history = read(acked(until=2, now=99.0), (0, "p", 0), (1, "p", 1))
+    history.read("c", 1, TP, 2, b"of a transaction")
+    source = log((0, "p", 0), (1, "p", 1), (3, "p", 3))
+    judgement = judge(read(history, (2, "q", 0), (3, "q", 1)), after(nothing_of_it, source=source))
+    assert judgement.ok, judgement.findings
+    assert judgement.read_beyond == 1
+    moved = read(acked(until=2, now=99.0), (0, "p", 0), (1, "p", 1), (2, "p", 2), (2, "q", 0), (3, "q", 1))
+    assert judge(moved, replace(after(nothing_of_it), direct={"p": 6.0})).ok
+    assert set(judge(moved, after(nothing_of_it)).findings) == {"consumer"}
+
+
 def test_or_misses_what_was_written_there_and_nothing_more() -> None:
     ahead = [(0, "p", 0), (1, "p", 1), (2, "p", 2)]
     assert judge(read(acked(), *ahead, (3, "q", 1)), after(TakenOver(2, 2))).ok
