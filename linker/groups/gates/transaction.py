@@ -90,8 +90,8 @@ class TransactionHold:
         self.pending: frozenset[TopicPartition] = frozenset()
         self._timeout_ms = int(settings.transaction_timeout * 1000)
         self._taken = False  # in this process
-        # Producer id and epoch of the transaction before, as this process left them.
-        self._other: tuple[int, int] | None = None
+        # Slot -> producer id and newest epoch, as far as this process knows them.
+        self._known: dict[int, tuple[int, int]] = {}
         # It may be open: a renewal was not seen to end.
         self._other_open = True
         self._due = clock()
@@ -138,7 +138,21 @@ class TransactionHold:
             # How old the transaction is, nobody knows whose clock could be trusted: it is renewed soon.
             self._due = self.clock() + self.settings.take_over_spread * self.jitter()
             await self._put_missing()
+            await self.ledger.transaction()  # the store takes it only from who may go on
+            await self._know_other()
             self._taken = True
+
+    async def _know_other(self) -> None:
+        """Learn an epoch of the free transactional id that nobody else knows. Whatever is open under it is aborted.
+
+        InitProducerId aborts what is open whatever epoch it names (TransactionCoordinator.prepareInitProducerIdTransit), so
+        a renewal begins without it: AddOffsetsToTxn refuses an epoch that is not the newest and changes nothing. A sidecar
+        that was taken over from cannot end what the next one holds.
+        """
+        slot = 1 - self.state.current
+        self._known.pop(slot, None)  # whether the coordinator has taken it, a lost answer does not tell
+        self._known[slot] = await self._init(slot)
+        self._other_open = False
 
     async def _put_missing(self) -> None:
         state = self.state
@@ -159,10 +173,11 @@ class TransactionHold:
 
     async def _begin(self) -> None:
         slot = self.state.current
-        producer_id, epoch = await self._init(slot, None)
+        producer_id, epoch = await self._init(slot)
         self.pending = frozenset()
         await self._put(slot, producer_id, epoch, self._covered)
         await self.ledger.transaction(producer_id=producer_id, producer_epoch=epoch)
+        await self._know_other()
         self._taken = True
         self._renewed()
 
@@ -186,14 +201,18 @@ class TransactionHold:
     async def _rotate(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         state = self.state
         slot = 1 - state.current
-        self._other = producer_id, epoch = await self._init(slot, self._other)
+        self._known[state.current] = (state.producer_id, state.producer_epoch)
+        if slot not in self._known:
+            await self._know_other()
+        producer_id, epoch = self._known[slot]
+        if self._other_open:
+            await self._end(slot, producer_id, epoch, commit=False)
         self._other_open = True
         self.pending = frozenset()
         await self._put(slot, producer_id, epoch, offsets)
         await self.ledger.transaction(current=slot, producer_id=producer_id, producer_epoch=epoch)
-        self._other = (state.producer_id, state.producer_epoch)
         ended = await self._end(state.current, state.producer_id, state.producer_epoch, commit=False)
-        self._other_open = not ended
+        await self._know_other()
         if not ended:
             raise GateLost(
                 self.group,
@@ -207,13 +226,13 @@ class TransactionHold:
         """End whatever is open, publishing nothing. Repeatable."""
         state = self.state
         if self._other_open:
-            await self._init(1 - state.current, None)
+            await self._init(1 - state.current)
             self._other_open = False
         if self.begun:
             ended = await self._end(state.current, state.producer_id, state.producer_epoch, commit=False)
             if ended:
                 return
-        await self._init(state.current, None)  # aborts what is open under that name
+        await self._init(state.current)  # aborts what is open under that name
 
     async def commit_as_nobody(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Commit without a member, which the coordinator allows while the group is empty. False if it is not."""
@@ -240,7 +259,7 @@ class TransactionHold:
         """Commit what is pending. Repeatable. GateLost if the transaction has ended otherwise."""
         state = self.state
         if self._other_open:
-            await self._init(1 - state.current, None)
+            await self._init(1 - state.current)
             self._other_open = False
         if not await self._end(state.current, state.producer_id, state.producer_epoch, commit=True):
             raise await self.lost("its transaction had ended before the final offsets were published")
@@ -249,7 +268,8 @@ class TransactionHold:
         """The error to raise; the record is reset, so that the gate can be taken anew."""
         described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
         kind = self.ledger.record.kind
-        self._taken, self._other, self._other_open = False, None, True
+        self._taken, self._other_open = False, True
+        self._known.clear()
         self.pending = frozenset()
         await self.ledger.transaction(producer_id=-1, producer_epoch=-1)
         return GateLost(
@@ -269,11 +289,8 @@ class TransactionHold:
             max_version=version,
         )
 
-    async def _init(self, slot: int, known: tuple[int, int] | None) -> tuple[int, int]:
-        """InitProducerId, which aborts what is open under the transactional id. Producer id and epoch as known have
-        to be the newest: GateLost(FENCED) else.
-        """
-        producer_id, epoch = known or (-1, -1)
+    async def _init(self, slot: int) -> tuple[int, int]:
+        """InitProducerId, which aborts what is open under the transactional id; the new producer id and epoch."""
         while True:
             answer = await self._ask(
                 "init_producer_id",
@@ -281,8 +298,8 @@ class TransactionHold:
                 slot,
                 {
                     "transaction_timeout_ms": self._timeout_ms,
-                    "producer_id": producer_id,
-                    "producer_epoch": epoch,
+                    "producer_id": -1,
+                    "producer_epoch": -1,
                 },
             )
             code = int(answer.error_code)
@@ -290,14 +307,14 @@ class TransactionHold:
                 self._timeout_ms = max(_SHORTEST_TIMEOUT_MS, self._timeout_ms // 2)
                 continue
             if code in codes.TRANSACTION_GONE:
-                raise GateLost(
-                    self.group,
-                    self.ledger.record.kind,
-                    LostReason.FENCED,
-                    "this sidecar must not touch it any more",
-                )
+                raise self._fenced()
             self._check(code, "init_producer_id", slot)
             return answer.producer_id, answer.producer_epoch
+
+    def _fenced(self) -> GateLost:
+        return GateLost(
+            self.group, self.ledger.record.kind, LostReason.FENCED, "this sidecar must not touch it any more"
+        )
 
     async def _put(
         self, slot: int, producer_id: int, epoch: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -355,6 +372,8 @@ class TransactionHold:
 
     async def _check_open(self, code: int, api: str, slot: int) -> None:
         if code in codes.TRANSACTION_GONE:
+            if slot != self.state.current:
+                raise self._fenced()
             raise await self.lost("its transaction has ended")
         self._check(code, api, slot)
 
