@@ -10,6 +10,9 @@ from validator.evidence.model import MAX_SAMPLES, Sample
 from validator.evidence.samples import budget, thin
 from wire.types import TopicPartition
 
+#: Results of a partition's replicas come together: they are one look, and say nothing of a rate between them.
+_MOMENT_MS = 500
+
 
 class SampleBook:
     """Of one link."""
@@ -31,13 +34,13 @@ class SampleBook:
         """One look; `mirrored_bytes` counts since the copy began."""
         before = self._mirrored.get(tp)
         rate: float | None = None
-        if mirrored_bytes is not None:
-            if before is not None and at_ms > before[0] and mirrored_bytes >= before[1]:
+        if mirrored_bytes is not None and (before is None or at_ms - before[0] >= _MOMENT_MS):
+            if before is not None and mirrored_bytes >= before[1]:
                 rate = (mirrored_bytes - before[1]) * 1000 / (at_ms - before[0])
             self._mirrored[tp] = (at_ms, mirrored_bytes)
         kept = self._samples.setdefault(tp, [])
-        if kept and at_ms <= kept[-1].at_ms:
-            kept.pop()  # two results within a moment
+        if kept and at_ms - kept[-1].at_ms < _MOMENT_MS:
+            rate = kept.pop().bytes_per_second if rate is None else rate
         kept.append(
             Sample(
                 at_ms=at_ms, source_end=source_end, lag=lag, bytes_per_second=rate, validated=dict(validated)
