@@ -77,3 +77,10 @@ def test_many_are_no_noise() -> None:
 def test_a_report_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not the report"):
         again.failures(tmp_path / "none.xml")
+
+
+def test_a_send_without_an_outcome_is_late() -> None:
+    line = "    assert verdict.ok\n>   assert verdict.{} == 0"
+    assert not again.Failure("t", line.format("unknown")).of_data
+    assert not again.Failure("t", line.format("failed")).of_data
+    assert again.Failure("t", ">   assert verdict.ok, verdict.violations").of_data

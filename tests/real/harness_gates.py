@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from controller.gate_codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
 from linker.groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
+from tests.real.kafka_admin import kafka_admin
 from wire.cluster import Cluster
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -164,14 +165,14 @@ async def sidecar(bootstrap: str, stored: dict[str, object]) -> AsyncIterator[Si
 
 async def filled_topic(bootstrap: str, name: str, partitions: int, records: int) -> None:
     """A topic with the same number of records in each partition."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    admin = await asyncio.to_thread(kafka_admin, bootstrap)
     made = admin.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1)])
     await asyncio.to_thread(made[name].result, 30)
     await asyncio.to_thread(_fill, bootstrap, name, range(partitions), records)
 
 
 async def add_partitions(bootstrap: str, name: str, total: int, new: range, records: int) -> None:
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    admin = await asyncio.to_thread(kafka_admin, bootstrap)
     made = admin.create_partitions([confluent_kafka.admin.NewPartitions(name, total)])
     await asyncio.to_thread(made[name].result, 30)
     await asyncio.to_thread(_fill, bootstrap, name, new, records)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from linker.admin.client import AdminError
 from linker.admin.models import GroupDescription, GroupState, MirrorState, PromoteGroupsRequest
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
+from tests.real.kafka_admin import kafka_admin
 from wire.types import TopicPartition
 
 LINK = "old"
@@ -102,7 +103,7 @@ class GroupScene:
 
     async def create(self, cluster: KafkaCluster, topic: str, partitions: int = 3) -> None:
         """A topic that no link knows of."""
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin = await asyncio.to_thread(kafka_admin, cluster.bootstrap)
         [made] = admin.create_topics([NewTopic(topic, partitions, 2)]).values()
         await asyncio.to_thread(made.result, 20)
 

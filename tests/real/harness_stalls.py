@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 
 from linker.demo.child_process import ChildProcess
 from linker.demo.kafka_cluster import KafkaCluster
+from tests.real.kafka_admin import kafka_admin
 from wire.types import TopicPartition
 
 PATIENCE = 90.0  # for what has to happen, on a machine that is busy with something else
@@ -59,7 +60,7 @@ def open_transaction(cluster: KafkaCluster, tp: TopicPartition) -> Iterator[None
 @contextmanager
 def without_alter_configs(cluster: KafkaCluster, topic: str) -> Iterator[None]:
     """Nobody may change the topic's configs for the length of the block; everything else stays allowed."""
-    admin = KafkaAdmin({"bootstrap.servers": cluster.bootstrap})
+    admin = kafka_admin(cluster.bootstrap)
 
     def entry(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
         pattern = ResourcePatternType.LITERAL
@@ -106,7 +107,7 @@ async def brokers_back(cluster: KafkaCluster) -> None:
 
 def topic_configs(bootstrap: str, topic: str) -> dict[str, tuple[str, bool]]:
     """Config name -> (effective value, whether it is set on the topic itself)."""
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(30)
     return {name: (entry.value, entry.source == 1) for name, entry in found.items()}

@@ -25,6 +25,7 @@ from linker.demo.replica_log import open_replica
 from linker.demo.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, PATIENCE, RATE, Scene
+from tests.real.kafka_admin import kafka_admin
 from wire.cluster import Cluster
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -140,7 +141,7 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     assignment: list[list[int]] | None = None,
 ) -> None:
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     placed = {"replication_factor": copies} if assignment is None else {"replica_assignment": assignment}
     new = NewTopic(name, partitions, **placed, config=dict(configs or {}))
     admin.create_topics([new], operation_timeout=30)[name].result(60)
@@ -154,12 +155,12 @@ def create_topic(
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     admin.delete_topics([name], operation_timeout=30)[name].result(60)
 
 
 def set_topic_configs(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
@@ -192,7 +193,7 @@ def write(bootstrap: str, topic: str, records: int, *, size: int = 200) -> None:
 
 
 def delete_records(bootstrap: str, tp: TopicPartition, before: int) -> None:
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     partition = KafkaPartition(tp.topic, tp.partition, before)
     for future in admin.delete_records([partition]).values():
         assert future.result(60).low_watermark == before

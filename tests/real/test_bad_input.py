@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from linker.demo.kafka_cluster import KafkaCluster
@@ -20,6 +19,7 @@ from linker.demo.ports import PortReservation
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import create_topic, linked_sidecar, refused, topics_of, write
+from tests.real.kafka_admin import kafka_admin
 
 UniqueTopic = Callable[[str], str]
 
@@ -173,7 +173,7 @@ async def test_segments_smaller_than_a_batch(
 @contextmanager
 def segments_of(bootstrap: str, size: int) -> Iterator[None]:
     """log.segment.bytes of all brokers, for a while."""
-    admin = KafkaAdmin({"bootstrap.servers": bootstrap})
+    admin = kafka_admin(bootstrap)
     brokers = [broker for broker in admin.list_topics(timeout=30).brokers if broker < 900]
 
     def change(operation: AlterConfigOpType) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -17,7 +20,7 @@ from linker.demo.live_producers import LibrdkafkaProducer
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
-from tests.real.harness_stalls import brokers_back, cluster_leaders, open_transaction, stopped
+from tests.real.harness_stalls import PATIENCE, brokers_back, cluster_leaders, open_transaction, stopped
 from wire.cluster import Cluster
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -103,6 +106,31 @@ async def test_killed_broker(make_scene: MakeScene) -> None:
     await scene.judge()
 
 
+@asynccontextmanager
+async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator[None]:
+    """A record at a time for the length of the block, out of a process of its own: what else this one has to do keeps it
+    from nothing. The checker does not know its records."""
+    program = (
+        "import sys; from confluent_kafka import Producer\n"
+        "producer = Producer({'bootstrap.servers': sys.argv[1], 'linger.ms': 0})\n"
+        "while producer.flush(30) == 0:\n"
+        "    producer.produce(sys.argv[2], b'by itself', partition=int(sys.argv[3]))\n"
+        "    print('.', end='', flush=True)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, bootstrap, tp.topic, str(tp.partition), stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readexactly(20), PATIENCE)
+        reading = asyncio.create_task(process.stdout.read())
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+    await reading
+
+
 async def test_writer_that_was_not_moved(make_scene: MakeScene) -> None:
     """Somebody writes to the source past the fence: abandoned, the partition named; moved, the promote works."""
     scene = await make_scene()
@@ -111,7 +139,8 @@ async def test_writer_that_was_not_moved(make_scene: MakeScene) -> None:
     scene.producers.append(stray)
     await stray.start(scene.source.bootstrap)
     await scene.acked_more()
-    ended = await scene.settled(await scene.start_promote())
+    async with writing_by_itself(scene.source.bootstrap, tp):
+        ended = await scene.settled(await scene.start_promote())
     assert ended.phase is PromotePhase.ABANDONED
     assert "past the fence" in (ended.reason or ""), ended
     assert str(tp) in (ended.reason or ""), ended

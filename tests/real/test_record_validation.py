@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from crc32c import crc32c
 
 from linker.demo.kafka_cluster import KafkaCluster
@@ -24,6 +24,7 @@ from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, Scene
 from tests.real.harness_stalls import brokers_back
+from tests.real.kafka_admin import kafka_admin
 from validator.endpoint import Endpoint
 from validator.messages import Configure, PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.records import RecordsChecked, check_records
@@ -113,13 +114,13 @@ def wait_for_end(bootstrap: str, topic: str, partition: int, end: int) -> None:
 
 
 def create(cluster: KafkaCluster, topic: str, partitions: int, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = kafka_admin(cluster.bootstrap)
     made = admin.create_topics([NewTopic(topic, partitions, replication_factor=1, config=configs)])
     made[topic].result(30)
 
 
 def leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = kafka_admin(cluster.bootstrap)
     deadline = time.monotonic() + 10
     while True:
         parts = admin.list_topics(topic, timeout=10).topics[topic].partitions
@@ -197,7 +198,7 @@ async def test_planted_differences_are_found_and_nothing_else(
             create(cluster, topic, len(PLANTED))
             for partition, sides in PLANTED.items():
                 write(cluster.bootstrap, topic, partition, sides[side])
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            admin = kafka_admin(cluster.bootstrap)
             name = ("source", "target")[side]
             gone = [
                 TopicPartition(topic, index, to) for (of, index), to in DELETED_BEFORE.items() if of == name

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import tests.controller.test_store_contract as contract
 from controller.store import ControllerFenced, Delete, Put, Store, StoreError, Versioned
@@ -27,6 +27,7 @@ from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.stores import Location
 from linker.stores.copy import copy_store
 from tests.real.conftest import QUICK_FENCING
+from tests.real.kafka_admin import kafka_admin
 from wire.errors import ConnectionLost
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -389,7 +390,7 @@ async def test_compaction(cluster: KafkaCluster, open_store: OpenStore) -> None:
 
 
 async def alter_topic(cluster: KafkaCluster, topic: str, configs: dict[str, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = await asyncio.to_thread(kafka_admin, cluster.bootstrap)
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
@@ -401,7 +402,7 @@ async def alter_topic(cluster: KafkaCluster, topic: str, configs: dict[str, str]
 
 async def test_the_topic_that_is_made(cluster: KafkaCluster, open_store: OpenStore) -> None:
     store = await open_store(real_brokers=[3, 1])
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = await asyncio.to_thread(kafka_admin, cluster.bootstrap)
     metadata = await asyncio.to_thread(admin.list_topics, store.topic, timeout=10)
     (partition,) = metadata.topics[store.topic].partitions.values()
     assert list(partition.replicas) == [3, 1]

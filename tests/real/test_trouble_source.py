@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient as KafkaAdmin
 
 from linker.admin.models import MirrorState
 from linker.demo.inspection import placements
@@ -34,6 +33,7 @@ from tests.real.harness_trouble import (
     set_topic_configs,
     write,
 )
+from tests.real.kafka_admin import kafka_admin
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -84,7 +84,7 @@ async def test_source_broker_dies_and_returns(scene: TroubleScene) -> None:
 
 
 def prefer_first_replicas(scene: TroubleScene) -> None:
-    admin = KafkaAdmin({"bootstrap.servers": scene.source.bootstrap})
+    admin = kafka_admin(scene.source.bootstrap)
     partitions = [KafkaPartition(tp.topic, tp.partition) for tp in scene.tps]
     admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
 
