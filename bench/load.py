@@ -16,6 +16,7 @@ from crc32c import crc32c
 from wire.cluster import Cluster
 from wire.errors import BrokerError, ClusterUnreachable, WireError
 from wire.produce import encode_produce_request, parse_produce_response
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 VERSION = 9  # named topics, flexible; every Kafka from 2.8 on has it
@@ -86,7 +87,7 @@ async def fill(cluster: Cluster, topic: str, partitions: int, total_bytes: int, 
     groups: dict[object, list[TopicPartition]] = {}
     for tp in tps:
         groups.setdefault(cluster.leader(tp) if len(batch) < SMALL else tp, []).append(tp)
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for together in groups.values():
             group.create_task(_fill(cluster, together, per_partition, batch))
     return per_partition * partitions * len(batch)

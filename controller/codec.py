@@ -268,7 +268,7 @@ def _decode_failover(fields: Mapping[str, Any]) -> Failover:
         acked_end=_optional(fields, "acked_end", int),
         end=_optional(fields, "end", int),
         replica=_int(fields, "replica"),
-        unasked=tuple(int(one) for one in fields.get("unasked", ())),
+        unasked=tuple(int(one) for one in _list(fields, "unasked")),
         aborted=tuple(
             AbortedTransaction(producer_id=int(pid), producer_epoch=int(epoch), start_offset=int(offset))
             for pid, epoch, offset in fields["aborted"]

@@ -25,6 +25,7 @@ from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
 from controller.source_fence import close_source
 from controller.state import ValidationPolicy
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 # The longest single wait for an event, after which failures and brokers are looked at again.
@@ -308,7 +309,7 @@ async def _all(steps: list[Awaitable[object]]) -> list[object]:
 
     tasks: list[asyncio.Task[object]] = []
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             tasks = [group.create_task(run(step)) for step in steps]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from errors

@@ -29,6 +29,7 @@ from fetcher.throttle import Throttle
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import MalformedFrame, WireError
+from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition
 
 _TICK = 0.2
@@ -81,7 +82,7 @@ class FetcherManager:
         )
         self._watched: set[MirrorPartition] = set()
         self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._reclaimed_at = 0.0
 
     # --- for the composing process
@@ -90,7 +91,7 @@ class FetcherManager:
     async def run(self) -> None:
         """Fetch until cancelled. Partitions may be added before and while it runs."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 self._group = group
                 for mirror in self.partitions.values():
                     self._queue.put(mirror)
@@ -294,7 +295,7 @@ class FetcherManager:
         lane.suspended = False
         self.lane_changed(lane)
 
-    def _start(self, node: Node, slot: int, group: asyncio.TaskGroup) -> SourceFetcher:
+    def _start(self, node: Node, slot: int, group: TaskGroup) -> SourceFetcher:
         fetcher = SourceFetcher(
             node,
             slot,

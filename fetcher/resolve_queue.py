@@ -13,6 +13,7 @@ from collections.abc import Callable
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -66,7 +67,7 @@ class ResolveQueue:
         self._attempts.pop(tp, None)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             while True:
                 await self._filled.wait()
                 self._filled.clear()
@@ -75,7 +76,7 @@ class ResolveQueue:
                 if batch:
                     await self._turn(batch, group)
 
-    async def _turn(self, batch: list[MirrorPartition], group: asyncio.TaskGroup) -> None:
+    async def _turn(self, batch: list[MirrorPartition], group: TaskGroup) -> None:
         try:
             verdicts = await self._resolver.resolve(batch)
         except LinkerError as error:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from wire.cluster import Cluster
 from wire.errors import LinkerError
+from wire.list_offsets import MAX_TIMESTAMP
 from wire.types import TopicPartition
 
 STAMPED = ("__consumer_offsets", "__transaction_state")
-MAX_TIMESTAMP = -3
 _EVERY = 0.2
 _CLOSE_MS = 600  # a range that is not wider is good enough
 

@@ -14,7 +14,7 @@ import contextlib
 import socket
 from collections.abc import Iterable
 
-BACKLOG = 512
+_BACKLOG = 512  # as wire.server, which takes long to load, sets it once it serves
 PATIENCE = 5.0  # seconds
 
 
@@ -51,7 +51,7 @@ def _bind(host: str, port: int) -> socket.socket | None:
             # As asyncio does it: a restart is not to wait for connections of the process before.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            bound.listen(BACKLOG)
+            bound.listen(_BACKLOG)
         except OSError:
             bound.close()
             raise

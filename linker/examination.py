@@ -6,7 +6,7 @@ tell is said to be unknown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 from controller.manager import wall_clock_ms
 from linker import preflight
@@ -15,7 +15,7 @@ from linker.clocks import STAMPED, ClockRange, measure
 from linker.config import Config
 from linker.groups.group_reader import GroupReader, GroupView
 from linker.links.producer_states import States, describe_producers
-from linker.links.source_writers import direct_writers, open_transactions
+from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from wire.cluster import Cluster
@@ -25,7 +25,6 @@ from wire.types import TopicPartition
 
 CLOCK_PATIENCE = 6.0  # seconds: consumers commit every five
 _APART_MS = 1000
-_TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _PROBE = "linker-doctor"
 _MOST = 5
@@ -165,11 +164,9 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
 async def check_source_rights(source: Cluster) -> list[Check]:
     """Rights beyond topics: on the cluster, which shows all groups and transactions, and on transactional ids."""
     checks: list[Check] = []
-    answer = await source.call(
-        "describe_cluster", {"include_cluster_authorized_operations": True}, timeout=preflight.TIMEOUT
-    )
+    operations = await preflight.cluster_operations(source)
     acl = "kafka-acls.sh --add --allow-principal User:<link>"
-    if not preflight.allowed(int(answer.cluster_authorized_operations), preflight.DESCRIBE):
+    if not preflight.allowed(operations, preflight.DESCRIBE):
         checks.append(
             _line(
                 "source rights",
@@ -183,12 +180,8 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     transactions = source.topics.get(STAMPED[1])
     # Without that topic there are none, and asking for a coordinator would create it.
     if transactions is not None and not transactions.error and transactions.partitions:
-        found = await source.call(
-            "find_coordinator",
-            {"key": _PROBE, "key_type": _TRANSACTION, "coordinator_keys": [_PROBE]},
-            timeout=preflight.TIMEOUT,
-        )
-        code = int(next(iter(getattr(found, "coordinators", ())), found).error_code)
+        found = await transaction_coordinator(source, _PROBE, timeout=preflight.TIMEOUT)
+        code = int(found.error_code)
         if code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             checks.append(
                 _line(
@@ -302,9 +295,9 @@ async def _reached(name: str, cluster: Cluster, checks: list[Check]) -> bool:
     return True
 
 
-async def _part(name: str, checks: list[Check], work: object) -> None:
+async def _part(name: str, checks: list[Check], work: Awaitable[list[Check]]) -> None:
     try:
-        checks += await work  # type: ignore[misc]
+        checks += await work
     except LinkerError as error:
         checks.append(_line(name, CheckResult.FAIL, str(error)))
 

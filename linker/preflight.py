@@ -100,9 +100,7 @@ async def check_source(source: Cluster, target: Target) -> list[Finding]:
 
 async def check_target_rights(target: Target) -> list[Finding]:
     """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
-    response = await _ask_any(
-        target.cluster, "describe_cluster", {"include_cluster_authorized_operations": True}
-    )
+    operations = await cluster_operations(target.cluster)
     needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS)
     return [
         Finding(
@@ -112,7 +110,7 @@ async def check_target_rights(target: Target) -> list[Finding]:
             f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_acl_flag(operation)} --cluster",
         )
         for operation in needed
-        if not allowed(int(response.cluster_authorized_operations), operation)
+        if not allowed(operations, operation)
     ]
 
 
@@ -221,6 +219,12 @@ async def read_source_topics(
 def _acl_flag(operation: int) -> str:
     """As kafka-acls.sh takes it: CLUSTER_ACTION is its ClusterAction."""
     return _OPERATION_NAMES[operation].title().replace("_", "")
+
+
+async def cluster_operations(cluster: Cluster) -> int:
+    """What the principal may do on Cluster, as a broker tells it: a set of AclOperation, for `allowed`."""
+    answer = await _ask_any(cluster, "describe_cluster", {"include_cluster_authorized_operations": True})
+    return int(answer.cluster_authorized_operations)
 
 
 def allowed(operations: int, operation: int) -> bool:

@@ -55,6 +55,7 @@ from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
 from wire.server import ListenerInfo, start_listener
+from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition, format_address
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Sidecar:
         self._registered = asyncio.Event()
         #: While this sidecar is the link controller of a fleet.
         self.balancer: Balancer | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class Sidecar:
             self.controller = self.fleet.controller
             self._ports.state = lambda: self.controller.image
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     self._group = group
                     tasks = [
                         group.create_task(self.fleet.runner.run(), name="fleet"),

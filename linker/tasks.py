@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+from wire.task_group import TaskGroup
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -18,7 +20,7 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Results in order. If one fails the others are cancelled, and its error is raised."""
     tasks: list[asyncio.Task[T]] = []
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
     except BaseExceptionGroup as errors:
         raise first_error(errors) from errors

@@ -19,6 +19,7 @@ from validator.reader import FETCH_BYTES, SpanReader
 from validator.spans import SOURCE
 from validator.verdict import RangeVerdict
 from wire.cluster import Cluster
+from wire.task_group import TaskGroup
 
 AHEAD = 65_536
 """Batches that a side may be ahead of the others; about 100 bytes each."""
@@ -55,7 +56,7 @@ class _Work:
     async def run(self) -> list[tuple[int, RangeVerdict | None]]:
         async with self._clusters["source"].cluster() as source, self._clusters["target"].cluster() as target:
             try:
-                async with asyncio.TaskGroup() as group:
+                async with TaskGroup() as group:
                     for slot in self._readers:
                         group.create_task(self._read(slot, source if slot == SOURCE else target))
             except ExceptionGroup as errors:

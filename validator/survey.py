@@ -25,6 +25,7 @@ from wire.cluster import Cluster
 from wire.cluster_metadata import TopicMetadata
 from wire.errors import BrokerError, MalformedFrame, WireError
 from wire.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 CALL_TIMEOUT = 30.0
@@ -107,7 +108,7 @@ class _Surveyor:
                     SideFailed("target", error.peer or address, f"broker {broker_id}: {error}")
                 )
 
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for broker_id, ends_of in asked.items():
                 group.create_task(ask(broker_id, ends_of))
         starts = await self._source_offsets({tp: plans[tp] for tp in needed}, EARLIEST)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ async def _round(
             return
         _collect(answer, wanted, results, fatal)
 
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         for node_id, wanted in by_leader.items():
             group.create_task(ask(node_id, wanted))
     if fatal:

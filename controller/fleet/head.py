@@ -33,6 +33,7 @@ from controller.state import (
 )
 from controller.store.base import ControllerFenced, Store, StoreError
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition, parse_topic_id
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Head:
         """Until cancelled, or until the store says that another controller has claimed it (ControllerFenced)."""
         self.controller.listeners.add(self._committed)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._prove())
                 group.create_task(self._watch())
         except BaseExceptionGroup as failed:

@@ -28,6 +28,7 @@ from controller.fleet.progress import CopyReport, encode_copies
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class Member:
             duration = math.inf if welcome.lease is None else welcome.lease
             self._channel, self.connected_to = channel, channel.peer
             self._shared.ask = self._ask
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._renew(channel))
                 group.create_task(self._report(channel))
                 await self._receive(channel, duration, group)
@@ -192,7 +193,7 @@ class Member:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
             await asyncio.sleep(self._settings.report_interval)
 
-    async def _receive(self, channel: Channel, duration: float, group: asyncio.TaskGroup) -> None:
+    async def _receive(self, channel: Channel, duration: float, group: TaskGroup) -> None:
         expected = 1
         while True:
             message = m.from_head(await channel.receive())

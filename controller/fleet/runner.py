@@ -23,6 +23,7 @@ from controller.fleet.shared import SharedController
 from controller.manager import StoredController
 from controller.store.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class FleetRunner:
     async def run(self) -> None:
         """Until cancelled. A refusal that no waiting helps against is raised."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._stand(), name="link controller")
                 group.create_task(self._follow(), name="fleet member")
         except BaseExceptionGroup as failed:
@@ -127,7 +128,7 @@ class FleetRunner:
         )
         lost: str | None = None
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 running = group.create_task(head.run())
                 # After the image is there and before anybody looks: what was fenced stays fenced.
                 self._shared.become_head(controller)

@@ -37,6 +37,7 @@ from linker.demo.report import DemoResult
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from linker.demo.source_data import LIVE_TOPICS, TOPICS, SourceFiller, SourceTopic
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 
 LINK = "demo"
 SIDECAR_ID = 900
@@ -169,7 +170,7 @@ class Demo:
         )
         stack.push_async_callback(source.close)
         stack.push_async_callback(target.close)
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             group.create_task(source.start())
             group.create_task(target.start())
         return source, target
@@ -201,7 +202,7 @@ class Demo:
             for member in (1, 2)
             for kind in (AiokafkaConsumer, LibrdkafkaConsumer)
         ]
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for client in self._clients:
                 group.create_task(client.start(source.bootstrap))
 

@@ -18,6 +18,7 @@ from linker.groups.gates import GroupMember
 from linker.groups.gates.requests import assigned_partitions
 from linker.groups.members import subscribed_topics
 from linker.groups.places import Places
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
 from wire.types import TopicPartition
@@ -310,7 +311,7 @@ class GroupReader:
                         failed.update(dict.fromkeys(timed_out, str(error)))
                         return
 
-        await asyncio.gather(*(one(node, mine) for node, mine in by_node.items()))
+        await together(one(node, mine) for node, mine in by_node.items())
 
     async def _locate(self, names: Collection[str], failed: dict[str, str], timeout: float) -> dict[str, int]:
         unknown = [name for name in names if self._places.get(name) is None]

@@ -51,8 +51,8 @@ class LinkGroups:
         """Until cancelled."""
         while True:
             coordinators = Coordinators(self._target.cluster)
-            self.manager = self._make(coordinators)
             try:
+                self.manager = self._make(coordinators)
                 await self.manager.run()
             except Exception:
                 log.exception("link %s: its groups hit a bug and begin again", self._link)

@@ -25,6 +25,7 @@ from linker.groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from linker.groups.sync import OffsetSync, SyncStats
 from linker.groups.tender import Tender
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class GroupManager:
         self._running = True
         try:
             self._follow(book.all())
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._renewing(), name=f"{book.link}: group gates")
                 if self._settings.any or book.all():
                     group.create_task(self._discovering(), name=f"{book.link}: group discovery")

@@ -18,6 +18,7 @@ from controller.state import MirrorGroup
 from linker.groups.gates import GateLost
 from linker.groups.keeper import GateKeeper, HeldUp, Tools
 from linker.groups.run import GroupRun
+from linker.tasks import together
 from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class OffsetSync:
                 run.synced_at, run.sync_trouble = read_at, None
             else:
                 work.append(self._sync_one(group, run, wanted, read_at))
-        await asyncio.gather(*work)
+        await together(work)
 
     async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
         keeper = GateKeeper(self._tools, run)

@@ -26,13 +26,12 @@ from validator.tail import compare_tails, read_tails
 from validator.tail_range import compare_rests, read_rests
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.list_offsets import DEBUGGING_REPLICA_ID
+from wire.list_offsets import DEBUGGING_REPLICA_ID, LATEST
 from wire.types import Node, TopicPartition
 
 _POLL = 0.003
 _CONNECT_TIMEOUT = 1.0
 _KNOWN_TIMEOUT = 0.2  # longer than that a client's own retries do better
-_LATEST = -1
 _READ_COMMITTED = 1
 _METADATA_VERSION = 12
 _ASK_LEADERS = 0.5
@@ -104,7 +103,7 @@ class ListedSourceEnds:
         self._unreachable: dict[int, float] = {}  # node -> not asked again before
 
     async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
-        latest = dict.fromkeys(tps, _LATEST)
+        latest = dict.fromkeys(tps, LATEST)
         deadline = time.monotonic() + timeout
         while True:
             left = max(deadline - time.monotonic(), 0.001)

@@ -58,6 +58,7 @@ from wire.connection import Connection
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
+from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ class LinkRuntime:
     async def run(self) -> None:
         """Until cancelled. Errors of the source are waited out; only bugs end it, and properties that lead nowhere."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 self._running = True
                 self.begin_reign()
                 self.controller.listeners.add(self.stand_in.on_records)

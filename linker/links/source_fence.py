@@ -14,10 +14,11 @@ An ACL on a topic that had none takes access from everybody who had it by `allow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-from linker.preflight import ALTER, TIMEOUT, WRITE, Finding, allowed
+from linker.preflight import ALTER, TIMEOUT, WRITE, Finding, allowed, cluster_operations
 from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
@@ -163,21 +164,14 @@ class AclSourceFence:
         await together(shown(node) for node in leaders)
 
 
-class _deadline:  # noqa: N801 - used as a statement
+@asynccontextmanager
+async def _deadline(timeout: float, what: str) -> AsyncIterator[None]:
     """asyncio.timeout whose end is a LinkerError."""
-
-    def __init__(self, timeout: float, what: str) -> None:
-        self._timeout = asyncio.timeout(timeout)
-        self._message = f"not every leader of the source {what} within {timeout:.3g} s"
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            raise LinkerError(self._message) from late
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError as late:
+        raise LinkerError(f"not every leader of the source {what} within {timeout:.3g} s") from late
 
 
 async def check_source_fence(
@@ -200,11 +194,8 @@ async def check_source_fence(
         if error.code == _NOT_AUTHORIZED:
             return [_lacks(name, "DESCRIBE", "Describe")]
         raise
-    answer = await source.call(
-        "describe_cluster", {"include_cluster_authorized_operations": True}, timeout=TIMEOUT
-    )
     findings: list[Finding] = []
-    if not allowed(int(answer.cluster_authorized_operations), ALTER):
+    if not allowed(await cluster_operations(source), ALTER):
         findings.append(_lacks(name, "ALTER", "Alter"))
     for topic, partitions in sorted(topics.items()):
         others = [acl for acl in acls if acl.binds(topic) and acl != fence_of(topic)]

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.manager import wall_clock_ms
 from controller.ports import Tps
@@ -192,18 +193,23 @@ class SourceWriters:
         return {tp: seen.describe(one) for tp, one in oldest.items()}
 
 
+async def transaction_coordinator(cluster: Cluster, transactional_id: str, *, timeout: float) -> Any:
+    """What a broker answers who coordinates it, or its `error_code`; a list of one since version 4 (KIP-699)."""
+    found = await cluster.call(
+        "find_coordinator",
+        {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
+        timeout=timeout,
+    )
+    return next(iter(getattr(found, "coordinators", ())), found)
+
+
 async def fence_producer(cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
     """Abort the transaction of a transactional id and fence its producer, by its coordinator: InitProducerId, as
     `kafka-transactions.sh forceTerminateTransaction` (Admin.fenceProducers) does it. WRITE on the TransactionalId is needed.
     """
     async with asyncio.timeout(timeout):
         while True:
-            found = await cluster.call(
-                "find_coordinator",
-                {"key": transactional_id, "key_type": _TRANSACTION, "coordinator_keys": [transactional_id]},
-                timeout=timeout,
-            )
-            coordinator = next(iter(getattr(found, "coordinators", ())), found)
+            coordinator = await transaction_coordinator(cluster, transactional_id, timeout=timeout)
             code = int(coordinator.error_code)
             if not code:
                 answer = await cluster.call(

@@ -30,6 +30,7 @@ from linker.tasks import together_by_key
 from wire.connection import Connection
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
+from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class StandIn:
     async def run(self) -> None:
         """Until cancelled."""
         self.on_records(())
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             group.create_task(self.fetcher.run())
             while True:
                 await self._wake.wait()

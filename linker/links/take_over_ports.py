@@ -38,12 +38,11 @@ class LastReports:
         away = tuple(sorted(self._away()))
         for tp in tps:
             copy = self._progress.current(tp)
-            seen = copy is not None and copy.loaded and copy.high_watermark >= 0
-            found[tp] = KnownEnds(
-                copy.high_watermark if copy is not None and seen else None,
-                (copy.acked_end or None) if copy is not None else None,
-                away,
-            )
+            if copy is None:
+                found[tp] = KnownEnds(None, None, away)
+                continue
+            fetched = copy.loaded and copy.high_watermark >= 0
+            found[tp] = KnownEnds(copy.high_watermark if fetched else None, copy.acked_end or None, away)
         return found
 
 

@@ -1,7 +1,7 @@
 """TargetCluster: membership put together. The parts and their rules are in the modules beside this one.
 
 target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
-async with asyncio.TaskGroup() as group:
+async with TaskGroup() as group:
     running = group.create_task(target.run())
     await target.join(timeout=30)      # found, metadata replayed, registered
     ...                                # the listeners serve now
@@ -29,6 +29,7 @@ from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
+from wire.task_group import TaskGroup
 
 
 class TargetCluster:
@@ -93,7 +94,7 @@ class TargetCluster:
         """Follow the metadata log and send heartbeats until cancelled; the first final error ends it."""
         await self._joined.wait()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self.metadata.run(), name="target-metadata-log")
                 group.create_task(self.registration.run(), name="target-heartbeats")
         except* LinkerError as errors:

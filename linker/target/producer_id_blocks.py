@@ -16,6 +16,7 @@ from linker.target.errors import TargetError, check_error
 from linker.tasks import first_error
 from wire.connection import Connection
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
+from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class BlockAllocation:
         """(first id, length) of the highest block."""
         deadline = time.monotonic() + timeout
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 for _ in range(min(connections, self._left)):
                     group.create_task(self._work(deadline))
         except* LinkerError as errors:

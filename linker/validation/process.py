@@ -27,6 +27,7 @@ from linker.config_validation import ValidationConfig
 from validator import messages as m
 from validator.evidence.model import Evidence
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ class ValidatorProcess:
         """Events and log until both ends are closed; then whoever waits is told."""
         reaper = asyncio.create_task(_kill_orphans(process), name="validator: orphans")
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._read_log(process))
                 reason = await self._read_events(process)
                 if reason is not None:

@@ -34,6 +34,7 @@ from validator import messages as m
 from validator.facts import Finding
 from validator.mode import Mode
 from wire.errors import LinkerError
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class LinkValidation:
         self._options = asyncio.Event()
         self._metadata = asyncio.Event()
         self._moved = asyncio.Event()
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class LinkValidation:
     async def run(self) -> None:
         """Until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 self._group = group
                 group.create_task(self._forget_lost_copies(), name=f"{self.link}: watermarks")
                 group.create_task(self._continue(), name=f"{self.link}: continuous validation")

@@ -27,6 +27,7 @@ from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
+from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -60,9 +61,10 @@ async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
     target: Any = SimpleNamespace(
         broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController(), cluster=None
     )
-    router: Any = SimpleNamespace()
+    hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
+    router: Any = SimpleNamespace(hub=hub)
     sidecar.target, sidecar.router = target, router
-    async with asyncio.TaskGroup() as group:
+    async with TaskGroup() as group:
         sidecar._group = group
         for name, properties in links.items():
             await sidecar.controller.create_link(name, name, properties)

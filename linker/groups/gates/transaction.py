@@ -226,8 +226,7 @@ class TransactionHold:
         """End whatever is open, publishing nothing. Repeatable."""
         state = self.state
         if self._other_open:
-            await self._init(1 - state.current)
-            self._other_open = False
+            await self._know_other()
         if self.begun:
             ended = await self._end(state.current, state.producer_id, state.producer_epoch, commit=False)
             if ended:
@@ -259,8 +258,7 @@ class TransactionHold:
         """Commit what is pending. Repeatable. GateLost if the transaction has ended otherwise."""
         state = self.state
         if self._other_open:
-            await self._init(1 - state.current)
-            self._other_open = False
+            await self._know_other()
         if not await self._end(state.current, state.producer_id, state.producer_epoch, commit=True):
             raise await self.lost("its transaction had ended before the final offsets were published")
 
