@@ -21,6 +21,7 @@ from fetcher.source_session import PartitionKey, SourceSession
 from fetcher.throttle import Throttle
 from fetcher.window import WindowChunk
 from wire.batch import Walk, patch_batches
+from wire.buffers import size_below
 from wire.connection import Connection
 from wire.errors import MalformedFrame, WireError
 from wire.fetch import (
@@ -36,6 +37,8 @@ from wire.types import Node
 
 MIN_VERSION, MAX_VERSION, FIRST_ID_VERSION = 12, 17, 13
 _SHORTEST_POLL_MS, _LONGEST_SHORT_POLL_MS = 5, 50
+# The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
+_HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +277,8 @@ class SourceFetcher:
         size = min(self._limits.max_bytes, wanted * self._limits.partition_bytes, self._owner.request_bytes())
         if self._throttle is not None:
             size = self._throttle.fetch_size(size)
+        # The answer has headers too, and it is received into a buffer of one of the pool's sizes.
+        size = size_below(size)
         self._short_of_memory = not self._reserve(size)
         if self._short_of_memory:
             self._budget.when_released(self._schedule)
@@ -299,7 +304,7 @@ class SourceFetcher:
                 version=version,
                 max_wait_ms=max_wait,
                 min_bytes=1,
-                max_bytes=size,
+                max_bytes=max(size - _HEADERS - wanted * self._partition_headers(), size // 2),
                 session_id=request.session_id,
                 session_epoch=request.session_epoch,
                 topics=request.topics,
@@ -316,6 +321,10 @@ class SourceFetcher:
             # The connection closed under us; run() notices and reports it.
             session.failed(connection_lost=True)
             self._give_back()
+
+    def _partition_headers(self) -> int:
+        """The most that an answer's headers take per partition, the topic's counted with each."""
+        return _PARTITION_HEADERS + (_ID if self._by_id else _NAME)
 
     def _apply_touched(self) -> None:
         session = self._session

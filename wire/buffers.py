@@ -70,6 +70,14 @@ def size_class(size: int) -> int:
     return -(-size // step) * step
 
 
+def size_below(size: int) -> int:
+    """What fits into a buffer of at most `size` bytes: the largest capacity up to it, or all of it if it is small."""
+    if size <= MIN_CLASS:
+        return size
+    step = (1 << size.bit_length() - 1) // _STEPS
+    return size // step * step
+
+
 def _references(buffers: list[bytearray], position: int) -> int:
     return sys.getrefcount(buffers[position])
 

@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.buffers import MIN_CLASS, FramePool, size_class
+from wire.buffers import MIN_CLASS, FramePool, size_below, size_class
 
 
 @given(st.integers(0, 1 << 28))
@@ -17,6 +17,14 @@ def test_a_size_class_fits_and_wastes_at_most_a_quarter(size: int) -> None:
     assert capacity >= size
     assert capacity == MIN_CLASS or capacity <= size * 5 / 4 + 1
     assert size_class(capacity) == capacity
+
+
+@given(st.integers(1, 1 << 28))
+def test_what_a_buffer_of_at_most_a_size_holds(size: int) -> None:
+    below = size_below(size)
+    assert size * 3 / 4 < below <= size
+    assert size <= MIN_CLASS or size_class(below) == below
+    assert size_below(size_class(size)) == size_class(size)
 
 
 def test_a_buffer_comes_back_when_its_last_view_goes() -> None:
