@@ -19,7 +19,7 @@ INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
 
 _MAGIC_OFFSET: Final = 16
-_BATCH_HEADER_SIZE: Final = 61
+BATCH_HEADER_SIZE: Final = 61
 _TRANSACTIONAL: Final = 0x10
 _ATTRIBUTES = struct.Struct(">h")  # at 21
 
@@ -48,7 +48,7 @@ def refusal(
     tp = TopicPartition(mirror.topic, index)
     if not partition.leading or hub.fences.state(tp) is FenceState.HANDED_OVER:
         return NOT_LEADER_OR_FOLLOWER
-    if len(records) < _BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
+    if len(records) < BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
         return INVALID_RECORD
     if _ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL or not partition.forwarding or not leased:
         return NOT_ENOUGH_REPLICAS

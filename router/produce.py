@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from router.admission import refusal
+from router.admission import BATCH_HEADER_SIZE, refusal
 from router.authorize import Authorizer, Operation
 from router.forwarder import RouteTable, SourceRoute, leader_of
+from router.given_back import GivenBack
 from router.hub import ForwardingHub
 from router.lane_states import (
     NONE,
@@ -56,6 +57,7 @@ class ProduceSession:
         self._connection = connection
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
+        self._given_back = GivenBack()
         self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         # In request order behind one whose authorization is being asked.
@@ -103,17 +105,21 @@ class ProduceSession:
     def _admit(self, job: ProduceJob) -> None:
         lanes: dict[Lane[ProduceJob], None] = {}
         leased = self.hub.ports.lease.valid()
+        now = self.hub.loop.time()
         slot = 0
         for key, partitions in job.request.topics:
             mirror = self._mirror(key)
             for index, records in partitions:
                 if job.results[slot] is None:  # else: its time was over in the backlog
                     code = refusal(self.hub, self._authorizer, key, mirror, index, records, leased=leased)
+                    if mirror is not None and len(records) >= BATCH_HEADER_SIZE:
+                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+                        tp = TopicPartition(mirror.topic, index)
+                        code = self._in_turn(tp, (producer_id, producer_epoch), base_sequence, code, now)
                     if code != NONE or mirror is None:
                         self._finish_slot(job, slot, ProduceResult(index, code))
                     else:
-                        lane = self._lane(TopicPartition(mirror.topic, index))
-                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+                        lane = self._lane(tp)
                         batch = Batch(job, slot, records, producer_id, producer_epoch, base_sequence)
                         job.batches.append((lane, batch))
                         job.in_lanes += 1
@@ -125,6 +131,15 @@ class ProduceSession:
         self._left(job)
         if lanes:
             self.pump_lanes(lanes)
+
+    def _in_turn(
+        self, tp: TopicPartition, producer: tuple[int, int], base_sequence: int, code: int, now: float
+    ) -> int:
+        """The code of a batch, once it is known whether one before it went back."""
+        if code == NONE:
+            return self._given_back.code(tp, producer, base_sequence, now) or NONE
+        self._given_back.note(tp, producer, base_sequence, code, now)
+        return code
 
     def _lane(self, tp: TopicPartition) -> Lane[ProduceJob]:
         lane = self._lanes.get(tp)
@@ -320,6 +335,7 @@ class ProduceSession:
                 raise LocalProtocolError(f"{batch!r} was answered but never offered")
             if not (still_counted and id(batch) in still_counted) and batch not in lane.in_flight:
                 self._left(job)
+            self._given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
             if job.results[batch.slot] is None and not self._vanished:
                 self._finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
 

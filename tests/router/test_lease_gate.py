@@ -255,7 +255,38 @@ async def test_nothing_is_admitted_without_a_lease() -> None:
         assert [r.error for r in await one.producer.send(0, 1)] == [NOT_NOW, NOT_NOW]
         assert one.rig.source.counts["produce"] == 2
         one.renew()
-        assert [r.error for r in await one.producer.send(0, 1, sequence=2)] == [0, 0]
+        assert (await one.producer.send(0, sequence=2))[0].error == 0
+        assert (await one.producer.send(1, sequence=0))[0].error == 0
+
+
+async def test_what_was_on_the_way_behind_a_refused_batch_does_not_overtake_it() -> None:
+    """The source would answer OUT_OF_ORDER_SEQUENCE_NUMBER, for which some producers begin a new epoch."""
+    async with forwarded() as one:
+        await one.pending
+        one.lease.lapse()
+        assert (await one.producer.send(0, sequence=2))[0].error == NOT_NOW
+        one.renew()
+        assert (await one.producer.send(0, sequence=3))[0].error == NOT_NOW
+        assert (await one.producer.send(1, sequence=0))[0].error == 0, "of its own partition alone"
+        assert (await one.producer.send(0, sequence=2))[0].error == 0
+        assert (await one.producer.send(0, sequence=3))[0].error == 0
+        assert one.rig.source.counts["produce"] == 5
+
+
+async def test_what_was_held_and_went_back_is_not_overtaken() -> None:
+    async with forwarded() as one:
+        await one.pending
+        await one.fence()
+        held = one.producer.send(0, sequence=2)
+        await eventually(lambda: any(lane.queue for lane in one.rig.router.hub.fences.lanes(TP0)))
+        one.lease.lapse()
+        one.rig.router.unfence([TP0])
+        assert (await held)[0].error == NOT_NOW
+        one.renew()
+        behind = [one.producer.send(0, sequence=number) for number in (3, 4)]
+        assert [(await pending)[0].error for pending in behind] == [NOT_NOW, NOT_NOW]
+        again = [one.producer.send(0, sequence=number) for number in (2, 3, 4)]
+        assert [(await pending)[0].error for pending in again] == [0, 0, 0]
 
 
 async def test_nothing_that_was_held_is_sent_without_a_lease() -> None:
