@@ -169,12 +169,16 @@ class FleetProgress:
         self._targets = targets
         self._poll = poll
 
-    def _current(self, tp: TopicPartition) -> CopyReport | None:
+    def _noted(self, tp: TopicPartition) -> Noted | None:
         noted = self._book.get(self._link, tp)
         partition = find(self._image(), tp)
         if noted is None or partition is None or noted.by != partition.leader:
             return None
-        return noted.copy if noted.copy.leader_epoch == partition.leader_epoch else None
+        return noted if noted.copy.leader_epoch == partition.leader_epoch else None
+
+    def _current(self, tp: TopicPartition) -> CopyReport | None:
+        noted = self._noted(tp)
+        return None if noted is None else noted.copy
 
     def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """As last reported."""
@@ -212,6 +216,17 @@ class FleetProgress:
         }
         with contextlib.suppress(LinkerError):
             await self._ask(self._link, tps, leaders, timeout)
+
+    async def silent(self, tps: Collection[TopicPartition], *, timeout: float) -> dict[TopicPartition, int]:
+        """Have the leaders report: whose leader did not, with that leader."""
+        before = {tp: self._noted(tp) for tp in tps}
+        await self.ask(tps, timeout=timeout)
+        found: dict[TopicPartition, int] = {}
+        for tp in tps:
+            noted, partition = self._noted(tp), find(self._image(), tp)
+            if (noted is None or noted is before[tp]) and partition is not None and partition.leader >= 0:
+                found[tp] = partition.leader
+        return found
 
     async def wait_until(
         self, tps: Collection[TopicPartition], predicate: Callable[[], bool], *, timeout: float

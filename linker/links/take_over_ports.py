@@ -25,7 +25,8 @@ class LastReports:
     """controller.take_over.GivenUpSource: what the sidecars that lead have last seen of the source.
 
     `away`: sidecars of the fleet that are not connected. One that led until a moment ago may have passed on an
-    acknowledgement that no fetch of the next leader has seen the record of.
+    acknowledgement that no fetch of the next leader has seen the record of. One that is connected and does not answer
+    counts as away for what it leads.
     """
 
     def __init__(self, progress: FleetProgress, away: Callable[[], Iterable[int]]) -> None:
@@ -33,16 +34,17 @@ class LastReports:
         self._away = away
 
     async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
-        await self._progress.ask(tps, timeout=timeout)
+        silent = await self._progress.silent(tps, timeout=timeout)
         found: dict[TopicPartition, KnownEnds] = {}
-        away = tuple(sorted(self._away()))
+        away = set(self._away())
         for tp in tps:
+            unasked = tuple(sorted(away | {silent[tp]} if tp in silent else away))
             copy = self._progress.current(tp)
             if copy is None:
-                found[tp] = KnownEnds(None, None, away)
+                found[tp] = KnownEnds(None, None, unasked)
                 continue
             fetched = copy.loaded and copy.high_watermark >= 0
-            found[tp] = KnownEnds(copy.high_watermark if fetched else None, copy.acked_end or None, away)
+            found[tp] = KnownEnds(copy.high_watermark if fetched else None, copy.acked_end or None, unasked)
         return found
 
 

@@ -1,26 +1,78 @@
-"""What is known of a dead source, and who could not be asked."""
+"""What a fail-over can know of the source, and whom it could not ask for it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 from controller.failover import KnownEnds
+from controller.fleet.progress import CopyReport, FleetProgress, ReportBook
 from linker.links.take_over_ports import LastReports
 from wire.types import TopicPartition
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LEADERS = {0: 927, 1: 928}
 
 
-async def nothing(tps: object, *, timeout: float) -> None:
-    """Everybody has reported."""
+def report(partition: int, high_watermark: int) -> CopyReport:
+    return CopyReport(
+        link="old",
+        topic="orders",
+        partition=partition,
+        leader_epoch=3,
+        loaded=True,
+        high_watermark=high_watermark,
+        log_start_offset=0,
+    )
+
+
+class Fleet:
+    """Sidecars 927 and 928 lead a partition each; `answers` are those that do."""
+
+    def __init__(self) -> None:
+        self.book = ReportBook()
+        self.answers = {927: 560, 928: 70}
+        self.away: set[int] = set()
+        image: Any = SimpleNamespace(
+            topics_by_name={
+                "orders": SimpleNamespace(
+                    partitions={
+                        n: SimpleNamespace(leader=leader, leader_epoch=3) for n, leader in LEADERS.items()
+                    }
+                )
+            }
+        )
+        progress = FleetProgress("old", self.book, self.ask, lambda: image, lambda tp: ())
+        self.reports = LastReports(progress, lambda: self.away)
+
+    async def ask(
+        self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
+    ) -> None:
+        for partition, leader in LEADERS.items():
+            if leader in brokers and leader in self.answers:
+                self.book.note(leader, [report(partition, self.answers[leader])], 0.0)
 
 
 async def test_who_is_away_may_know_more() -> None:
-    copies = {TP: SimpleNamespace(loaded=True, high_watermark=560, acked_end=0)}
-    progress: Any = SimpleNamespace(ask=nothing, current=copies.get)
-    away: set[int] = set()
-    reports = LastReports(progress, lambda: away)
-    assert await reports.known_ends({TP, OTHER}, timeout=1) == {TP: KnownEnds(560, None), OTHER: KnownEnds()}
-    away |= {929, 927}
-    assert await reports.known_ends({TP}, timeout=1) == {TP: KnownEnds(560, None, (927, 929))}
+    fleet = Fleet()
+    assert await fleet.reports.known_ends({TP, OTHER}, timeout=1) == {
+        TP: KnownEnds(560, None),
+        OTHER: KnownEnds(70, None),
+    }
+    fleet.away |= {926, 925}
+    assert await fleet.reports.known_ends({TP}, timeout=1) == {TP: KnownEnds(560, None, (925, 926))}
+
+
+async def test_who_leads_and_does_not_answer_may_know_more() -> None:
+    """It is connected, as far as one can tell: its lease is not over yet."""
+    fleet = Fleet()
+    await fleet.reports.known_ends({TP, OTHER}, timeout=1)
+    del fleet.answers[928]
+    assert await fleet.reports.known_ends({TP, OTHER}, timeout=1) == {
+        TP: KnownEnds(560, None),
+        OTHER: KnownEnds(70, None, (928,)),
+    }
+    never = Fleet()
+    never.answers.clear()
+    assert await never.reports.known_ends({TP}, timeout=1) == {TP: KnownEnds(None, None, (927,))}
