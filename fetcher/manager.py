@@ -96,9 +96,11 @@ class FetcherManager:
                 for mirror in self.partitions.values():
                     self._queue.put(mirror)
                 group.create_task(self._queue.run())
-                group.create_task(self._tick())
+                try:
+                    await self._tick()
+                finally:
+                    self._group = None  # before the group ends: followers open lanes until then, and later
         finally:
-            self._group = None
             for fetcher in list(self.fetchers.values()):
                 self._stop(fetcher)
 

@@ -83,6 +83,7 @@ class ForwardMiddleware:
     def __init__(self, app: ASGIApp, *, forwarder: Forwarder) -> None:
         self._app = app
         self._forwarder = forwarder
+        self._told: tuple[Destination, str] | None = None  # of the log, since it last answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(FORWARDED_PREFIX):
@@ -125,13 +126,16 @@ class ForwardMiddleware:
                 "ReadTimeout": "no answer in time",
                 "ConnectTimeout": "no connection in time",
             }.get(type(error).__name__, type(error).__name__)
-            log.warning("the link controller, sidecar %d at %s: %s", to.broker_id, to.address, why)
+            if (to, why) != self._told:  # once, whatever asks how often
+                self._told = to, why
+                log.warning("the link controller, sidecar %d at %s: %s", to.broker_id, to.address, why)
             await _refuse(
                 send,
                 _HOP_FAILED,
                 f"sidecar {to.broker_id}, the link controller, does not answer sidecar {me} at {to.address}: {why}{unsure}",
             )
             return
+        self._told = None
         if status == 401:
             # The caller's token was right here.
             await _refuse(
