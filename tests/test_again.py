@@ -79,8 +79,10 @@ def test_a_report_that_is_none(tmp_path: Path) -> None:
         again.failures(tmp_path / "none.xml")
 
 
-def test_a_send_without_an_outcome_is_late() -> None:
+def test_what_a_client_was_told_says_nothing_of_data() -> None:
     line = "    assert verdict.ok\n>   assert verdict.{} == 0"
     assert not again.Failure("t", line.format("unknown")).of_data
     assert not again.Failure("t", line.format("failed")).of_data
-    assert again.Failure("t", ">   assert verdict.ok, verdict.violations").of_data
+    assert again.Failure("t", ">   assert verdict.ok").of_data
+    assert again.Failure("t", ">   assert_sound(verdict)\n>   assert not violations, violations").of_data
+    assert not again.Failure("t", ">   assert_sound(verdict)\n>   assert not told, told").of_data

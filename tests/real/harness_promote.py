@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +40,7 @@ from linker.demo.live_producers import AiokafkaProducer, LibrdkafkaProducer, Liv
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_stalls import PATIENCE, brokers_back, stopped, topic_configs
+from tests.real.verdicts import assert_sound
 from wire.types import TopicPartition
 
 LINK = "old"
@@ -269,7 +272,7 @@ class Scene:
         placed = await asyncio.to_thread(placements, self.target.bootstrap, self.topics)
         logs = await asyncio.to_thread(final_logs, self.target, self.topics, placed)
         verdict = check(self.history, logs, promote=(self.began, self.history.clock()))
-        assert verdict.ok, verdict.violations
+        assert_sound(verdict)
         assert verdict.unknown == unknown
         assert verdict.failed == 0
         for compared in (
@@ -304,6 +307,31 @@ class Scene:
     async def close(self) -> None:
         for producer in self.producers:
             await producer.stop()
+
+
+@asynccontextmanager
+async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator[None]:
+    """A record at a time for the length of the block, out of a process of its own: what else this one has to do keeps it
+    from nothing. The checker does not know its records."""
+    program = (
+        "import sys; from confluent_kafka import Producer\n"
+        "producer = Producer({'bootstrap.servers': sys.argv[1], 'linger.ms': 0})\n"
+        "while producer.flush(30) == 0:\n"
+        "    producer.produce(sys.argv[2], b'by itself', partition=int(sys.argv[3]))\n"
+        "    print('.', end='', flush=True)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, bootstrap, tp.topic, str(tp.partition), stdout=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readexactly(20), PATIENCE)
+        reading = asyncio.create_task(process.stdout.read())
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+    await reading
 
 
 MakeScene = Callable[..., Awaitable[Scene]]

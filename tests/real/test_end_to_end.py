@@ -20,6 +20,7 @@ from linker.demo.live_producers import (
 )
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import TOPICS, SourceFiller
+from tests.real.verdicts import assert_sound
 
 RATE = 150
 
@@ -105,7 +106,7 @@ async def test_clients_move_and_nothing_is_lost(
         for client in (*producers, *consumers):
             await client.stop()
     verdict = check(history, logs, promote=(begin, end))
-    assert verdict.ok, verdict.violations
+    assert_sound(verdict)
     assert verdict.unknown == 0
     groups = {consumer.name: consumer.group for consumer in consumers}
     moves = judge_groups(history, logs, groups, move=(left, opened), opened=opened)

@@ -35,6 +35,7 @@ from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.chaos.proxy import Proxy
 from tests.chaos.surgeon import Cut, Side, Surgeon, Where
 from tests.real.harness_promote import LINK, Scene
+from tests.real.verdicts import assert_sound
 from wire.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
@@ -175,7 +176,7 @@ async def judged(cuttable: Cuttable) -> int:
     logs = {tp: await asyncio.to_thread(consumed, scene.source.bootstrap, tp) for tp in scene.tps}
     verdict = check(scene.history, logs)
     assert not verdict.client_errors, verdict.client_errors[:5]
-    assert verdict.ok, verdict.violations
+    assert_sound(verdict)
     assert (verdict.unknown, verdict.failed) == (0, 0)
     assert verdict.acked == sum(len(log.records) for log in logs.values())
     through = {tp: await asyncio.to_thread(consumed, scene.target.bootstrap, tp) for tp in scene.tps}

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -19,8 +16,8 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.live_producers import LibrdkafkaProducer
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
-from tests.real.harness_stalls import PATIENCE, brokers_back, cluster_leaders, open_transaction, stopped
+from tests.real.harness_promote import LINK, MakeScene, Scene, scenes, writing_by_itself
+from tests.real.harness_stalls import brokers_back, cluster_leaders, open_transaction, stopped
 from wire.cluster import Cluster
 from wire.security import ClientSecurity
 from wire.types import TopicPartition, parse_bootstrap
@@ -104,31 +101,6 @@ async def test_killed_broker(make_scene: MakeScene) -> None:
     await scene.promoted()
     await scene.acked_more()
     await scene.judge()
-
-
-@asynccontextmanager
-async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator[None]:
-    """A record at a time for the length of the block, out of a process of its own: what else this one has to do keeps it
-    from nothing. The checker does not know its records."""
-    program = (
-        "import sys; from confluent_kafka import Producer\n"
-        "producer = Producer({'bootstrap.servers': sys.argv[1], 'linger.ms': 0})\n"
-        "while producer.flush(30) == 0:\n"
-        "    producer.produce(sys.argv[2], b'by itself', partition=int(sys.argv[3]))\n"
-        "    print('.', end='', flush=True)\n"
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, bootstrap, tp.topic, str(tp.partition), stdout=PIPE
-    )
-    try:
-        assert process.stdout is not None
-        await asyncio.wait_for(process.stdout.readexactly(20), PATIENCE)
-        reading = asyncio.create_task(process.stdout.read())
-        yield
-    finally:
-        process.kill()
-        await process.wait()
-    await reading
 
 
 async def test_writer_that_was_not_moved(make_scene: MakeScene) -> None:

@@ -26,6 +26,7 @@ from linker.demo.live_producers import (
 )
 from linker.demo.replica_log import open_replica
 from linker.demo.source_data import LARGE_RECORD_BYTES, TOPICS, SourceFiller, SourceTopic
+from tests.real.verdicts import assert_sound
 from wire.types import TopicPartition
 
 PRODUCERS = (AiokafkaProducer, LibrdkafkaProducer, KafkaPythonProducer)
@@ -114,7 +115,7 @@ async def test_a_clean_move_within_one_cluster_is_clean(
         assert await consumer.read_up_to({tp: log.end for tp, log in logs.items()}, 30)
     await stop([*consumers])
     verdict = check(history, logs, promote=(begin, end))
-    assert verdict.ok, verdict.violations
+    assert_sound(verdict)
     assert verdict.unknown == 0
     assert verdict.acked == sum(map(len, history.sends.values())) > 500
     assert verdict.read >= 2 * verdict.acked
@@ -193,5 +194,5 @@ async def test_a_broker_that_is_away_for_a_moment_is_no_error(
     placed = await asyncio.to_thread(placements, source_cluster.bootstrap, [topic])
     logs = await asyncio.to_thread(final_logs, source_cluster, [topic], placed)
     verdict = check(history, logs, promote=(begin, begin + 1.5))
-    assert verdict.ok, verdict.violations
+    assert_sound(verdict)
     assert verdict.unknown == 0
