@@ -7,6 +7,7 @@ it. None retries by itself what its library reported as failed: each sequence is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -230,12 +231,20 @@ class LibrdkafkaProducer(ThreadedProducer):
         self._producer.poll(seconds)
 
     def _close(self) -> None:
-        left = self._producer.flush(STOP_TIMEOUT)
+        left = self._flush()
         if left:
             raise LiveClientError(
                 f"{self.name}: {left} records without an outcome after {STOP_TIMEOUT:.0f} s"
             )
         del self._producer
+
+    def _flush(self) -> int:
+        """How many records are left without an outcome. With a fatal error that comes meanwhile, confluent-kafka ends the
+        call with a SystemError; what it had still to tell it tells at the next one."""
+        for _ in range(3):
+            with contextlib.suppress(SystemError):
+                return int(self._producer.flush(STOP_TIMEOUT))
+        return len(self._producer)
 
 
 class KafkaPythonProducer(ThreadedProducer):
