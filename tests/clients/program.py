@@ -194,8 +194,9 @@ class Program:
                     await asyncio.wait([waiter, self._reader], return_when=asyncio.FIRST_COMPLETED)
                     waiter.cancel()
         except TimeoutError:
+            told = f" (it says {self.transcript.errors[-1].error})" if self.transcript.errors else ""
             raise ProgramError(
-                f"{self.name} did not {what} within {timeout:.0f} s, see {self.log}:\n{tail(self.log)}"
+                f"{self.name} did not {what} within {timeout:.0f} s{told}, see {self.log}:\n{tail(self.log)}"
             ) from None
 
     async def _read(self, process: asyncio.subprocess.Process, cluster: str, run: int) -> None:

@@ -35,7 +35,7 @@ def producer(arguments: Arguments, lines: Lines) -> Any:
     config = common(arguments, lines) | {
         "enable.idempotence": "true",
         "linger.ms": "5",
-        "compression.type": "lz4",
+        "compression.type": "gzip",  # the one that every library reads without another one beside it
     }
     made = confluent_kafka.Producer(config | arguments.settings, logger=log)
     lines.say("ready", version=confluent_kafka.libversion()[0])
