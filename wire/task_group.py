@@ -29,9 +29,8 @@ else:
         async def __aexit__(
             self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
         ) -> None:
-            taken_back = (
-                self._parent_cancel_requested
-            )  # as asyncio.TaskGroup does it first of all, and only then
+            # asyncio.TaskGroup takes it back first of all, and only then.
+            taken_back = self._parent_cancel_requested
             try:
                 await super().__aexit__(kind, error, trace)
             except BaseExceptionGroup as errors:

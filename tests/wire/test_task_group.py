@@ -17,20 +17,30 @@ async def fails() -> None:
     raise ValueError("of a child")
 
 
-async def ends_late() -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await asyncio.sleep(0.05)
+class Late:
+    """A child that is told to end, and takes its time: until `may_end`."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.told.set()
+            await self.may_end.wait()
 
 
 @pytest.mark.parametrize("waits", ["at its end", "in its body", "with an error of its own"])
 async def test_a_loop_around_a_failing_group_can_be_cancelled(waits: str) -> None:
+    late = Late()
+
     async def loop() -> None:
         while True:
             with contextlib.suppress(ExceptionGroup):
                 async with TaskGroup() as group:
-                    group.create_task(ends_late())
+                    group.create_task(late.run())
                     if waits == "with an error of its own":
                         await asyncio.sleep(0.01)
                         raise ValueError("of the body")
@@ -40,27 +50,32 @@ async def test_a_loop_around_a_failing_group_can_be_cancelled(waits: str) -> Non
             await asyncio.sleep(5)
 
     task = asyncio.create_task(loop())
-    await asyncio.sleep(0.03)  # it has failed, and waits for the other one
+    await late.told.wait()  # the group has failed, and waits for this one
     task.cancel()
+    await asyncio.sleep(0)
+    late.may_end.set()
     await asyncio.wait([task], timeout=1)
     assert task.cancelled()
 
 
 async def test_the_errors_are_the_cause() -> None:
     caught: list[BaseException | None] = []
+    late = Late()
 
     async def run() -> None:
         try:
             async with TaskGroup() as group:
-                group.create_task(ends_late())
+                group.create_task(late.run())
                 group.create_task(fails())
         except asyncio.CancelledError as error:
             caught.append(error.__cause__)
             raise
 
     task = asyncio.create_task(run())
-    await asyncio.sleep(0.03)
+    await late.told.wait()
     task.cancel()
+    await asyncio.sleep(0)
+    late.may_end.set()
     await asyncio.wait([task])
     assert task.cancelled()
     if caught:  # from Python 3.13 on the errors come first, and the cancellation at the next await
@@ -84,10 +99,12 @@ async def test_a_deadline_around_failing_groups_is_a_timeout(in_body: bool) -> N
 
 async def test_a_deadline_that_comes_while_a_group_fails() -> None:
     """Its child needs longer to end than there is time."""
+    late = Late()
+    asyncio.get_running_loop().call_later(0.1, late.may_end.set)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.03):
+        async with asyncio.timeout(0.05):
             async with TaskGroup() as group:
-                group.create_task(ends_late())
+                group.create_task(late.run())
                 group.create_task(fails())
             raise AssertionError("not reached")
 
