@@ -119,9 +119,6 @@ def consume(arguments: Arguments, lines: Lines, stop: Stop) -> None:
             lines.say("revoked", p=[[p.topic, p.partition] for p in revoked])
 
     lines.say("ready", version=kafka.__version__)
-    # Who leads the group assigns the topics that it knows by then, and does not come back to the others.
-    while not stop and not made.partitions_for_topic(arguments.text("topic")):
-        time.sleep(TICK)
     made.subscribe([arguments.text("topic")], listener=Listener())
     while not stop:
         try:
