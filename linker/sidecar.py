@@ -280,16 +280,19 @@ class Sidecar:
     async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
         # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
         # what is served by now would stand still for as long.
-        await asyncio.to_thread(_load_admin)
+        await asyncio.to_thread(_load_admin, self.fleet.alone)
         from linker.admin.api import create_app
-        from linker.admin.forward import Forwarder
         from linker.admin.server import AdminServer
         from linker.metrics import Metrics
         from linker.service import SidecarService
 
         token = self.config.sidecar.admin_token
-        forwarder = Forwarder(self.target.broker_id, self.fleet.route)
-        stack.push_async_callback(forwarder.close)
+        forwarder = None
+        if not self.fleet.alone:
+            from linker.admin.forward import Forwarder
+
+            forwarder = Forwarder(self.target.broker_id, self.fleet.route)
+            stack.push_async_callback(forwarder.close)
         app = create_app(
             SidecarService(self),
             Metrics(lambda: take_snapshot(self)),
@@ -573,15 +576,11 @@ def relay_security(properties: Mapping[str, str]) -> ClientSecurity:
     return ClientSecurity.from_properties({**trusted, "security.protocol": "SSL"})
 
 
-def _load_admin() -> None:
-    for name in (
-        "linker.admin.api",
-        "linker.admin.forward",
-        "linker.admin.server",
-        "linker.metrics",
-        "linker.service",
-    ):
+def _load_admin(alone: bool) -> None:
+    for name in ("linker.admin.api", "linker.admin.server", "linker.metrics", "linker.service"):
         importlib.import_module(name)
+    if not alone:  # the HTTP client comes with it
+        importlib.import_module("linker.admin.forward")
 
 
 def _make_directory(path: Path) -> None:

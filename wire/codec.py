@@ -12,7 +12,7 @@ import functools
 import io
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -191,12 +191,11 @@ def _build(entity_type: Any, values: Mapping[str, object], api: str) -> Any:
         except Exception as error:
             raise LocalProtocolError(f"field {given}: {error!r}", api=api) from error
     if used != len(values):
-        known = _known_names(api, entity_type.__name__)
-        for name in values:
-            if name not in known and name.removesuffix("_ms") not in known:
-                raise LocalProtocolError(
-                    f"{entity_type.__name__} has no field {name!r} in any version", api=api
-                )
+        unknown = _unknown_name(api, entity_type, tuple(name for name in values if name not in arguments))
+        if unknown is not None:
+            raise LocalProtocolError(
+                f"{entity_type.__name__} has no field {unknown!r} in any version", api=api
+            )
     try:
         return entity_type(**arguments)
     except Exception as error:
@@ -282,18 +281,37 @@ def _api_of(entity_type: Any) -> str:
 
 
 @functools.cache
-def _known_names(api: str, class_name: str) -> frozenset[str]:
-    """The field names a struct has in any version; nested structs are looked up on both sides of the
-    exchange.
+def _unknown_name(api: str, entity_type: Any, absent: tuple[str, ...]) -> str | None:
+    """One of the names that this version lacks which no other one has either.
+
+    The newest and the oldest are asked first, for between them they know nearly all: the others are not loaded then
+    (megabytes, for Fetch).
     """
+    versions = sorted(schema_name_map[api]) if api in _API_KEYS else []
+    unknown = _without(absent, _names(entity_type))
+    for version in [*versions[-1:], *versions[:-1]]:
+        if not unknown:
+            return None
+        unknown = _without(unknown, _known_names(api, version, entity_type.__name__))
+    return unknown[0] if unknown else None
+
+
+def _without(names: Sequence[str], known: Collection[str]) -> list[str]:
+    return [name for name in names if name not in known and name.removesuffix("_ms") not in known]
+
+
+@functools.cache
+def _known_names(api: str, version: int, class_name: str) -> frozenset[str]:
+    """The field names a struct has in one version; nested structs are looked up on both sides of the exchange."""
     names: set[str] = set()
-    if api not in _API_KEYS:
-        return frozenset(names)
-    for version in schema_name_map[api]:
-        for kind in (EntityType.request, EntityType.response):
-            root = _schema(api, version, kind)
-            module = __import__(root.__module__, fromlist=["_"])
-            entity_type = getattr(module, class_name, None)
-            if entity_type is not None:
-                names.update(field.name for field in fields(entity_type))
+    for kind in (EntityType.request, EntityType.response):
+        root = _schema(api, version, kind)
+        module = __import__(root.__module__, fromlist=["_"])
+        entity_type = getattr(module, class_name, None)
+        if entity_type is not None:
+            names |= _names(entity_type)
     return frozenset(names)
+
+
+def _names(entity_type: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(entity_type))

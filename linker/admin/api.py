@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,8 +20,7 @@ from starlette.exceptions import HTTPException
 
 from controller.fleet.shared import NotTheController
 from controller.store.base import ControllerFenced, StoreError
-from linker.admin.base import TopicName
-from linker.admin.forward import RETRY_AFTER, Forwarder, ForwardMiddleware
+from linker.admin.base import RETRY_AFTER, TopicName
 from linker.admin.limits import GuardMiddleware
 from linker.admin.models import (
     LINK_NAME_PATTERN,
@@ -65,6 +64,9 @@ from linker.metrics import CONTENT_TYPE, Metrics
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import SecretError, refuse_literal_secrets
 from wire.errors import LinkerError
+
+if TYPE_CHECKING:
+    from linker.admin.forward import Forwarder
 
 log = logging.getLogger(__name__)
 
@@ -496,6 +498,8 @@ def create_app(
     app.add_exception_handler(NotTheController, _on_no_controller)
     app.add_exception_handler(StoreError, _on_no_controller)
     if forwarder is not None:
+        from linker.admin.forward import ForwardMiddleware  # with it comes an HTTP client
+
         app.add_middleware(ForwardMiddleware, forwarder=forwarder)
     app.add_middleware(GuardMiddleware, token=None if token is None else token.encode())
     return app

@@ -1,10 +1,12 @@
-"""Names as all models of the admin API take them."""
+"""Names as all models of the admin API take them, and what all its answers share."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import StringConstraints
+
+RETRY_AFTER = 2  # seconds; a new link controller is there after about that
 
 LINK_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,128}$"
 TOPIC_NAME_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from linker.admin.base import RETRY_AFTER
 from linker.fleet.route import Destination, NoController
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ FORWARDED_PREFIX = "/v1/"
 CONNECT_TIMEOUT = 3.0
 ANSWER_TIMEOUT = 65.0  # above the time after which the other side gives up by itself
 MAX_ANSWER_BYTES = 256 << 20
-RETRY_AFTER = 2  # seconds; a new link controller is there after about that
 
 _NO_CONTROLLER = 50302
 _HOP_FAILED = 50303

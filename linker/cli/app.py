@@ -12,7 +12,7 @@ from linker.cli import controller, group, link, mirror, sidecar, store, tables, 
 from linker.cli.examine import examine
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
-from linker.cli.run import run
+from linker.cli.run_command import run
 
 app = typer.Typer(
     name="linker",

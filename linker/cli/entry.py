@@ -13,7 +13,7 @@ def main() -> None:
         if sys.argv[1:2] == ["run"]:
             from linker.cli.run import only_run
 
-            only_run()(args=sys.argv[2:], prog_name="linker run")
+            only_run(sys.argv[2:])
         else:
             from linker.cli.app import app
 

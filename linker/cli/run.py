@@ -1,34 +1,65 @@
-"""`linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar starts."""
+"""`linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar starts.
+
+So does typer. What `run` is usually given is read without it; whatever else there is (help, a mistake) typer answers.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import NamedTuple
 
-import typer
+CONFIG_VARIABLE = "LINKER_CONFIG"
+DEFAULT_CONFIG = "linker.yaml"
+
+# Installed, and therefore loaded by the libraries that name them, but of no use to a process that serves: memory and
+# a part of the time that a restart takes. Each of them does without (an ImportError is foreseen there).
+_UNUSED = (
+    "hypothesis",  # kio: strategies for tests of others; a third of that time
+    "rich",  # structlog: its tracebacks print local variables, we have plain ones
+    "pydantic.v1",  # FastAPI: to refuse its models
+    "httpx._main",  # httpx: its command line, with click, rich and pygments
+)
 
 
-def run(
-    config: Annotated[
-        Path,
-        typer.Option(
-            "--config", "-c", envvar="LINKER_CONFIG", help="The sidecar's YAML file.", show_default=True
-        ),
-    ] = Path("linker.yaml"),
-    check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,
-) -> None:
-    """Start the sidecar; it runs until SIGTERM or Ctrl-C."""
-    # First of all: kio, which the configuration loads too, loads it wherever it is installed, for tests of others, and
-    # that is a third of the time that a restart takes.
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+class Arguments(NamedTuple):
+    """What `run` was asked for."""
+
+    config: Path
+    check: bool
+
+
+def plain_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Arguments | None:
+    """The arguments in the forms that are read without typer, None if there is anything else."""
+    config = environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG
+    check = False
+    rest = list(given)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--check" and not equals:
+            check = True
+        elif name == "--config" and equals:
+            config = value
+        elif name in ("--config", "-c") and not equals and rest:
+            config = rest.pop(0)
+        else:
+            return None
+    return Arguments(Path(config), check)
+
+
+def run(arguments: Arguments) -> None:
+    """Start the sidecar; returns when it has ended."""
+    for name in _UNUSED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     from linker.config import load_config
     from linker.doors import Doors
 
-    settings = load_config(config)
-    if check:
-        typer.echo(f"{config} is fine")
+    settings = load_config(arguments.config)
+    if arguments.check:
+        sys.stdout.write(f"{arguments.config} is fine\n")
         return
     # Before all that takes time: see there.
     doors = Doors((one.bind_host, one.port) for one in settings.sidecar.client_listeners())
@@ -45,8 +76,12 @@ def run(
     process.run(settings, doors)
 
 
-def only_run() -> typer.Typer:
+def only_run(given: Sequence[str]) -> None:
     """The command line without its other commands; arguments begin after `run`."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command("run")(run)
-    return app
+    arguments = plain_arguments(given, os.environ)
+    if arguments is not None:
+        run(arguments)
+        return
+    from linker.cli.run_command import only_run as with_typer
+
+    with_typer()(args=given, prog_name="linker run")

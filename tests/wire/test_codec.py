@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import random
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -161,3 +163,23 @@ def test_hostile_bytes_never_do_more_than_raise(seed: int) -> None:
                 decode()
             except MalformedFrame:
                 pass
+
+
+def test_a_name_of_any_other_version_is_taken_for_a_known_one() -> None:
+    """Neither the oldest version of Metadata has it nor the newest."""
+    assert request("metadata", 0, include_cluster_authorized_operations=True) == request("metadata", 0)
+    with pytest.raises(LocalProtocolError, match="'include_cluster'"):
+        request("metadata", 0, include_cluster=True)
+
+
+def test_versions_that_nobody_speaks_are_not_loaded() -> None:
+    """Fields that only other versions have are looked up, and each version takes memory for ever."""
+    program = (
+        "import sys; from wire import codec\n"
+        "partition = {'partition': 0, 'replica_directory_id': bytes(16), 'log_start_offset': 0}\n"
+        "fields = {'replica_id': 1, 'topics': [{'topic': 't', 'topic_id': bytes(16), 'partitions': [partition]}]}\n"
+        "codec.encode_request('fetch', 16, fields, correlation_id=1, client_id=None)\n"
+        "print(*sorted({name.split('.')[3] for name in sys.modules if name.startswith('kio.schema.fetch.')}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "v16 v18 v4\n"
