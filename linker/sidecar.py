@@ -269,6 +269,7 @@ class Sidecar:
                     ListenerSecurity.from_properties(properties),
                     self.router,
                     bound=self._doors.take(host, one.port),
+                    alloc=self.frames.take,
                 )
             except OSError as error:
                 raise CannotListen(

@@ -24,28 +24,29 @@ _TRANSACTIONAL: Final = 0x10
 _ATTRIBUTES = struct.Struct(">h")  # at 21
 
 
+def not_mirrored(hub: ForwardingHub, key: TopicKey) -> int:
+    """The error code for a topic that is no mirror: somebody else's, or nobody's."""
+    image = hub.ports.image()
+    if isinstance(key, bytes):
+        return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
+    return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
+
+
 def refusal(
     hub: ForwardingHub,
     authorizer: Authorizer,
-    key: TopicKey,
-    mirror: Mirror | None,
-    index: int,
+    mirror: Mirror,
+    tp: TopicPartition,
     records: memoryview,
     *,
     leased: bool,
 ) -> int:
     """Why the batch is not forwarded, as an error code; NONE if it is. leased: this sidecar has its lease."""
-    if mirror is None:
-        image = hub.ports.image()
-        if isinstance(key, bytes):
-            return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
-        return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
     if not authorizer.allowed(mirror.topic, Operation.WRITE):
         return TOPIC_AUTHORIZATION_FAILED
-    partition = mirror.partition(index)
+    partition = mirror.partition(tp.partition)
     if partition is None:
         return UNKNOWN_TOPIC_OR_PARTITION
-    tp = TopicPartition(mirror.topic, index)
     if not partition.leading or hub.fences.state(tp) is FenceState.HANDED_OVER:
         return NOT_LEADER_OR_FOLLOWER
     if len(records) < BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:

@@ -21,6 +21,7 @@ from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.tasks import TaskKeeper
 from wire.errors import LinkerError
+from wire.gathering import gathered_writes
 from wire.types import TopicPartition
 
 TICK: Final = 0.1
@@ -164,8 +165,9 @@ class ForwardingHub:
         by_session: dict[Session, list[Answer[Any]]] = {}
         for batch, code in answers:
             by_session.setdefault(batch.job.session, []).append((batch, code))
-        for session, mine in by_session.items():
-            session.deliver(mine)
+        with gathered_writes():
+            for session, mine in by_session.items():
+                session.deliver(mine)
 
     async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
         """Hold new produces and wait until nothing we sent can change the source's log any more (see
@@ -219,16 +221,18 @@ class ForwardingHub:
             session.lease_renewed()
 
     def _conclude(self, told: Iterable[Told[Any]]) -> None:
-        for batch, answers in told:
-            batch.job.session.conclude(batch, answers)
+        with gathered_writes():
+            for batch, answers in told:
+                batch.job.session.conclude(batch, answers)
 
     def _pump(self, lanes: Iterable[Any]) -> None:
         by_session: dict[Session, list[Any]] = {}
         for lane in lanes:
             if lane.queue:
                 by_session.setdefault(lane.queue[0].job.session, []).append(lane)
-        for session, mine in by_session.items():
-            session.pump_lanes(mine)
+        with gathered_writes():
+            for session, mine in by_session.items():
+                session.pump_lanes(mine)
 
     def close(self) -> None:
         if self._ticker is not None:

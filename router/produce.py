@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from router.admission import BATCH_HEADER_SIZE, refusal
+from router.admission import BATCH_HEADER_SIZE, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
 from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.given_back import GivenBack
@@ -110,27 +110,48 @@ class ProduceSession:
         for key, partitions in job.request.topics:
             mirror = self._mirror(key)
             for index, records in partitions:
-                if job.results[slot] is None:  # else: its time was over in the backlog
-                    code = refusal(self.hub, self._authorizer, key, mirror, index, records, leased=leased)
-                    if mirror is not None and len(records) >= BATCH_HEADER_SIZE:
-                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
-                        tp = TopicPartition(mirror.topic, index)
-                        code = self._in_turn(tp, (producer_id, producer_epoch), base_sequence, code, now)
-                    if code != NONE or mirror is None:
-                        self._finish_slot(job, slot, ProduceResult(index, code))
-                    else:
-                        lane = self._lane(tp)
-                        batch = Batch(job, slot, records, producer_id, producer_epoch, base_sequence)
-                        job.batches.append((lane, batch))
-                        job.in_lanes += 1
-                        lane.offer(batch)
-                        lanes[lane] = None
+                if job.results[slot] is not None:
+                    pass  # its time was over in the backlog
+                elif mirror is None:
+                    self._finish_slot(job, slot, ProduceResult(index, not_mirrored(self.hub, key)))
+                elif (lane := self._admit_batch(job, slot, mirror, index, records, now, leased)) is not None:
+                    lanes[lane] = None
                 slot += 1
         if job.remaining == 0 and not job.results:
             self._answer(job)  # a request without partitions is answered too
         self._left(job)
         if lanes:
             self.pump_lanes(lanes)
+
+    def _admit_batch(
+        self,
+        job: ProduceJob,
+        slot: int,
+        mirror: Mirror,
+        index: int,
+        records: memoryview,
+        now: float,
+        leased: bool,
+    ) -> Lane[ProduceJob] | None:
+        """The lane that the batch waits in; None if it is refused, which is answered."""
+        tp = TopicPartition(mirror.topic, index)
+        code = refusal(self.hub, self._authorizer, mirror, tp, records, leased=leased)
+        producer_id, producer_epoch, base_sequence = -1, -1, -1
+        if len(records) >= BATCH_HEADER_SIZE:
+            producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+            if producer_id >= 0:
+                code = self._in_turn(tp, (producer_id, producer_epoch), base_sequence, code, now)
+        if code != NONE:
+            self._finish_slot(job, slot, ProduceResult(index, code))
+            return None
+        lane = self._lanes.get(tp)
+        if lane is None:
+            lane = self._lanes[tp] = self.hub.fences.open_lane(tp)
+        batch = Batch(job, slot, records, producer_id, producer_epoch, base_sequence)
+        job.batches.append((lane, batch))
+        job.in_lanes += 1
+        lane.offer(batch)
+        return lane
 
     def _in_turn(
         self, tp: TopicPartition, producer: tuple[int, int], base_sequence: int, code: int, now: float
@@ -141,17 +162,14 @@ class ProduceSession:
         self._given_back.note(tp, producer, base_sequence, code, now)
         return code
 
-    def _lane(self, tp: TopicPartition) -> Lane[ProduceJob]:
-        lane = self._lanes.get(tp)
-        if lane is None:
-            lane = self._lanes[tp] = self.hub.fences.open_lane(tp)
-        return lane
-
     # Sending
 
     def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
         """Send whatever may be sent now: batches of one request to one source node leave together."""
         todo = list(lanes)
+        if len(todo) == 1:
+            self._pump_lane(todo[0])
+            return
         routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
         leased = self.hub.ports.lease.valid()
         while todo:
@@ -167,6 +185,15 @@ class ProduceSession:
             for (route, job), pairs in groups.items():
                 self._send(route, job, pairs)
             todo = more
+
+    def _pump_lane(self, lane: Lane[ProduceJob]) -> None:
+        """The usual case: nothing to be put together."""
+        if not lane.queue:
+            return
+        route = self._route(lane, self.hub.ports.lease.valid())
+        if route is not None:
+            while (batch := lane.take(route)) is not None:
+                self._send(route, batch.job, [(lane, batch)])
 
     def _route(self, lane: Lane[ProduceJob], leased: bool) -> SourceRoute | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
@@ -316,8 +343,8 @@ class ProduceSession:
         for _, batch in pairs:
             if batch.closed:
                 self._left(batch.job)
-        lanes = {lane: None for lane, _ in pairs}
-        for lane in list(lanes):
+        lanes = [pairs[0][0]] if len(pairs) == 1 else list({lane: None for lane, _ in pairs})
+        for lane in lanes:
             if lane.vanished and self.hub.fences.discard_lane(lane):
                 self._lanes.pop(lane.tp, None)
         if self._vanished:

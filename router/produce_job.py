@@ -149,7 +149,7 @@ def answer(job: ProduceJob, hub: ForwardingHub, listener: str) -> None:
         else:
             exchange.no_reply()
         return
-    nodes = endpoints_of(hub.ports.image(), leaders, listener)
+    nodes = endpoints_of(hub.ports.image(), leaders, listener) if leaders else ()
     exchange.reply(
         encode_produce_response(
             job.request.version,

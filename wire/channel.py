@@ -14,6 +14,7 @@ from typing import cast
 
 from wire.errors import ConnectionLost, MalformedFrame, WireError
 from wire.framing import FrameReader
+from wire.gathering import Writer, gathered_writes
 from wire.types import Buffer, format_address
 
 DEFAULT_MAX_FRAME = 256 * 1024 * 1024
@@ -41,6 +42,7 @@ class Channel(asyncio.BufferedProtocol):
         self._reader = FrameReader(max_frame, min_frame=4, alloc=alloc)
         self._pending: deque[tuple[int, OnReply]] = deque()
         self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._paused_reading = 0
         self._on_closed: list[Callable[[], None]] = []
@@ -61,15 +63,12 @@ class Channel(asyncio.BufferedProtocol):
 
         `on_reply` None means that the peer will not answer (acks=0).
         """
-        transport = self._transport
-        if self.closed or transport is None:
+        writer = self._writer
+        if self.closed or writer is None:
             raise ConnectionLost("the connection is closed", sent=False, peer=self.peer)
         if on_reply is not None:
             self._pending.append((correlation_id, on_reply))
-        if len(buffers) == 1:
-            transport.write(buffers[0])
-        else:
-            transport.writelines(buffers)
+        writer.write(buffers)
 
     async def drain(self) -> None:
         """Wait until the write buffer is below its high-water mark, or the channel is closed."""
@@ -98,6 +97,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def close(self, reason: BaseException | None = None) -> None:
         """Close at once; whoever waits for a reply gets ConnectionLost(sent=True). Safe to call twice."""
+        if self._writer is not None and not self.closed:
+            self._writer.flush()
         self._fail(reason)
         if self._transport is not None:
             # abort, not close: a peer that does not read must not keep the socket and its buffers alive.
@@ -127,6 +128,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -142,9 +144,10 @@ class Channel(asyncio.BufferedProtocol):
         if self.closed:
             return
         reader = self._reader
-        for frame in reader.advance(nbytes):
-            if not self._deliver(frame):
-                return
+        with gathered_writes():
+            for frame in reader.advance(nbytes):
+                if not self._deliver(frame):
+                    return
         if reader.error is not None:
             self.close(reader.error)
 
@@ -174,7 +177,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc)
-        self._transport = None
+        self._transport = self._writer = None
         self.closed_event.set()
 
     def pause_writing(self) -> None:

@@ -4,6 +4,9 @@ Received bytes land in a scratch buffer; a frame that fits is handed out as a vi
 written again where a view may point: when its rest is too small a *new* one is taken and only the partial
 tail is copied. A frame too large for a scratch gets a buffer of its own and is received straight into it. So
 a view stays valid for as long as somebody holds it, and the memory goes when the views go.
+
+A stream of large frames, a producer's requests under load, is read several frames at a time into buffers of
+`alloc`, which are given up whenever nothing of a frame is left in them: an idle connection holds none.
 """
 
 from __future__ import annotations
@@ -14,6 +17,13 @@ from collections.abc import Callable
 from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
 
 SCRATCH_MAX = 64 * 1024
+# Of a stream of large frames: four of them, but no more than this.
+STREAM_MAX = 512 * 1024
+_STREAM_FRAMES = 4
+# Frames of at least this size make a stream; smaller ones fit into a scratch in numbers.
+_STREAM_FROM = SCRATCH_MAX // _STREAM_FRAMES + 1
+# What a peer that has sent as much in one frame before may make us allocate by announcing the next.
+_COMMIT_PROVEN = 1024 * 1024
 # Thousands of idle connections must stay cheap, so a connection earns its large scratch by using it.
 SCRATCH_MIN = 1024
 # Less room than this is not worth a system call.
@@ -27,6 +37,9 @@ class FrameReader:
 
     `commit_max` bounds what is allocated on the mere announcement of a size: beyond it the buffer of a large
     frame grows as its bytes arrive. A listener uses it, so a peer that only announces costs nothing.
+
+    `alloc` gives the buffers of large frames, and with `stream` those of many large ones in a row: at least as long as
+    asked for, with anything in them.
     """
 
     __slots__ = (
@@ -40,7 +53,10 @@ class FrameReader:
         "_min_frame",
         "_room_min",
         "_scratch",
+        "_scratch_size",
         "_start",
+        "_stream",
+        "_typical",
         "_view",
         "error",
     )
@@ -52,11 +68,15 @@ class FrameReader:
         min_frame: int = 4,
         alloc: Callable[[int], bytearray] | None = None,
         commit_max: int | None = None,
+        stream: bool = False,
     ) -> None:
         self._max_frame = max_frame
         self._min_frame = min_frame
         self._alloc: Callable[[int], bytearray] = bytearray if alloc is None else alloc
         self._commit_max = max_frame if commit_max is None else commit_max
+        self._stream = stream
+        self._typical = 0  # size of the last whole frame
+        self._scratch_size = SCRATCH_MIN  # of the latest one, up to SCRATCH_MAX
         self._scratch = bytearray(SCRATCH_MIN)
         self._view = memoryview(self._scratch)
         self._room_min = SCRATCH_MIN // 4
@@ -98,6 +118,7 @@ class FrameReader:
                 return []
             frame = self._large[: self._large_size]
             self._large = None
+            self._typical = self._large_size
             return [frame]
         self._end += count
         frames: list[memoryview] = []
@@ -109,18 +130,35 @@ class FrameReader:
                 break
             stop = start + 4 + size
             if stop > end:
-                if stop > len(view) and size + 4 > SCRATCH_MAX // 2:
+                if stop > len(view) and size + 4 > self._scratch_limit(size) // 2:
                     self._begin_large(size, view[start + 4 : end])
                     start = end
                 elif stop > len(view):
                     self._start = start
+                    if frames:
+                        self._typical = len(frames[-1])
                     self._renew_scratch(size + 4)
                     return frames
                 break
             frames.append(view[start + 4 : stop])
             start = stop
         self._start = start
+        if frames:
+            self._typical = len(frames[-1])
+        if start == end and len(view) > SCRATCH_MAX:
+            self._let_go()
         return frames
+
+    def _scratch_limit(self, size: int) -> int:
+        """How long a scratch may be for the sake of a frame of that size: long ones are for who sent such before."""
+        streams = self._stream and self._typical >= _STREAM_FROM and size <= 2 * self._typical
+        return STREAM_MAX if streams else SCRATCH_MAX
+
+    def _let_go(self) -> None:
+        """Nothing of a frame is left in a stream's buffer: the next read takes another, or the same if it is free."""
+        self._scratch = bytearray()
+        self._view = memoryview(self._scratch)
+        self._start = self._end = 0
 
     def _bad_size(self, size: int) -> MalformedFrame:
         if size > self._max_frame:
@@ -129,7 +167,8 @@ class FrameReader:
 
     def _begin_large(self, size: int, head: memoryview) -> None:
         self._large_size = size
-        first = max(min(size, self._commit_max), len(head) + 1)
+        commit = max(self._commit_max, min(self._typical, _COMMIT_PROVEN))
+        first = max(min(size, commit), len(head) + 1)
         self._large = memoryview(self._alloc(first))[:first]
         self._large[: len(head)] = head
         self._large_filled = len(head)
@@ -145,10 +184,12 @@ class FrameReader:
 
     def _renew_scratch(self, at_least: int = 0) -> None:
         tail = self._view[self._start : self._end]
-        size = min(max(len(self._scratch) * 2, SCRATCH_MIN), SCRATCH_MAX)
+        size = self._scratch_size = min(self._scratch_size * 2, SCRATCH_MAX)
+        if self._stream and self._typical >= _STREAM_FROM:
+            size = min(_STREAM_FRAMES * (self._typical + 4), STREAM_MAX)
         while size < at_least or size - len(tail) < _ROOM_MIN:
             size *= 2
-        scratch = bytearray(size)
+        scratch = bytearray(size) if size <= SCRATCH_MAX else self._alloc(size)
         scratch[: len(tail)] = tail
         self._scratch = scratch
         self._view = memoryview(scratch)

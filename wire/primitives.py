@@ -88,7 +88,11 @@ def varint(value: int) -> bytes:
 
 
 def read_compact_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
-    length, pos = read_uvarint(buf, pos)
+    length = buf[pos]
+    if length < 0x80:
+        pos += 1
+    else:
+        length, pos = read_uvarint(buf, pos)
     if length == 0:
         return None, pos
     end = pos + length - 1
@@ -127,7 +131,11 @@ def string(value: str | None) -> bytes:
 
 def read_compact_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
     """Length of a compact array (-1 = null), refused when its elements cannot fit."""
-    count, pos = read_uvarint(buf, pos)
+    count = buf[pos]
+    if count < 0x80:
+        pos += 1
+    else:
+        count, pos = read_uvarint(buf, pos)
     count -= 1
     if count * min_size > len(buf) - pos:
         raise MalformedFrame(f"array of {count} elements at byte {pos} does not fit into the frame")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from wire.channel import describe
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
 from wire.framing import FrameReader
+from wire.gathering import Writer, gathered_writes
 from wire.request_header import RequestHeader, parse_request_header
 from wire.security import ListenerSecurity
 from wire.types import Buffer, format_address
@@ -114,10 +115,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         limit = self._limits.max_frame
         if listener.info.security_protocol.startswith("SASL_"):
             limit = min(limit, self._limits.max_frame_before_login)
-        self._reader = FrameReader(limit, min_frame=_MIN_REQUEST, commit_max=_COMMIT_MAX)
+        self._reader = FrameReader(
+            limit, min_frame=_MIN_REQUEST, alloc=listener.alloc, commit_max=_COMMIT_MAX, stream=True
+        )
         self._open: deque[Exchange] = deque()
         self._backlog: deque[memoryview] = deque()
         self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
         self._paused_by_handlers = 0
         self._write_paused = False
         self._reading_paused = False
@@ -158,13 +162,16 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def abort(self, reason: BaseException | None = None) -> None:
         """Close at once; open exchanges can no longer be answered."""
+        if self._writer is not None and not self.closed:
+            self._writer.flush()  # what was answered was answered
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def finish(self) -> None:
         """Close once what was answered has left."""
-        if self._transport is not None:
+        if self._transport is not None and self._writer is not None:
+            self._writer.flush()
             self._transport.close()
 
     @property
@@ -182,6 +189,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -203,14 +211,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._backlog.extend(self._reader.advance(nbytes))
-        self._dispatch()
+        with gathered_writes():
+            self._dispatch()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc)
-        self._transport = None
+        self._transport = self._writer = None
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -218,7 +227,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._dispatch()
+        with gathered_writes():
+            self._dispatch()
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -273,8 +283,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         ready: list[Buffer] = []
         while self._open and self._open[0].done:
             ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
-        if ready and not self.closed and self._transport is not None:
-            self._transport.writelines(ready)
+        if ready and not self.closed and self._writer is not None:
+            self._writer.write(ready)
         self._owner.note_progress()
         self._dispatch()
 
@@ -336,11 +346,16 @@ class Listener:
     """An open listener; made by start_listener."""
 
     def __init__(
-        self, info: ListenerInfo, handler: Callable[[Exchange], None], limits: ListenerLimits
+        self,
+        info: ListenerInfo,
+        handler: Callable[[Exchange], None],
+        limits: ListenerLimits,
+        alloc: Callable[[int], bytearray] | None = None,
     ) -> None:
         self.info = info
         self.handler = handler
         self.limits = limits
+        self.alloc = alloc
         self.connections: set[ServerConnection] = set()
         self.closing = False
         #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
@@ -401,12 +416,15 @@ async def start_listener(
     limits: ListenerLimits | None = None,
     *,
     bound: socket.socket | None = None,
+    alloc: Callable[[int], bytearray] | None = None,
 ) -> Listener:
     """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block.
 
     `bound` is a socket that is bound there already; it is closed with the listener, and when this fails.
+    `alloc` gives receive buffers for large requests, at least as long as asked for (FramePool.take); they are free
+    when nobody holds a view of them any more.
     """
-    listener = Listener(info, handler, limits or ListenerLimits())
+    listener = Listener(info, handler, limits or ListenerLimits(), alloc)
     try:
         context = security.ssl_context()
     except BaseException:

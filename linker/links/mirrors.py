@@ -24,11 +24,12 @@ _FORWARDING = frozenset(
 class ServedPartition:
     """One partition of a mirror topic (router.ports.MirroredPartition)."""
 
-    __slots__ = ("_mirrors", "_state")
+    __slots__ = ("_mirrors", "_state", "_tp")
 
     def __init__(self, mirrors: Mirrors, state: PartitionState) -> None:
         self._mirrors = mirrors
         self._state = state
+        self._tp = state.tp
 
     @property
     def session_epoch(self) -> int:
@@ -41,11 +42,11 @@ class ServedPartition:
     @property
     def leading(self) -> bool:
         # KRaft and the link state have to agree: of a change of leader either may be heard of first.
-        return self._state.leader in (-1, self._mirrors.broker_id) and self._mirrors.leads(self._state.tp)
+        return self._state.leader in (-1, self._mirrors.broker_id) and self._mirrors.leads(self._tp)
 
     @property
     def serving(self) -> bool:
-        return self.leading and self._mirrors.loaded(self._state.tp)
+        return self.leading and self._mirrors.loaded(self._tp)
 
     @property
     def forwarding(self) -> bool:

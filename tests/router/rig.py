@@ -14,6 +14,7 @@ from router.passthrough import UpstreamConnector
 from router.ports import EndlessLease, LeasePort, RouterLimits, RouterPorts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
+from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
@@ -219,6 +220,7 @@ class Rig:
             ListenerInfo("CLIENTS", self.protocol),
             ListenerSecurity.plaintext(),
             self.router,
+            alloc=FramePool(4 << 20).take,
         )
         for broker in self.target.brokers.values():
             self.image.brokers[broker.id] = self._broker(

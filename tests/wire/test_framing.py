@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from wire.buffers import FramePool
 from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
 from wire.framing import SCRATCH_MAX, FrameReader
 
@@ -110,3 +111,75 @@ def test_an_announced_size_allocates_no_more_than_commit_max() -> None:
     feed(reader, struct.pack(">i", 100 << 20) + b"x" * 10)
     assert sum(asked) <= 1 << 20
     assert reader.partial
+
+
+def stream_reader(pool: FramePool) -> FrameReader:
+    return FrameReader(1 << 20, alloc=pool.take, commit_max=SCRATCH_MAX, stream=True)
+
+
+def test_a_stream_of_large_frames_is_read_several_at_a_time() -> None:
+    pool = FramePool(4 << 20)
+    reader = stream_reader(pool)
+    payloads = payloads_of(3, [66_000] * 40)
+    data = framed(*payloads)
+    frames, reads = [], 0
+    while data:
+        target = reader.get_buffer()
+        count = min(len(target), len(data))
+        target[:count] = data[:count]
+        frames += reader.advance(count)
+        data = data[count:]
+        reads += 1
+    assert [bytes(frame) for frame in frames] == payloads
+    assert reads < len(payloads) / 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_views_into_the_pooled_buffers_of_a_stream_keep_their_content(seed: int) -> None:
+    """Some frames are held for long and some dropped at once, so that buffers are reused in between."""
+    source = random.Random(seed)
+    pool = FramePool(4 << 20)
+    reader = stream_reader(pool)
+    sizes = [source.choice([4, 500, 20_000, 30_000, 66_000, 66_000, 66_000, 200_000]) for _ in range(200)]
+    payloads = payloads_of(seed, sizes)
+    data = framed(*payloads)
+    kept: dict[int, memoryview] = {}
+    position = number = 0
+    while position < len(data):
+        target = reader.get_buffer()
+        count = min(len(target), len(data) - position, source.choice([1000, 70_000, 1 << 20]))
+        target[:count] = data[position : position + count]
+        for frame in reader.advance(count):
+            assert frame == payloads[number], f"seed {seed}"
+            if source.random() < 0.2:
+                kept[number] = frame
+            number += 1
+        position += count
+    assert number == len(payloads)
+    assert pool.reused > 0
+    assert all(frame == payloads[at] for at, frame in kept.items()), f"seed {seed}"
+
+
+def test_a_stream_that_rests_holds_no_buffer() -> None:
+    pool = FramePool(4 << 20)
+    reader = stream_reader(pool)
+    frames = feed(reader, framed(*payloads_of(4, [66_000] * 20)))
+    idle = pool.trim()
+    del frames
+    assert idle < pool.trim() == sum(len(buffer) for one in pool._buffers.values() for buffer in one)
+
+
+@pytest.mark.parametrize("size", [100_000, 1 << 20])
+def test_only_who_has_sent_large_frames_gets_a_long_buffer(size: int) -> None:
+    """Announced sizes are worth nothing."""
+    asked: list[int] = []
+
+    def alloc(size: int) -> bytearray:
+        asked.append(size)
+        return bytearray(size)
+
+    reader = FrameReader(1 << 20, alloc=alloc, commit_max=SCRATCH_MAX, stream=True)
+    feed(reader, framed(*[b"x" * 100] * 5000))
+    assert not asked
+    feed(reader, struct.pack(">i", size) + b"x")
+    assert asked == [SCRATCH_MAX]
