@@ -2,8 +2,8 @@
 batch.
 
 ALIGNED means, for each partition: the source's log end offset == its high watermark == its last stable
-offset == each target replica's position, and the source's end is the same when read once more after all
-replicas got there.
+offset == each target replica's position. Before VALIDATED the source's end is read once more, after all
+replicas got there, and has to be the same.
 
 The one movement of the source's end that is not somebody writing past the fence: while a transaction is
 open there (last stable offset below the high watermark) its marker, or a producer that still writes to the

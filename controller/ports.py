@@ -30,6 +30,11 @@ class Fencer(Protocol):
         Known beforehand, so that no producer is held for it."""
         ...
 
+    async def prepare(self, tps: Tps, *, timeout: float) -> None:
+        """What can be done before a fence, so that no producer is held for it: connections to whomever the steps
+        behind it ask. What fails is left to the step that needs it."""
+        ...
+
     async def fence(self, tps: Tps, *, timeout: float) -> None:
         """Hold new produces; return when none is in flight to the source. Raises if that takes longer: what
         is fenced then stays fenced until unfence.

@@ -154,8 +154,14 @@ class Checks:
         return late
 
     async def take_fence(self) -> None:
-        """CATCHING_UP -> FENCED, written before the first produce is held."""
+        """CATCHING_UP -> FENCED, written before the first produce is held. The routers follow what is written, so what
+        can be prepared is prepared before.
+        """
         context = self._context
+        timeout = self._settings.call_timeout
+        await context.within(
+            self._ports.fencer.prepare(context.tps, timeout=timeout), timeout, "preparing the fence"
+        )
         await context.controller.advance(context.link, context.tps, Phase.FENCED)
         context.start_fence()
         context.tell()
@@ -185,6 +191,8 @@ class Checks:
         if aligned is None:
             return None
         with context.timed("validate"):
+            # All replicas are there: has the source's end stayed where it was? Read beside the tails; whatever either
+            # brings to light sends the batch back from ALIGNED as it does from FENCED.
             steps: list[Awaitable[object]] = [self._compare_tails(aligned.ends), self._source_rests(tps)]
             if all(context.phase_of(tp) is Phase.FENCED for tp in tps):
                 # Written while the tails are compared: both have to be done before VALIDATED.
@@ -238,8 +246,7 @@ class Checks:
             self._name_dead_brokers(verdict)
             context.tell()
             return None
-        # All are there: has the source's end stayed where it was?
-        return Verified(ends, plan.replicas) if await self._source_rests(tps) else None
+        return Verified(ends, plan.replicas)
 
     def _name_dead_brokers(self, verdict: PositionsVerdict) -> None:
         image = self._ports.hand_over.image()
@@ -287,14 +294,16 @@ class Checks:
     async def _wait_progress(
         self, tps: Collection[TopicPartition], predicate: Callable[[], bool], timeout: float
     ) -> None:
+        # A busy process may come back late from a short wait: no reason to give up.
+        limit = max(timeout, self._settings.call_timeout)
         await self._context.within(
-            self._ports.progress.wait_until(tps, predicate, timeout=timeout), timeout, "waiting for replicas"
+            self._ports.progress.wait_until(tps, predicate, timeout=timeout), limit, "waiting for replicas"
         )
 
     async def _wait_image(self, predicate: Callable[[], bool], timeout: float) -> None:
         await self._context.within(
             self._ports.hand_over.wait_until(lambda _: predicate(), timeout=timeout),
-            timeout,
+            max(timeout, self._settings.call_timeout),
             "waiting for the target's metadata",
         )
 

@@ -129,6 +129,10 @@ class Member:
                 if not waiting.done():
                     waiting.set_exception(ChannelClosed("the link controller went away before it answered"))
 
+    def copies(self, link: str, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
+        """What a `progress` command would be answered with, for a head in the same process."""
+        return self._ports.copies(link, tps)
+
     def leave(self) -> None:
         """Give the lease back; nothing is acknowledged after this."""
         self.lease.given_up()

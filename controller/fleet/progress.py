@@ -58,6 +58,8 @@ class CopyReport:
         return TopicPartition(self.topic, self.partition)
 
 
+_LONGEST_POLL = 0.02
+
 _copies: TypeAdapter[list[CopyReport]] = TypeAdapter(list[CopyReport])
 
 
@@ -239,7 +241,10 @@ class FleetProgress:
             if left <= 0:
                 return predicate()
             # One that cannot be asked now is asked again, until the time is over.
+            began = loop.time()
             await self.ask(tps, timeout=left)
             if predicate():
                 return True
-            await asyncio.sleep(min(self._poll, max(deadline - loop.time(), 0)))
+            # Of many partitions it takes a while to look, in which this process cannot serve the followers.
+            pause = max(self._poll, min(2 * (loop.time() - began), _LONGEST_POLL))
+            await asyncio.sleep(min(pause, max(deadline - loop.time(), 0)))

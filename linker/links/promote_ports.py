@@ -64,17 +64,16 @@ class FleetFence:
     def absent(self) -> str | None:
         return self._head.absent()
 
-    async def fence(self, tps: Tps, *, timeout: float) -> None:
-        # What the steps behind the fence talk to is connected before the first produce is held.
+    async def prepare(self, tps: Tps, *, timeout: float) -> None:
         real = self._target.image.brokers.keys() - self._link_brokers()
         ways = [(self._target.cluster, node) for node in real]
         if self._source is not None:
             leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}
             ways += [(self._source, node) for node in leaders]
-        started = time.monotonic()
-        await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout / 2))
-        left = max(timeout - (time.monotonic() - started), 0.001)
-        await self._head.fence(self._link, tps, timeout=left)
+        await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout))
+
+    async def fence(self, tps: Tps, *, timeout: float) -> None:
+        await self._head.fence(self._link, tps, timeout=timeout)
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
         await self._head.tell("unfence", self._link, tps, timeout=timeout)

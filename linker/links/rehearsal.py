@@ -19,9 +19,7 @@ from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 _BATCH = PromoteSettings().batch_partitions  # promoted together
-_READINGS = (
-    3  # of the source's ends: the baseline, once more when all replicas are there, and beside the tails
-)
+_READINGS = 2  # of the source's ends: the baseline, and once more when all replicas are there
 _LONG_MS = 1000
 
 

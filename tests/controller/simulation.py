@@ -319,6 +319,10 @@ class Ports:
 
     # Fencer.
 
+    async def prepare(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        if self.world.fenced.intersection(tps):
+            self.world.fail("a fence is prepared that stands already: producers wait for it")
+
     async def fence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         await self._call("fence before")
         self.world.fenced.update(tps)
@@ -505,6 +509,7 @@ class HandOverPort:
 
 class FencerPort:
     def __init__(self, ports: Ports) -> None:
+        self.prepare = ports.prepare
         self.fence = ports.fence
         self.unfence = ports.unfence
         self.handed_over = ports.handed_over_

@@ -139,6 +139,9 @@ class Fence:
     def absent(self) -> str | None:
         return self._head.absent()
 
+    async def prepare(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        return None
+
     async def fence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         await self._head.fence(LINK, tps, timeout=timeout)
 
