@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from linker.demo.history import PartitionLog
 from linker.demo.inspection import InspectionError, Placement, final_logs, placements
@@ -17,6 +20,8 @@ from wire.types import TopicPartition
 
 PLACED_TIMEOUT = 30.0
 COPIED_TIMEOUT = 30.0
+ENDED_TIMEOUT = 30.0
+SERVED_TIMEOUT = 10.0
 
 
 class Collected:
@@ -25,6 +30,7 @@ class Collected:
     def __init__(self, stage: Stage, topics: Sequence[SourceTopic]) -> None:
         at_source = _placed(stage.source, topics)
         at_target = _placed(stage.target, topics)
+        _wait_for_markers(stage.target, at_target)
         self.source: Mapping[TopicPartition, PartitionLog] = final_logs(stage.source, topics, at_source)
         self.owner: Mapping[TopicPartition, PartitionLog] = final_logs(stage.target, topics, at_target)
         self.owned_from: dict[TopicPartition, int] = {}
@@ -44,6 +50,35 @@ class Collected:
                 self.replicas.append(compare_replica(source, replica, tp, broker, end=owned))
                 if broker != placement.leader:
                     self.replicas.append(compare_replica(leader, replica, tp, broker))
+
+
+def _wait_for_markers(cluster: KafkaCluster, placed: Mapping[TopicPartition, Placement]) -> None:
+    """A commit is acknowledged once its coordinator has written it down (prepared); the markers follow. A transaction
+    that stays open is for the checker to tell."""
+    deadline = time.monotonic() + ENDED_TIMEOUT
+    for tp, placement in placed.items():
+        directory = cluster.log_dir(placement.leader)
+        while read_transactions(open_replica(directory, tp)).open and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def served_ends(bootstrap: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """What the leaders would serve to readers of all records and of committed ones: says who holds a reader back."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = {confluent_kafka.TopicPartition(*tp): OffsetSpec.latest() for tp in tps}
+    found: dict[TopicPartition, list[str]] = {TopicPartition(tp.topic, tp.partition): [] for tp in wanted}
+    for name, level in (
+        ("high watermark", confluent_kafka.IsolationLevel.READ_UNCOMMITTED),
+        ("last stable offset", confluent_kafka.IsolationLevel.READ_COMMITTED),
+    ):
+        asked = admin.list_offsets(wanted, isolation_level=level, request_timeout=SERVED_TIMEOUT)
+        for tp, answer in asked.items():
+            try:
+                told: object = answer.result(SERVED_TIMEOUT).offset
+            except confluent_kafka.KafkaException as error:
+                told = error
+            found[TopicPartition(tp.topic, tp.partition)].append(f"{name} {told}")
+    return {tp: ", ".join(told) for tp, told in found.items()}
 
 
 def first_owned(log: ReplicaLog, end: int) -> int:

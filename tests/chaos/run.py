@@ -27,7 +27,7 @@ from linker.demo.live_producers import (
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.chaos.checker import RULES, Aftermath, Judgement, judge
 from tests.chaos.committed import TransactionHistory
-from tests.chaos.evidence import Collected
+from tests.chaos.evidence import Collected, served_ends
 from tests.chaos.faults import Strike, Striker
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
 from tests.chaos.plan import DeathPlan, FaultPlan, RunPlan
@@ -358,6 +358,14 @@ class Run:
         await self._consumer.stop()
         all_ends = {tp: log.end for tp, log in collected.owner_transactions.items()}
         reader_drained = await self._reader.read_up_to(all_ends, DRAIN_TIMEOUT)
+        if not reader_drained:
+            held = await asyncio.to_thread(served_ends, self.stage.target.bootstrap, all_ends)
+            for tp, end in all_ends.items():
+                if self._reader.reached.get(tp, 0) < end:
+                    self.result.evidence.append(
+                        f"the reader of committed records is at {self._reader.reached.get(tp)} of {tp}, which ends at"
+                        f" {end}; its leader has {held[tp]}"
+                    )
         await self._reader.stop()
         answers = [one for member in self.fleet.members for one in member.tap.answers(self._ids)]
         after = Aftermath(
