@@ -1,28 +1,24 @@
-"""The link controller's side of the fleet: takes members, proves their leases, sends them what was committed, and has
-commands carried out by every one of them that matters.
+"""The link controller's side of the fleet: takes members, proves their leases, sends them what was committed, and writes
+the changes that they ask for.
 
-Who matters for a fence is answered by the lease table alone, not by who is connected: everybody whose lease is not
-certainly over. What is alive (leads partitions, may be elected) is answered by who was heard of lately. The two are
-apart on purpose: the first may never be wrong, the second only has to be quick.
+Not here: who is there (roster.py), what all of them are told to do (commands.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 from controller.codec import encode as encode_entity
 from controller.codec import path_of
-from controller.errors import ControllerError, NotFound, Refused
+from controller.errors import NotFound, Refused
 from controller.fleet import messages as m
 from controller.fleet.channel import Channel, ChannelClosed
-from controller.fleet.lease import Holder, LeaseTable
-from controller.fleet.progress import CopyReport, ReportBook, decode_copies
+from controller.fleet.commands import Commands
+from controller.fleet.progress import ReportBook, decode_copies
+from controller.fleet.roster import MemberInfo, Roster
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import removal_entry
 from controller.manager import StoredController
@@ -38,51 +34,12 @@ from wire.types import TopicPartition, parse_topic_id
 
 log = logging.getLogger(__name__)
 
-Tell = Literal["unfence", "handed_over"]
-
 _TICK = 0.1
 _STALL = 0.5  # the clock has gone on by so much more than we have slept
 _STORE_PAUSE = 0.2
-_MOST_ASKED = 10_000
-_ASK_PROGRESS = 0.25
 
 
-class FleetIncomplete(ControllerError):
-    """A sidecar that may still acknowledge writes did not carry out a command in time."""
-
-
-@dataclass(slots=True)
-class MemberInfo:
-    """A connected sidecar, as status and elections see it."""
-
-    hello: m.Hello
-    channel: Channel
-    connected_at: float
-    last_heard: float
-    lease_until: float = float("-inf")  # the head's clock
-    seq: int = 0
-    local: bool = False
-    said: m.SidecarReport | None = None  # of itself, with its last report
-    asked: asyncio.Queue[m.Ask] = field(default_factory=lambda: asyncio.Queue(_MOST_ASKED))
-
-    @property
-    def holder(self) -> Holder:
-        return Holder(self.hello.broker_id, self.hello.session)
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A command under way."""
-
-    message: m.Command
-    waiting: set[Holder]
-    everybody: bool  # whoever connects meanwhile is told too
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    errors: dict[Holder, str] = field(default_factory=dict)
-    again: set[Holder] = field(default_factory=set)
-
-
-class Head:
+class Head(Roster):
     """One per reign: from the claim of an epoch until the seat is lost."""
 
     def __init__(
@@ -96,34 +53,14 @@ class Head:
         cluster_id: Callable[[], str],
         claimed_at: float | None = None,
     ) -> None:
-        self.controller = controller
+        super().__init__(controller, settings, clock, endless_leases=endless_leases, claimed_at=claimed_at)
         self._store = store
-        self._settings = settings
-        self._clock = clock
-        self._endless = endless_leases
         self._cluster_id = cluster_id
-        self.started_at = clock() if claimed_at is None else claimed_at
-        self.leases = LeaseTable(settings.lease)
         self.book = ReportBook()
-        self.members: dict[int, MemberInfo] = {}
-        #: When a sidecar's connection ended, by broker id; of those that are not connected.
-        self.lost: dict[int, float] = {}
-        self._left: set[int] = set()
+        self.commands = Commands(self, self.book, clock)
         self._entering: dict[int, asyncio.Lock] = {}
-        self._pending: dict[int, _Pending] = {}
-        self._ids = itertools.count(1)
         self._renewals: list[tuple[MemberInfo, int]] = []
         self._renewal = asyncio.Event()
-        self._dead: frozenset[int] = frozenset()
-        #: What this very sidecar leads, if it can be looked at without a message.
-        self.own_copies: Callable[[str, Collection[TopicPartition]], Sequence[CopyReport]] | None = None
-        #: Called when somebody came, went or drains.
-        self.on_membership: set[Callable[[], None]] = set()
-        if not endless_leases:
-            self.leases.inherit(
-                ((Holder(i.broker_id, i.session), i.lease) for i in controller.image.identities.values()),
-                self.started_at,
-            )
 
     async def run(self) -> None:
         """Until cancelled, or until the store says that another controller has claimed it (ControllerFenced)."""
@@ -139,100 +76,16 @@ class Head:
             for member in list(self.members.values()):
                 member.channel.close("this sidecar is not the link controller any more")
 
-    # Who is there.
-
-    def alive(self) -> frozenset[int]:
-        """Broker ids of the sidecars that were heard of lately. Right after the start everybody is given time."""
-        known = set(self.controller.image.identities) | set(self.members)
-        return frozenset(known - self._dead - self._left)
-
-    def _is_dead(self, broker_id: int, now: float) -> bool:
-        member = self.members.get(broker_id)
-        if member is not None:
-            # Our own sidecar lives as long as we do, however late its messages are read.
-            return not member.local and now - member.last_heard > self._settings.failure_timeout
-        since = self.lost.get(broker_id)
-        if since is not None:
-            return now - since > self._settings.reset_grace
-        return now - self.started_at > self._settings.failure_timeout + self._settings.retry_max
-
     async def _watch(self) -> None:
-        before: tuple[object, ...] = ()
         last = self._clock()
         while True:
             now = self._clock()
             if now - last > _STALL:
-                self._forgive(now - last)
+                self.forgive(now - last)
             last = now
-            known = set(self.controller.image.identities) | set(self.members)
-            dead = frozenset(broker for broker in known if self._is_dead(broker, now))
-            for broker in sorted(dead - self._dead):
-                log.warning("sidecar %d is not heard of any more", broker)
-            for broker in sorted(self._dead - dead):
-                if broker in known:
-                    log.info("sidecar %d is heard of again", broker)
-            self._dead = dead
-            seen = (self.alive(), frozenset(self.members), self.draining())
-            if seen != before:
-                before = seen
-                self._tell_membership()
-            for pending in self._pending.values():
-                pending.changed.set()  # a lease may be over now
+            self.look(now)
+            self.commands.look()
             await asyncio.sleep(_TICK)
-
-    def _forgive(self, stall: float) -> None:
-        """We were not running ourselves: what the others said meanwhile waits to be read."""
-        for member in self.members.values():
-            member.last_heard += stall
-        for broker_id in self.lost:
-            self.lost[broker_id] += stall
-
-    def absent(self) -> str | None:
-        """controller.ports.Fencer.absent"""
-        now = self._clock()
-        texts = []
-        for holder in self.leases.may_hold(now):
-            member = self.members.get(holder.broker_id)
-            if member is not None and member.holder == holder and not self._is_dead(holder.broker_id, now):
-                continue
-            left = self.leases.until(holder) - now
-            texts.append(f"sidecar {holder.broker_id} is away, and its lease ends in {left:.1f} s")
-        return "; ".join(texts) or None
-
-    def draining(self) -> frozenset[int]:
-        """Who is to be given nothing to lead."""
-        identities = self.controller.image.identities.values()
-        return frozenset(i.broker_id for i in identities if i.draining or i.leaving)
-
-    def heard_ago(self, broker_id: int) -> float | None:
-        """Seconds since the sidecar said something; None if it never did to this controller."""
-        member = self.members.get(broker_id)
-        since = self.lost.get(broker_id) if member is None else member.last_heard
-        return None if since is None else max(0.0, self._clock() - since)
-
-    def lease_left(self, broker_id: int) -> float | None:
-        """Seconds for which a process of the sidecar may still acknowledge writes, 0 if none may; None: for ever."""
-        if self._endless:
-            return None
-        now = self._clock()
-        mine = [self.leases.until(h) - now for h in self.leases.may_hold(now) if h.broker_id == broker_id]
-        return max(mine, default=0.0)
-
-    def waiting(self) -> list[tuple[m.Command, list[int]]]:
-        """Commands under way, each with the sidecars that have not carried it out yet."""
-        return [
-            (pending.message, sorted({holder.broker_id for holder in pending.waiting}))
-            for pending in self._pending.values()
-        ]
-
-    @property
-    def reigning_for(self) -> float:
-        """Seconds since the claim."""
-        return max(0.0, self._clock() - self.started_at)
-
-    def _tell_membership(self) -> None:
-        for listener in tuple(self.on_membership):
-            listener()
 
     # A member's connection.
 
@@ -258,7 +111,7 @@ class Head:
             if member is not None and self.members.get(member.hello.broker_id) is member:
                 del self.members[member.hello.broker_id]
                 self.lost[member.hello.broker_id] = self._clock()
-                self._tell_membership()
+                self.tell_membership()
 
     async def _enter(self, channel: Channel, local: bool) -> MemberInfo:
         try:
@@ -304,13 +157,10 @@ class Head:
         )
         self.members[hello.broker_id] = member
         self.lost.pop(hello.broker_id, None)
-        self._left.discard(hello.broker_id)
-        for pending in self._pending.values():
-            if pending.everybody or member.holder in pending.waiting:
-                pending.waiting.add(member.holder)
-                channel.send(m.encode(pending.message))
+        self.left.discard(hello.broker_id)
+        self.commands.greet(member)
         log.info("sidecar %d joined (%s, program version %s)", hello.broker_id, channel.peer, hello.version)
-        self._tell_membership()
+        self.tell_membership()
         return member
 
     def _admit(self, hello: m.Hello, channel: Channel) -> int:
@@ -340,7 +190,7 @@ class Head:
             present is not None
             and present.hello.session != hello.session
             and present.hello.session not in hello.replaces
-            and not self._is_dead(hello.broker_id, self._clock())
+            and not self.is_dead(hello.broker_id, self._clock())
         ):
             self._refuse(
                 channel,
@@ -393,7 +243,7 @@ class Head:
                 self._renewals.append((member, message.n))
                 self._renewal.set()
             case m.Done():
-                self._done(member, message)
+                self.commands.done(member, message)
             case m.Report():
                 self.book.note(member.hello.broker_id, decode_copies(message.copies), self._clock())
                 if message.sidecar is not None:
@@ -405,9 +255,8 @@ class Head:
                     raise m.BadMessage("it asks for more changes than can be written") from None
             case m.Bye():
                 self.leases.gone(member.hello.broker_id, [member.hello.session])
-                self._left.add(member.hello.broker_id)
-                for pending in self._pending.values():
-                    pending.changed.set()
+                self.left.add(member.hello.broker_id)
+                self.commands.look()
                 raise ChannelClosed("it said good-bye")
             case m.Hello():
                 raise m.BadMessage("a second hello")
@@ -442,7 +291,7 @@ class Head:
                     continue
                 self.leases.renewed(member.holder, now)
                 member.lease_until = self.leases.until(member.holder)
-                self._send(member, m.Renewed(n=number, controller_epoch=self.controller.controller_epoch))
+                self.send(member, m.Renewed(n=number, controller_epoch=self.controller.controller_epoch))
 
     # What was committed.
 
@@ -465,7 +314,7 @@ class Head:
         ]
         for member in remote:
             member.seq += 1
-            self._send(
+            self.send(
                 member,
                 m.Delta(
                     controller_epoch=self.controller.controller_epoch,
@@ -475,153 +324,6 @@ class Head:
                     gone=gone,
                 ),
             )
-
-    def _send(self, member: MemberInfo, message: m.FromHead) -> None:
-        """A channel that cannot be sent to is closed; its reader notices."""
-        try:
-            member.channel.send(m.encode(message))
-        except ChannelClosed as error:
-            log.info("sidecar %d: %s", member.hello.broker_id, error)
-            member.channel.close("cannot be sent to")
-
-    # Commands.
-
-    async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """Return when nobody can acknowledge a write of these partitions any more that is not answered by the source
-        already. FleetIncomplete if somebody who may is silent until the time is over."""
-        holders = set(self.leases.may_hold(self._clock())) | {x.holder for x in self.members.values()}
-        pending = self._command("fence", link, tps, timeout, holders, everybody=True)
-        deadline = self._clock() + timeout
-        try:
-            while True:
-                now = self._clock()
-                bound = set(self.leases.may_hold(now))
-                connected = {x.holder for x in self.members.values()}
-                # Over: nothing it does counts. One that is connected and holds no lease yet got the fence first.
-                pending.waiting &= bound | connected
-                for holder in [h for h in pending.waiting if h not in bound]:
-                    pending.waiting.discard(holder)
-                if not pending.waiting:
-                    return
-                if now >= deadline:
-                    raise FleetIncomplete(self._silent(pending, now))
-                for member in [x for x in self.members.values() if x.holder in pending.again]:
-                    self._send(member, pending.message)
-                pending.again.clear()
-                await self._wait(pending, min(deadline - now, _TICK))
-        finally:
-            self._pending.pop(pending.message.id, None)
-
-    def _silent(self, pending: _Pending, now: float) -> str:
-        texts = []
-        for holder in sorted(pending.waiting, key=lambda h: h.broker_id):
-            why = pending.errors.get(holder)
-            if why is None:
-                left = self.leases.until(holder) - now
-                where = "is connected" if holder.broker_id in self.members else "is away"
-                why = f"{where}, and its lease ends in {left:.1f} s"
-            texts.append(f"sidecar {holder.broker_id}: {why}")
-        return f"the fence is not complete: {'; '.join(texts)}"
-
-    async def tell(self, what: Tell, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """`unfence` or `handed_over`, to everybody who is connected; the others learn it from the image. Returns when
-        all of them have done it, are gone, or the time is over."""
-        await self._until_done(what, link, tps, timeout, set(self.members))
-
-    async def ask_progress(
-        self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
-    ) -> None:
-        """fleet.progress.AskProgress"""
-        others = set(brokers)
-        for member in list(self.members.values()):
-            if member.local and self.own_copies is not None and member.hello.broker_id in others:
-                # A message takes its turns of the event loop, which are long under load, and is encoded and checked for
-                # nothing: a promote looks every few milliseconds while producers wait.
-                self.book.note(member.hello.broker_id, self.own_copies(link, tps), self._clock())
-                others.discard(member.hello.broker_id)
-        if others:
-            await self._until_done("progress", link, tps, min(timeout, _ASK_PROGRESS), others)
-
-    async def hold(self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float) -> None:
-        """Fence at one sidecar, around a planned change of leader: for order and latency, not for safety."""
-        await self._until_done("hold", link, tps, timeout, {broker})
-
-    async def release(
-        self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float
-    ) -> None:
-        """Undo `hold`: what is held is forwarded, or answered with the new leader if there is one."""
-        await self._until_done("release", link, tps, timeout, {broker})
-
-    async def _until_done(
-        self, what: str, link: str, tps: Collection[TopicPartition], timeout: float, brokers: set[int]
-    ) -> None:
-        holders = {x.holder for x in self.members.values() if x.hello.broker_id in brokers}
-        pending = self._command(what, link, tps, timeout, holders, everybody=False)
-        deadline = self._clock() + timeout
-        try:
-            while True:
-                now = self._clock()
-                pending.waiting &= {
-                    x.holder for x in self.members.values() if not self._is_dead(x.hello.broker_id, now)
-                }
-                if not pending.waiting or now >= deadline:
-                    return
-                await self._wait(pending, min(deadline - now, _TICK))
-        finally:
-            self._pending.pop(pending.message.id, None)
-
-    def _command(
-        self,
-        what: str,
-        link: str,
-        tps: Collection[TopicPartition],
-        timeout: float,
-        holders: set[Holder],
-        *,
-        everybody: bool,
-    ) -> _Pending:
-        message = m.Command.model_validate(
-            {
-                "id": next(self._ids),
-                "controller_epoch": self.controller.controller_epoch,
-                "what": what,
-                "link": link,
-                "partitions": [(tp.topic, tp.partition) for tp in sorted(tps)],
-                "timeout": timeout,
-            },
-            strict=False,
-        )
-        pending = self._pending[message.id] = _Pending(message, holders, everybody)
-        for member in list(self.members.values()):
-            if member.holder in holders:
-                self._send(member, message)
-        return pending
-
-    @staticmethod
-    async def _wait(pending: _Pending, timeout: float) -> None:
-        pending.changed.clear()
-        try:
-            async with asyncio.timeout(timeout):
-                await pending.changed.wait()
-        except TimeoutError:
-            return
-
-    def _done(self, member: MemberInfo, done: m.Done) -> None:
-        if done.data is not None:
-            self.book.note(member.hello.broker_id, decode_copies(done.data), self._clock())
-        pending = self._pending.get(done.command)
-        if pending is None:
-            return
-        if done.error is None:
-            pending.waiting.discard(member.holder)
-            pending.errors.pop(member.holder, None)
-        else:
-            pending.errors[member.holder] = done.error
-            if pending.everybody:
-                pending.again.add(member.holder)  # until it is done, or does not matter any more
-            else:
-                pending.waiting.discard(member.holder)
-        pending.changed.set()
 
     # Changes that members ask for.
 
@@ -637,7 +339,7 @@ class Head:
             except Exception as failed:
                 log.exception("a change that sidecar %d asked for", member.hello.broker_id)
                 error = type(failed).__name__, str(failed)
-            self._send(member, m.Answer(n=ask.n, error=error))
+            self.send(member, m.Answer(n=ask.n, error=error))
 
     async def _write(self, member: MemberInfo, ask: m.Ask) -> None:
         tp = TopicPartition(ask.topic, ask.partition)

@@ -126,7 +126,7 @@ class FleetRunner:
             cluster_id=self._cluster_id,
             claimed_at=claimed_at,
         )
-        head.own_copies = self.member.copies
+        head.commands.own_copies = self.member.copies
         lost: str | None = None
         try:
             async with TaskGroup() as group:

@@ -131,7 +131,7 @@ class FleetLeadership:
 
     async def move_fence(self, tps: Tps, origin: int, *, timeout: float) -> None:
         await together(
-            self._head.hold(link, chosen, origin, timeout=timeout)
+            self._head.commands.hold(link, chosen, origin, timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 
@@ -142,7 +142,7 @@ class FleetLeadership:
         if moved:
             await self._known(moved)
         await together(
-            self._head.release(link, chosen, origin, timeout=timeout)
+            self._head.commands.release(link, chosen, origin, timeout=timeout)
             for link, chosen in self._by_link(tps).items()
         )
 

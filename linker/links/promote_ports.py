@@ -73,10 +73,10 @@ class FleetFence:
         await open_ways(ways, timeout=min(_CONNECT_TIMEOUT, timeout))
 
     async def fence(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.fence(self._link, tps, timeout=timeout)
+        await self._head.commands.fence(self._link, tps, timeout=timeout)
 
     async def unfence(self, tps: Tps, *, timeout: float) -> None:
-        await self._head.tell("unfence", self._link, tps, timeout=timeout)
+        await self._head.commands.tell("unfence", self._link, tps, timeout=timeout)
 
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
         await wait_known(
@@ -86,7 +86,7 @@ class FleetFence:
             self._link_brokers(),
             timeout=min(_KNOWN_TIMEOUT, timeout / 2),
         )
-        await self._head.tell("handed_over", self._link, tps, timeout=timeout / 2)
+        await self._head.commands.tell("handed_over", self._link, tps, timeout=timeout / 2)
 
 
 class ListedSourceEnds:
@@ -444,7 +444,7 @@ def fleet_progress(
         return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
 
     return FleetProgress(
-        link, head.book, head.ask_progress, lambda: target.image, targets, poll=_POLL
+        link, head.book, head.commands.ask_progress, lambda: target.image, targets, poll=_POLL
     ), targets
 
 

@@ -260,7 +260,7 @@ class FleetService(ServiceBase):
                     partitions=len(command.partitions),
                     sidecars=silent,
                 )
-                for command, silent in head.waiting()
+                for command, silent in head.commands.waiting()
                 if silent
             ],
         )

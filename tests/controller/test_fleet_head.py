@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from controller.fleet import messages as m
-from controller.fleet.head import FleetIncomplete, Head
+from controller.fleet.commands import FleetIncomplete
+from controller.fleet.head import Head
 from controller.fleet.lease import DRIFT, Holder
 from controller.manager import LinkController, StoredController
 from controller.state import SidecarIdentity
@@ -38,7 +39,7 @@ async def refused(head: Head, broker_id: int = 900, **fields: object) -> m.Refus
 
 async def fence_time(head: Head, timeout: float = 30.0) -> float:
     begun = now()
-    await head.fence(LINK, [TP], timeout=timeout)
+    await head.commands.fence(LINK, [TP], timeout=timeout)
     return now() - begun
 
 
@@ -271,7 +272,7 @@ def test_leases_of_an_older_head_are_waited_for() -> None:
         async with running_head(controller, store, claimed_at=claimed) as head:
             assert head.leases.may_hold(now()) == [Holder(900, "a"), Holder(901, "b")]
             with pytest.raises(FleetIncomplete, match=r"sidecar 900: is away, and its lease ends in 4\.\d s"):
-                await head.fence(LINK, [TP], timeout=5.0)
+                await head.commands.fence(LINK, [TP], timeout=5.0)
             # A new process of 901 says that the old one is over; 900's lease runs out.
             other = Caller(head, 901)
             await other.join(session="c", replaces=["b"])
@@ -339,8 +340,8 @@ def test_who_is_gone_is_waited_for_as_long_as_its_lease_may_be_valid() -> None:
             await caller.over()
             await asyncio.sleep(1)
             with pytest.raises(FleetIncomplete, match=r"sidecar 900: is away, and its lease ends in"):
-                await head.fence(LINK, [TP], timeout=2)
-            await head.fence(LINK, [TP], timeout=30)
+                await head.commands.fence(LINK, [TP], timeout=2)
+            await head.commands.fence(LINK, [TP], timeout=30)
             assert now() == pytest.approx(renewed_at + LEASE, abs=0.11)
 
     run_virtual(main())
@@ -399,12 +400,12 @@ def test_a_silent_one_ends_the_fence_with_its_name_and_a_cancel_leaves_nothing()
             await caller.join()
             await caller.renew()
             with pytest.raises(FleetIncomplete, match="sidecar 900: is connected"):
-                await head.fence(LINK, [TP], timeout=1)
-            fencing = asyncio.create_task(head.fence(LINK, [TP], timeout=5))
+                await head.commands.fence(LINK, [TP], timeout=1)
+            fencing = asyncio.create_task(head.commands.fence(LINK, [TP], timeout=5))
             await asyncio.sleep(0.1)
             fencing.cancel()
             await asyncio.gather(fencing, return_exceptions=True)
-            assert not head._pending
+            assert not head.commands._pending
             other = Caller(head, 901)
             await other.join()
             assert not [x for x in await other.heard() if isinstance(x, m.Command)]
@@ -421,15 +422,15 @@ def test_what_is_told_does_not_wait_for_the_dead() -> None:
             await quick.join()
             await silent.join()
             for what in ("unfence", "handed_over"):
-                telling = asyncio.create_task(head.tell(what, LINK, [TP], timeout=60))  # type: ignore[arg-type]
+                telling = asyncio.create_task(head.commands.tell(what, LINK, [TP], timeout=60))  # type: ignore[arg-type]
                 order = await quick.hear(m.Command)
                 assert order.what == what
                 quick.say(m.Done(command=order.id, error="no such thing"))
                 await telling
             assert now() < SETTINGS.failure_timeout + 1
-            await head.hold(LINK, [TP], 900, timeout=0.3)
+            await head.commands.hold(LINK, [TP], 900, timeout=0.3)
             assert (await quick.hear(m.Command)).what == "hold"
-            await head.release(LINK, [TP], 900, timeout=0.3)
+            await head.commands.release(LINK, [TP], 900, timeout=0.3)
             assert (await quick.hear(m.Command)).what == "release"
             assert not [x for x in await silent.heard() if isinstance(x, m.Command) and x.what == "hold"]
 

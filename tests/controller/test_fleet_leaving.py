@@ -60,13 +60,13 @@ def test_what_a_sidecar_says_of_itself_and_who_is_waited_for() -> None:
             assert head.members[901].said == about
             left = head.lease_left(901)
             assert left is not None and left > 9
-            fence = asyncio.create_task(head.fence(LINK, [TP], timeout=5))
+            fence = asyncio.create_task(head.commands.fence(LINK, [TP], timeout=5))
             await asyncio.sleep(0.1)
-            ((command, silent),) = head.waiting()
+            ((command, silent),) = head.commands.waiting()
             assert (command.what, command.link, silent) == ("fence", LINK, [901])
             fence.cancel()
             await asyncio.gather(fence, return_exceptions=True)
-            assert head.waiting() == []
+            assert head.commands.waiting() == []
             caller.channel.close("it is gone")
             await asyncio.sleep(1)
             ago = head.heard_ago(901)

@@ -219,7 +219,7 @@ def test_the_head_dies() -> None:
             assert all(s.member.highest_epoch == 2 for s in (new, *[s for s in fleet.others if s is not old]))
             # What the dead one's lease may cover is waited for.
             assert new.runner.head is not None
-            await new.runner.head.fence(LINK, [TP], timeout=30)
+            await new.runner.head.commands.fence(LINK, [TP], timeout=30)
             assert now() >= died + SETTINGS.lease - SETTINGS.renew_interval
 
     run_virtual(main())

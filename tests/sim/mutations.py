@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller import paths
-from controller.fleet import head as head_module
 from controller.fleet import messages as m
+from controller.fleet.commands import Commands, FleetIncomplete
 from controller.fleet.head import Head
 from controller.fleet.lease import Holder, Lease, LeaseTable
 from controller.fleet.member import Member
@@ -46,15 +46,15 @@ def _covers_ignores_the_term() -> list[Patch]:
 
 
 def _fence_not_waited_for() -> list[Patch]:
-    original = Head._command
+    original = Commands._command
 
-    def command(self: Head, what: str, *args: Any, **kwargs: Any) -> Any:
+    def command(self: Commands, what: str, *args: Any, **kwargs: Any) -> Any:
         pending = original(self, what, *args, **kwargs)
         if what == "fence":
             pending.waiting.clear()
         return pending
 
-    return [(Head, "_command", command)]
+    return [(Commands, "_command", command)]
 
 
 def _expiry_not_waited_for() -> list[Patch]:
@@ -63,29 +63,29 @@ def _expiry_not_waited_for() -> list[Patch]:
     def may_hold(self: LeaseTable, now: float) -> list[Holder]:
         return []
 
-    original = Head._command
+    original = Commands._command
 
-    def command(self: Head, what: str, *args: Any, **kwargs: Any) -> Any:
+    def command(self: Commands, what: str, *args: Any, **kwargs: Any) -> Any:
         pending = original(self, what, *args, **kwargs)
-        pending.waiting &= {member.holder for member in self.members.values()}
+        pending.waiting &= {member.holder for member in self._roster.members.values()}
         return pending
 
-    async def fence(self: Head, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        holders = {member.holder for member in self.members.values()}
+    async def fence(self: Commands, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        holders = {member.holder for member in self._roster.members.values()}
         pending = self._command("fence", link, tps, timeout, holders, everybody=True)
         deadline = self._clock() + timeout
         try:
             while pending.waiting:
-                pending.waiting &= {member.holder for member in self.members.values()}
+                pending.waiting &= {member.holder for member in self._roster.members.values()}
                 if not pending.waiting:
                     return
                 if self._clock() >= deadline:
-                    raise head_module.FleetIncomplete("not everybody who is connected")
+                    raise FleetIncomplete("not everybody who is connected")
                 await self._wait(pending, 0.1)
         finally:
             self._pending.pop(pending.message.id, None)
 
-    return [(LeaseTable, "may_hold", may_hold), (Head, "_command", command), (Head, "fence", fence)]
+    return [(LeaseTable, "may_hold", may_hold), (Commands, "_command", command), (Commands, "fence", fence)]
 
 
 async def _commit(

@@ -143,13 +143,13 @@ class Fence:
         return None
 
     async def fence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        await self._head.fence(LINK, tps, timeout=timeout)
+        await self._head.commands.fence(LINK, tps, timeout=timeout)
 
     async def unfence(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        await self._head.tell("unfence", LINK, tps, timeout=timeout)
+        await self._head.commands.tell("unfence", LINK, tps, timeout=timeout)
 
     async def handed_over(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        await self._head.tell("handed_over", LINK, tps, timeout=timeout / 2)
+        await self._head.commands.tell("handed_over", LINK, tps, timeout=timeout / 2)
 
 
 class Outside:
@@ -342,7 +342,7 @@ class Sidecar:
             progress=FleetProgress(
                 LINK,
                 head.book,
-                head.ask_progress,
+                head.commands.ask_progress,
                 lambda: self.target.image,
                 self.world.targets,
                 poll=0.03,
