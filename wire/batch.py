@@ -1,8 +1,8 @@
 """Record batches (magic 2) as bytes: the hot walk that stamps the session's leader epoch, headers, records.
 
 Lives here: everything that looks into a batch. Nothing here decompresses or copies on the hot path:
-patch_batches touches four bytes per batch, and those lie outside the batch's CRC. Decompression exists for
-the metadata log, the validator and tests (iter_records) and is bounded.
+patch_batches touches four bytes per batch, and those lie outside the batch's CRC. Records are for the
+metadata log, the validator and tests (iter_records); what is compressed is unpacked by compression.py.
 
 Layout of a batch (offset: field): 0 baseOffset i64, 8 length i32 (bytes after it), 12 partitionLeaderEpoch
 i32, 16 magic i8, 17 crc u32 (of everything from 21 on), 21 attributes i16, 23 lastOffsetDelta i32, 27
@@ -11,23 +11,26 @@ record count i32, 61 records.
 """
 
 import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import cramjam
 from crc32c import crc32c
 
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.primitives import INT32, PARSE_ERRORS, read_varint, read_varlong
 from wire.types import Buffer
 
+try:
+    from wire._walk import walk
+except ImportError:  # it was installed without a compiler
+    native_walk = None
+else:
+    native_walk = walk
+
 BATCH_OVERHEAD = 61
 LENGTH_OVERHEAD = 12
 """Bytes of a batch that its length field does not count."""
 MIN_LENGTH = BATCH_OVERHEAD - LENGTH_OVERHEAD
-MAX_UNCOMPRESSED = 128 << 20
-"""No batch may unpack into more: a bomb must not take the process down."""
 
 _WALK = struct.Struct(">qiib6xi")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -76,7 +79,13 @@ def patch_batches(
     floor = 0  # where the next batch may begin: after the one before it, and never below zero
     pos = chunk_start = start
     chunk_base = -1
-    chunk_limit = start + chunk_bytes
+    if native_walk is not None:
+        # As far as all is ordinary. The rest is ours: errors, a batch that is cut short, the end.
+        cut, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches, largest = native_walk(
+            buf, start, end, leader_epoch, chunk_bytes, last_epoch
+        )
+        chunks = [Chunk._make(one) for one in cut]
+    chunk_limit = chunk_start + chunk_bytes
     last_header = end - BATCH_OVERHEAD
     while pos <= last_header:
         base, length, epoch, magic, delta = unpack(buf, pos)
@@ -277,7 +286,9 @@ def iter_records(buf: Buffer, header: BatchHeader) -> Iterator[Record]:
     """Records of one batch, decompressed if need be. Any damage is a MalformedFrame."""
     data = memoryview(buf)[header.position + BATCH_OVERHEAD : header.end]
     if header.compression:
-        data = memoryview(_decompress(header.compression, data, header.base_offset))
+        from wire.compression import decompress  # megabytes, for the few that look into compressed batches
+
+        data = memoryview(decompress(header.compression, data, header.base_offset))
     if header.record_count < 0 or header.record_count * 7 > len(data):
         raise MalformedFrame(f"{header.record_count} records in {len(data)} bytes", offset=header.base_offset)
     pos = 0
@@ -327,74 +338,3 @@ def _read_field(data: memoryview, pos: int, end: int) -> tuple[memoryview | None
     if pos + size > end:
         raise MalformedFrame(f"field of {size} bytes ends after its record")
     return data[pos : pos + size], pos + size
-
-
-def _decompress(codec: int, data: memoryview, offset: int) -> Buffer:
-    try:
-        if codec == 1:
-            return _gunzip(data)
-        if codec == 2:
-            return _unsnappy(data)
-        if codec == 3:
-            return _decompress_into(cramjam.lz4.decompress_into, data)
-        if codec == 4:
-            return _decompress_into(cramjam.zstd.decompress_into, data)
-    except (cramjam.DecompressionError, zlib.error, OSError, ValueError, struct.error) as error:
-        raise MalformedFrame(
-            f"batch with codec {codec} does not decompress: {error}", offset=offset
-        ) from error
-    raise MalformedFrame(f"unknown compression codec {codec}", offset=offset)
-
-
-def _gunzip(data: memoryview) -> bytes:
-    inflate = zlib.decompressobj(31)
-    out = inflate.decompress(data, MAX_UNCOMPRESSED)
-    if not inflate.eof:
-        raise ValueError(f"gzip data is cut short or unpacks into more than {MAX_UNCOMPRESSED} bytes")
-    return out
-
-
-_XERIAL_MAGIC = b"\x82SNAPPY\0"
-
-
-def _unsnappy(data: memoryview) -> bytearray:
-    """Raw snappy, or the blocks of xerial's stream that Java writes: 16 bytes of header, then (size, raw)
-    pairs.
-    """
-    if data[:8] != _XERIAL_MAGIC:
-        return _unsnappy_raw(data, 0)
-    out = bytearray()
-    pos = 16
-    while pos < len(data):
-        size: int = INT32.unpack_from(data, pos)[0]
-        pos += 4
-        if size < 0 or pos + size > len(data):
-            raise ValueError(f"snappy block of {size} bytes ends after the batch")
-        out += _unsnappy_raw(data[pos : pos + size], len(out))
-        pos += size
-    return out
-
-
-def _unsnappy_raw(data: memoryview, before: int) -> bytearray:
-    size = int(cramjam.snappy.decompress_raw_len(data))
-    if before + size > MAX_UNCOMPRESSED:
-        raise ValueError(f"snappy data unpacks into more than {MAX_UNCOMPRESSED} bytes")
-    out = bytearray(size)
-    if cramjam.snappy.decompress_raw_into(data, out) != size:
-        raise ValueError("snappy data is cut short")
-    return out
-
-
-def _decompress_into(decompress: Callable[[memoryview, bytearray], int], data: memoryview) -> memoryview:
-    """Unpack into a buffer of a guessed size, grown up to the bound: the library itself knows none."""
-    capacity = max(1 << 16, len(data) * 8)
-    while True:
-        out = bytearray(min(capacity, MAX_UNCOMPRESSED))
-        try:
-            return memoryview(out)[: decompress(data, out)]
-        except cramjam.DecompressionError as error:
-            if "whole buffer" not in str(error):
-                raise
-        if capacity >= MAX_UNCOMPRESSED:
-            raise ValueError(f"data unpacks into more than {MAX_UNCOMPRESSED} bytes")
-        capacity *= 4

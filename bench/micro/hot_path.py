@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Callable
 
+from wire import batch
 from wire.batch import Walk, patch_batches
 from wire.fetch import (
     FetchPartition,
@@ -71,12 +72,14 @@ def walk_cost(size: int) -> tuple[float, Walk]:
 
 
 def main() -> None:
-    for size in (1 << 10, 16 << 10, 128 << 10):
-        cost, walk = walk_cost(size)
-        print(
-            f"patch_batches {size >> 10:4} kB batches: {cost / walk.batches * 1e9:8.0f} ns/batch"
-            f" {cost / RUN_BYTES * 1e9:10.4f} CPU-s/GB"
-        )
+    for native in (batch.native_walk, None) if batch.native_walk is not None else (None,):
+        batch.native_walk = native
+        for size in (1 << 10, 16 << 10, 128 << 10):
+            cost, walk = walk_cost(size)
+            print(
+                f"patch_batches in {'Python' if native is None else 'C':6} {size >> 10:4} kB batches:"
+                f" {cost / walk.batches * 1e9:8.0f} ns/batch {cost / RUN_BYTES * 1e9:10.4f} CPU-s/GB"
+            )
     for count in (1, 4, 1000):
         print(f"{count} partition(s), microseconds per request:")
         requests(count)

@@ -22,6 +22,7 @@ _UNUSED = (
     "rich",  # structlog: its tracebacks print local variables, we have plain ones
     "pydantic.v1",  # FastAPI: to refuse its models
     "httpx._main",  # httpx: its command line, with click, rich and pygments
+    "snappy",  # prometheus_client: to push metrics; ours are fetched
 )
 
 

@@ -13,7 +13,7 @@ from linker.cli import run_command
 from linker.cli.run import CONFIG_VARIABLE, Arguments, plain_arguments
 from tests.shell.conftest import Cli
 
-UNUSED = ["httpx", "hypothesis", "kazoo", "pydantic.v1", "pygments", "pyspark", "rich", "typer"]
+UNUSED = ["cramjam", "httpx", "hypothesis", "kazoo", "pydantic.v1", "pygments", "pyspark", "rich", "typer"]
 
 
 @pytest.mark.parametrize(

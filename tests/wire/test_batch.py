@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.batches import build_batch, parse_batches, varint
-from wire import batch as batch_module
+from wire import compression
 from wire.batch import (
     BatchHeader,
     clip_batches,
@@ -385,12 +385,12 @@ def test_garbage_records_are_malformed_or_valid(payload: bytes, count: int, code
 
 @pytest.mark.parametrize("codec", [name for name in COMPRESS if name != "none"])
 def test_a_decompression_bomb_is_refused(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_module, "MAX_UNCOMPRESSED", 1 << 20)
+    monkeypatch.setattr(compression, "MAX_UNCOMPRESSED", 1 << 20)
     payload = encode_records([(0, None, bytes(1 << 20), [])])
     batch = compressed_batch(codec, payload, 1)
     with pytest.raises(MalformedFrame, match="does not decompress"):
         list(iter_records(batch, read_batch_header(batch, 0)))
-    monkeypatch.setattr(batch_module, "MAX_UNCOMPRESSED", 2 << 20)
+    monkeypatch.setattr(compression, "MAX_UNCOMPRESSED", 2 << 20)
     assert len(list(iter_records(batch, read_batch_header(batch, 0)))) == 1
 
 
