@@ -25,6 +25,9 @@ _unpack_int16 = INT16.unpack_from
 _unpack_int32 = INT32.unpack_from
 
 
+_SMALL = tuple(bytes((value,)) for value in range(0x80))
+
+
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     """Unsigned varint of at most 32 bits, as Kafka's ByteUtils.readUnsignedVarint."""
     byte = buf[pos]
@@ -69,7 +72,7 @@ def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
 def uvarint(value: int) -> bytes:
     """Encoded unsigned varint."""
     if value < 0x80:
-        return bytes((value,))
+        return _SMALL[value]
     if value < 0x4000:
         return bytes((value & 0x7F | 0x80, value >> 7))
     if value < 0x200000:

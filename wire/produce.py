@@ -5,6 +5,7 @@ Record bytes are memoryviews into the client's frame and leave in the source's r
 3 to 13 from clients, 9 to 13 to a source. Not here: batches (batch.py), order and retries (router).
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,17 @@ class ProduceResponse(NamedTuple):
     throttle_ms: int
 
 
+# What a forwarded write usually is: one batch without anything optional. It is read and written at one go, in the layout
+# that the general functions have for it.
+_ONE = 2  # an array of one element
+_SINGLE_END = b"\0\0\0"  # of the partition, the topic and the message: no tagged fields
+_SINGLE_REQUEST = struct.Struct(">hiB")  # acks, timeout, topics
+_SINGLE_INDEX = struct.Struct(">Bi")  # partitions, index
+_SINGLE_HEAD = struct.Struct(">ihhi")  # size, api key, version, correlation id
+_SINGLE_RESPONSE = struct.Struct(">BB16sBihqqqBBBBiB")  # all of version 13 behind the correlation id
+_SINGLE_ANSWER = struct.Struct(">iiBB")  # size, correlation id, tags, topics
+_SINGLE_RESULT = struct.Struct(">BihqqqBBBBiB")
+
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _LEADER = struct.Struct(">ii")
 _RESULT_V2 = struct.Struct(">ihqq")  # index, error, base offset, log append time
@@ -95,8 +107,37 @@ def parse_produce_request(frame: Buffer, body_offset: int, version: int) -> Prod
     return request
 
 
+def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest | None:
+    """A request of one batch that is nobody's transaction; None if it is anything else, well-formed or not."""
+    if frame[pos] != 0:
+        return None
+    acks, timeout_ms, topics = _SINGLE_REQUEST.unpack_from(frame, pos + 1)
+    pos += 8
+    if topics != _ONE:
+        return None
+    key: TopicKey
+    if version >= 13:
+        key = bytes(frame[pos : pos + 16])
+        pos += 16
+    else:
+        length = frame[pos]
+        if not 0 < length < 0x80:
+            return None
+        key = str(frame[pos + 1 : pos + length], "utf-8")
+        pos += length
+    partitions, index = _SINGLE_INDEX.unpack_from(frame, pos)
+    size, pos = read_uvarint(frame, pos + 5)
+    end = pos + size - 1
+    if partitions != _ONE or size == 0 or frame[end:] != _SINGLE_END:
+        return None
+    return ProduceRequest(version, None, acks, timeout_ms, [(key, [(index, frame[pos:end])])])
+
+
 def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceRequest, int]:
     limit = len(frame)
+    single = _parse_single(frame, pos, version)
+    if single is not None:
+        return single, limit
     transactional_id, pos = read_compact_string(frame, pos)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, pos)
     pos += 6
@@ -191,6 +232,8 @@ def encode_produce_request(
     """
     if not 9 <= version <= MAX_VERSION:
         raise LocalProtocolError("only versions 9 to 13 are sent", api=API, version=version)
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return _encode_single(version, correlation_id, client_id, transactional_id, acks, timeout_ms, *topics[0])
     buffers: list[Buffer] = []
     first = envelope = bytearray(4)
     envelope += _REQUEST_HEADER.pack(0, version, correlation_id) + string(client_id) + b"\0"
@@ -215,6 +258,36 @@ def encode_produce_request(
     return buffers
 
 
+@functools.lru_cache(1024)
+def _single_names(client_id: str | None, transactional_id: str | None) -> bytes:
+    return string(client_id) + b"\0" + compact_string(transactional_id)
+
+
+def _encode_single(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    key: TopicKey,
+    partitions: Sequence[tuple[int, Buffer]],
+) -> list[Buffer]:
+    index, records = partitions[0]
+    size = len(records)
+    envelope = b"".join(
+        (
+            _single_names(client_id, transactional_id),
+            _SINGLE_REQUEST.pack(acks, timeout_ms, _ONE),
+            _encode_key(key, version),
+            _SINGLE_INDEX.pack(_ONE, index),
+            uvarint(size + 1),
+        )
+    )
+    total = _SINGLE_HEAD.size - 4 + len(envelope) + size + len(_SINGLE_END)
+    return [_SINGLE_HEAD.pack(total, 0, version, correlation_id) + envelope, records, _SINGLE_END]
+
+
 def parse_produce_response(frame: Buffer, version: int) -> ProduceResponse:
     """Parse a frame that begins with the correlation id, as (topics, throttle_ms). Versions 9 to 13."""
     if not 9 <= version <= MAX_VERSION:
@@ -231,6 +304,12 @@ def parse_produce_response(frame: Buffer, version: int) -> ProduceResponse:
 
 
 def _parse_response(frame: Buffer, version: int) -> tuple[ProduceResponse, int]:
+    if version == 13 and len(frame) == 4 + _SINGLE_RESPONSE.size:
+        tags, topics_, key, partitions, *result, errors, message, a, b, throttle_ms, c = (
+            _SINGLE_RESPONSE.unpack_from(frame, 4)
+        )
+        if topics_ == partitions == _ONE and errors == 1 and not (tags or message or a or b or c):
+            return ProduceResponse([(key, [ProduceResult(*result)])], throttle_ms), len(frame)
     pos = skip_tags(frame, 4)
     topics = []
     topic_count, pos = read_compact_count(frame, pos, 3)
@@ -289,6 +368,29 @@ def _encode_response(
     throttle_ms: int,
     node_endpoints: Sequence[Node],
 ) -> bytearray:
+    if len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
+        key, (only,) = topics[0]
+        if only.error_message is None and only.current_leader is None and not only.record_errors:
+            return bytearray().join(
+                (
+                    _SINGLE_ANSWER.pack(0, correlation_id, 0, _ONE),
+                    _encode_key(key, version),
+                    _SINGLE_RESULT.pack(
+                        _ONE,
+                        only.index,
+                        only.error,
+                        only.base_offset,
+                        only.log_append_time,
+                        only.log_start_offset,
+                        1,  # no record errors
+                        0,  # no message
+                        0,
+                        0,
+                        throttle_ms,
+                        0,
+                    ),
+                )
+            )
     out = bytearray(struct.pack(">iiB", 0, correlation_id, 0))
     out += uvarint(len(topics) + 1)
     for key, results in topics:

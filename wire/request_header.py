@@ -71,7 +71,7 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     elif length != -1:
         raise MalformedFrame(f"a client id of length {length}")
     if api_version >= first_flexible:
-        offset = skip_tagged_fields(frame, offset)
+        offset = offset + 1 if frame[offset : offset + 1] == b"\0" else skip_tagged_fields(frame, offset)
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset
 
 
