@@ -266,7 +266,8 @@ class ProduceSession:
             request.topics,
         )
         due = now + timeout_ms / 1000 + self.hub.limits.source_silence
-        self.hub.stats.produce_bytes += sum(batch.size for _, batch in pairs)
+        for _, batch in pairs:
+            self.hub.stats.produce_bytes += batch.size
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
         replied = partial(self._replied, route, request, pairs, self.hub.ports.lease.term)
@@ -334,12 +335,12 @@ class ProduceSession:
         self.hub.stats.produce_lost += len(pairs)
         self._settle([told for lane, batch in pairs for told in lane.lost(batch)], pairs)
 
-    def _settle(self, answers: Iterable[Answer[ProduceJob]], pairs: list[Pair]) -> None:
+    def _settle(self, answers: Sequence[Answer[ProduceJob]], pairs: list[Pair]) -> None:
         """After answers arrived for these batches: tell the client, let go of the bytes, send what may go
         now.
         """
-        sent = {id(batch) for _, batch in pairs}
-        self.deliver(answers, sent)
+        if answers:
+            self.deliver(answers, {id(batch) for _, batch in pairs})
         for _, batch in pairs:
             if batch.closed:
                 self._left(batch.job)

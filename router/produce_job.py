@@ -80,6 +80,10 @@ class SourceRequest(NamedTuple):
 
     def match(self, response: ProduceResponse) -> list[ProduceResult]:
         """The results in the order of the batches; brokers group and order partitions as they like."""
+        if len(self.keys) == len(response.topics) == 1:
+            (topic, results) = response.topics[0]
+            if len(results) == 1 and self.keys[0] == (topic, results[0].index):
+                return results
         found = {(key, result.index): result for key, results in response.topics for result in results}
         try:
             return [found[key] for key in self.keys]
@@ -95,6 +99,8 @@ def source_request(
     """In the newest version that node and we speak; with the source's own topic ids if that version has
     them.
     """
+    if len(parts) == 1:
+        return _single_request(route, *parts[0], mirrors)
     ids: dict[str, bytes] = {}
     for tp, _ in parts:
         if tp.topic not in ids:
@@ -111,6 +117,19 @@ def source_request(
         topics.setdefault(key, []).append((tp.partition, records))
         keys.append((key, tp.partition))
     return SourceRequest(version, list(topics.items()), keys)
+
+
+def _single_request(
+    route: SourceRoute, tp: TopicPartition, records: memoryview, mirrors: MirrorDirectory
+) -> SourceRequest:
+    mirror = mirrors.by_name(tp.topic)
+    topic_id = None if mirror is None else mirror.source_topic_id
+    low, high = SOURCE_VERSIONS
+    version = route.version("produce", low, high if topic_id is not None else _FIRST_WITH_TOPIC_IDS - 1)
+    key: TopicKey = tp.topic
+    if topic_id is not None and version >= _FIRST_WITH_TOPIC_IDS:
+        key = topic_id
+    return SourceRequest(version, [(key, [(tp.partition, records)])], [(key, tp.partition)])
 
 
 def answer(job: ProduceJob, hub: ForwardingHub, listener: str) -> None:

@@ -233,7 +233,9 @@ def encode_produce_request(
     if not 9 <= version <= MAX_VERSION:
         raise LocalProtocolError("only versions 9 to 13 are sent", api=API, version=version)
     if len(topics) == 1 and len(topics[0][1]) == 1:
-        return _encode_single(version, correlation_id, client_id, transactional_id, acks, timeout_ms, *topics[0])
+        return _encode_single(
+            version, correlation_id, client_id, transactional_id, acks, timeout_ms, *topics[0]
+        )
     buffers: list[Buffer] = []
     first = envelope = bytearray(4)
     envelope += _REQUEST_HEADER.pack(0, version, correlation_id) + string(client_id) + b"\0"
@@ -303,13 +305,22 @@ def parse_produce_response(frame: Buffer, version: int) -> ProduceResponse:
     return response
 
 
+def _parse_single_response(frame: Buffer) -> ProduceResponse | None:
+    """Version 13, one result and nothing optional; None if it is anything else."""
+    if len(frame) != 4 + _SINGLE_RESPONSE.size:
+        return None
+    tags, topics, key, partitions, *numbers, errors, message, a, b, throttle_ms, c = (
+        _SINGLE_RESPONSE.unpack_from(frame, 4)
+    )
+    if topics != _ONE or partitions != _ONE or errors != 1 or tags or message or a or b or c:
+        return None
+    return ProduceResponse([(key, [ProduceResult(*numbers)])], throttle_ms)
+
+
 def _parse_response(frame: Buffer, version: int) -> tuple[ProduceResponse, int]:
-    if version == 13 and len(frame) == 4 + _SINGLE_RESPONSE.size:
-        tags, topics_, key, partitions, *result, errors, message, a, b, throttle_ms, c = (
-            _SINGLE_RESPONSE.unpack_from(frame, 4)
-        )
-        if topics_ == partitions == _ONE and errors == 1 and not (tags or message or a or b or c):
-            return ProduceResponse([(key, [ProduceResult(*result)])], throttle_ms), len(frame)
+    single = _parse_single_response(frame) if version == 13 else None
+    if single is not None:
+        return single, len(frame)
     pos = skip_tags(frame, 4)
     topics = []
     topic_count, pos = read_compact_count(frame, pos, 3)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import codec
+from wire import codec, produce
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.produce import (
     ProduceRequest,
@@ -342,3 +343,55 @@ def test_versions_and_keys_that_do_not_fit_are_our_mistakes() -> None:
     for version in (3, 12):
         with pytest.raises(LocalProtocolError, match="name"):
             encode_produce_response(version, 1, [(b"\1" * 16, [])])
+
+
+def _outcome(parse: Callable[[], object]) -> object:
+    try:
+        return parse()
+    except MalformedFrame:
+        return MalformedFrame
+
+
+def _garbled(frame: bytes, start: int) -> Iterator[bytes]:
+    """Every byte from `start` on replaced by what may mean something, and the frame cut before it."""
+    for at in range(start, len(frame)):
+        yield frame[:at]
+        for value in {0, 1, 2, 3, 0x7F, 0x80, 0xFF, frame[at] ^ 1}:
+            yield frame[:at] + bytes((value,)) + frame[at + 1 :]
+    yield frame + b"\0"
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+@pytest.mark.parametrize("records", [b"", b"r", bytes(200)])
+def test_a_request_of_one_batch_is_read_as_any_other(
+    version: int, records: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key: str | bytes = bytes(range(16)) if version >= 13 else "orders"
+    request = ProduceRequest(version, None, -1, 30_000, [(key, [(3, memoryview(records))])])
+    frame, body = schema_request(request)
+    frames = [
+        *_garbled(frame, body),
+        *(frame[: body + 8 + n] + bytes(k) for n in range(25) for k in range(6)),
+    ]
+
+    def outcomes() -> list[object]:
+        return [_outcome(lambda f=f: parse_produce_request(f, body, version)) for f in frames]  # type: ignore[misc]
+
+    at_one_go = outcomes()
+    assert request in at_one_go
+    monkeypatch.setattr(produce, "_parse_single", lambda *_: None)
+    assert at_one_go == outcomes()
+
+
+def test_an_answer_about_one_batch_is_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = ProduceResult(3, 0, 1 << 40, -1, 5)
+    frame = schema_response(13, [(bytes(range(16)), [result])], 7, [])
+    frames = [frame, *_garbled(frame, 4)]
+
+    def outcomes() -> list[object]:
+        return [_outcome(lambda f=f: parse_produce_response(f, 13)) for f in frames]  # type: ignore[misc]
+
+    at_one_go = outcomes()
+    assert at_one_go[0] == ([(bytes(range(16)), [result])], 7)
+    monkeypatch.setattr(produce, "_parse_single_response", lambda _: None)
+    assert at_one_go == outcomes()
