@@ -135,7 +135,10 @@ def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest |
 
 def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceRequest, int]:
     limit = len(frame)
-    single = _parse_single(frame, pos, version)
+    try:
+        single = _parse_single(frame, pos, version)
+    except (*PARSE_ERRORS, MalformedFrame):
+        single = None  # too short for a batch: what is wrong with it, if anything is, is found out below
     if single is not None:
         return single, limit
     transactional_id, pos = read_compact_string(frame, pos)
