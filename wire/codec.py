@@ -22,9 +22,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
+from wire import group_messages
 from wire.entity_fields import field_default, unwrap_annotation
 from wire.entity_reader import error_code, read_entity
 from wire.errors import LocalProtocolError, MalformedFrame
+from wire.primitives import string
 from wire.request_header import RequestHeader
 from wire.types import Buffer
 
@@ -79,6 +81,10 @@ def encode_request(
     client_id: str | None,
 ) -> bytes:
     """A request without its size prefix."""
+    body = group_messages.encode_body(api, version, fields)
+    if body is not None:
+        head = _REQUEST_HEAD.pack(api_key(api), version, correlation_id)
+        return b"".join((head, string(client_id), b"\0", body))
     entity_type = _schema(api, version, EntityType.request)
     header_type = entity_type.__header_schema__
     out = io.BytesIO()
@@ -105,9 +111,12 @@ def encode_response(api: str, version: int, correlation_id: int, fields: Mapping
 
 def decode_response(api: str, version: int, frame: Buffer) -> Any:
     """The entity of a response frame that starts at its correlation id."""
-    entity_type = _schema(api, version, EntityType.response)
     # Off the hot path a copy is cheap, and the entity must not keep the receive buffer alive.
     data = bytes(frame)
+    answer = group_messages.decode_answer(api, version, data)
+    if answer is not None:
+        return answer
+    entity_type = _schema(api, version, EntityType.response)
     _, offset = _read(entity_type.__header_schema__, data, 0, api, version)
     return _read_all(entity_type, data, offset, api, version)
 

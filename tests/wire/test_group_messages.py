@@ -1,0 +1,203 @@
+"""What is written and read by hand is what the schemas say."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from wire import codec, group_messages
+from wire.errors import LocalProtocolError, MalformedFrame
+
+NAMES = ("orders", "ünïcode", "", "x" * 200)
+METADATA = ("", "texts", None, "m" * 300)
+
+COMMITTING = [("offset_commit", 8), ("offset_commit", 9)]
+FETCHING = [("offset_fetch", 8), ("offset_fetch", 9)]
+DESCRIBING = [("consumer_group_describe", 0), ("consumer_group_describe", 1)]
+
+
+def some(source: random.Random, make: Any, most: int = 4) -> list[Any]:
+    return [make() for _ in range(source.randrange(most))]
+
+
+def request(api: str, source: random.Random) -> dict[str, Any]:
+    def commit() -> dict[str, Any]:
+        return {
+            "partition_index": source.randrange(2**31),
+            "committed_offset": source.choice([-1, 0, 2**62]),
+            "committed_leader_epoch": source.choice([-1, 5]),
+            "committed_metadata": source.choice(METADATA),
+        }
+
+    def group() -> dict[str, Any]:
+        asked = {
+            "name": source.choice(NAMES),
+            "partition_indexes": some(source, lambda: 7, source.choice([4, 140])),
+        }
+        return {"group_id": source.choice(NAMES), "topics": source.choice([None, [], [asked, asked]])}
+
+    if api == "offset_commit":
+        return {
+            "group_id": source.choice(NAMES),
+            "generation_id_or_member_epoch": source.choice([-1, 0, 2**31 - 1]),
+            "member_id": source.choice(NAMES),
+            "topics": some(
+                source,
+                lambda: {
+                    "name": source.choice(NAMES),
+                    "partitions": some(source, commit, source.choice([4, 150])),
+                },
+            ),
+        }
+    if api == "offset_fetch":
+        return {
+            "groups": some(source, group, source.choice([4, 140])),
+            "require_stable": source.choice([False, True]),
+        }
+    return {"group_ids": some(source, lambda: source.choice(NAMES), 200)}
+
+
+def response(api: str, source: random.Random) -> dict[str, Any]:
+    def topic(partition: Mapping[str, Any]) -> Any:
+        return lambda: {
+            "name": source.choice(NAMES),
+            "partitions": some(source, lambda: partition, source.choice([4, 150])),
+        }
+
+    def assignment() -> dict[str, Any]:
+        owned = {
+            "topic_id": uuid.uuid4(),
+            "topic_name": source.choice(NAMES),
+            "partitions": some(source, lambda: source.randrange(2**31), 50),
+        }
+        return {"topic_partitions": some(source, lambda: owned)}
+
+    def member() -> dict[str, Any]:
+        return {
+            "member_id": source.choice(NAMES),
+            "instance_id": source.choice(METADATA),
+            "rack_id": source.choice(METADATA),
+            "member_epoch": source.randrange(-2, 2**31),
+            "client_id": source.choice(NAMES),
+            "client_host": "/127.0.0.1",
+            "subscribed_topic_names": some(source, lambda: source.choice(NAMES)),
+            "subscribed_topic_regex": source.choice(METADATA),
+            "assignment": assignment(),
+            "target_assignment": assignment(),
+        }
+
+    if api == "offset_commit":
+        result = {"partition_index": source.randrange(2**31), "error_code": source.choice([0, 25, 999])}
+        return {"throttle_time_ms": 5, "topics": some(source, topic(result))}
+    if api == "offset_fetch":
+        fetched = {
+            "partition_index": source.randrange(2**31),
+            "committed_offset": source.choice([-1, 0, 2**62]),
+            "committed_leader_epoch": source.choice([-1, 5]),
+            "metadata": source.choice(METADATA),
+            "error_code": source.choice([0, 88]),
+        }
+        group = {
+            "group_id": source.choice(NAMES),
+            "topics": some(source, topic(fetched)),
+            "error_code": source.choice([0, 16]),
+        }
+        return {
+            "groups": some(source, lambda: group, source.choice([4, 140]) if len(group["topics"]) < 2 else 4)
+        }
+    described = {
+        "error_code": source.choice([0, 69]),
+        "error_message": source.choice(METADATA),
+        "group_id": source.choice(NAMES),
+        "group_state": "Stable",
+        "group_epoch": 3,
+        "assignment_epoch": 2,
+        "assignor_name": source.choice(NAMES),
+        "members": some(source, member),
+    }
+    return {
+        "groups": some(
+            source, lambda: described, source.choice([4, 140]) if len(described["members"]) < 2 else 4
+        )
+    }
+
+
+def plain(value: Any) -> Any:
+    """The attributes that by hand are kept, of either kind of answer."""
+    if isinstance(value, str | bytes | int | None):
+        return int(value) if isinstance(value, int) else value
+    if hasattr(value, "_fields"):
+        return {name: plain(getattr(value, name)) for name in value._fields}
+    return [plain(one) for one in value]
+
+
+def as_kept(value: Any, shape: Any) -> Any:
+    """A schema's entity, as far as `shape` goes."""
+    if isinstance(shape, dict):
+        return {name: as_kept(getattr(value, name), inner) for name, inner in shape.items()}
+    if isinstance(shape, list):
+        assert len(value) == len(shape)
+        return [as_kept(one, inner) for one, inner in zip(value, shape, strict=True)]
+    return int(value) if isinstance(value, int) else value
+
+
+@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(f"{api}{version}")
+    requests = [request(api, source) for _ in range(20)]
+
+    def encoded(fields: Mapping[str, object]) -> bytes:
+        return codec.encode_request(api, version, fields, correlation_id=7, client_id="kafka-linker-1")
+
+    by_hand = [encoded(fields) for fields in requests]
+    assert all(group_messages.encode_body(api, version, fields) is not None for fields in requests)
+    monkeypatch.setattr(group_messages, "_MESSAGES", {})
+    assert by_hand == [encoded(fields) for fields in requests]
+
+
+@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+def test_answers_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(f"{api}{version}")
+    frames = [codec.encode_response(api, version, 7, response(api, source)) for _ in range(20)]
+    by_hand = [plain(codec.decode_response(api, version, frame)) for frame in frames]
+    monkeypatch.setattr(group_messages, "_MESSAGES", {})
+    by_schema = [codec.decode_response(api, version, frame) for frame in frames]
+    assert by_hand == [as_kept(one, shape) for one, shape in zip(by_schema, by_hand, strict=True)]
+
+
+@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+def test_a_garbled_answer_is_said_to_be_one(api: str, version: int) -> None:
+    source = random.Random(f"{api}{version}")
+    frame = codec.encode_response(api, version, 7, response(api, source))
+    while len(frame) < 60:
+        frame = codec.encode_response(api, version, 7, response(api, source))
+    for end in range(4, len(frame), max(1, len(frame) // 60)):
+        with pytest.raises(MalformedFrame):
+            codec.decode_response(api, version, frame[:end])
+    with pytest.raises(MalformedFrame):
+        codec.decode_response(api, version, frame + b"\0")
+    for _ in range(150):  # whatever it says, an answer or this error, and not much memory
+        hurt = bytearray(frame)
+        for _ in range(source.randrange(1, 4)):
+            hurt[source.randrange(5, len(hurt))] = source.randrange(256)
+        try:
+            codec.decode_response(api, version, bytes(hurt))
+        except MalformedFrame as error:
+            assert error.api == api
+
+
+def test_requests_with_further_fields_go_by_the_schema() -> None:
+    fields = request("offset_commit", random.Random(1)) | {"group_instance_id": "me"}
+    assert group_messages.encode_body("offset_commit", 9, fields) is None
+    frame = codec.encode_request("offset_commit", 9, fields, correlation_id=1, client_id=None)
+    assert codec.decode_request(frame)[1].group_instance_id == "me"
+
+
+def test_a_field_that_is_missing_is_a_bug_of_ours() -> None:
+    fields = request("offset_commit", random.Random(1)) | {"topics": [{"name": "orders"}]}
+    with pytest.raises(LocalProtocolError, match="partitions"):
+        codec.encode_request("offset_commit", 9, fields, correlation_id=1, client_id=None)
