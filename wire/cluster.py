@@ -193,6 +193,13 @@ class Cluster:
         node = await self._node(node_id)
         return await self._cached(node_id, node.host, node.port, purpose)
 
+    def connected(self, node_id: int, *, purpose: str = "default") -> Connection | None:
+        """What `connection` would give at once; None if that has to open one."""
+        node, kept = self.nodes.get(node_id), self._connections.get((node_id, purpose))
+        if self._closed or node is None or kept is None:
+            return None
+        return kept if kept.peer == format_address(node.host, node.port) and self._usable(kept) else None
+
     async def open_connection(self, node: Node | int) -> Connection:
         """A connection of its own for the caller, who closes it."""
         if isinstance(node, int):

@@ -56,7 +56,6 @@ class OffsetSync:
         self._runs = runs
         self._stats = stats
         self._lost = lost
-        self._committing = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -113,26 +112,31 @@ class OffsetSync:
             if same and not GateKeeper(tools, run).uncovered(group):
                 run.synced_at, run.sync_trouble = read_at, None
             else:
-                work.append(self._sync_one(group, run, wanted, read_at))
-        await together(work)
+                work.append((group, run, wanted))
+        changed = iter(work)
+
+        async def some() -> None:
+            for group, run, wanted in changed:
+                await self._sync_one(group, run, wanted, read_at)
+
+        await together(some() for _ in range(min(_AT_ONCE, len(work))))
 
     async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
         keeper = GateKeeper(self._tools, run)
-        async with self._committing:
-            try:
-                if keeper.uncovered(group):
-                    await keeper.hold(group)
-                committed = await keeper.commit(wanted, _SYNCED)
-            except GateLost as error:
-                await self._lost(run, error)
-                return
-            except HeldUp as error:
-                run.sync_trouble = str(error)
-                return
-            except (LinkerError, TimeoutError) as error:
-                self._stats.errors += 1
-                run.sync_trouble = f"its offsets were not committed on the target: {error}"
-                return
+        try:
+            if keeper.uncovered(group):
+                await keeper.hold(group)
+            committed = await keeper.commit(wanted, _SYNCED)
+        except GateLost as error:
+            await self._lost(run, error)
+            return
+        except HeldUp as error:
+            run.sync_trouble = str(error)
+            return
+        except (LinkerError, TimeoutError) as error:
+            self._stats.errors += 1
+            run.sync_trouble = f"its offsets were not committed on the target: {error}"
+            return
         run.synced_at, run.sync_trouble = read_at, None
         self._stats.commits += 1
         self._stats.offsets += committed

@@ -10,6 +10,7 @@ Does not live here: what an answer means for a gate.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -207,6 +208,9 @@ class Coordinators:
             self._waiting_slots.put_nowait(slot)
 
     async def _connection(self, node: int, purpose: str, deadline: float) -> Connection:
+        connection = self.cluster.connected(node, purpose=purpose)
+        if connection is not None:
+            return connection
         try:
             async with asyncio.timeout(max(0.001, min(self._call_timeout, deadline - time.monotonic()))):
                 return await self.cluster.connection(node, purpose=purpose)
@@ -220,9 +224,12 @@ class Coordinators:
     async def _described(self, node: int, group: str, api: str, deadline: float) -> Any:
         gathered = self._describes.get((node, api))
         if gathered is None or len(gathered.wanted) >= _DESCRIBE_MAX_GROUPS:
-            gathered = self._describes[node, api] = _Gathered()
+            ends = time.monotonic() + _GATHER + self._call_timeout
+            gathered = self._describes[node, api] = _Gathered(ends)
             self._spawn(self._describe_gathered(node, api, gathered))
         answer = gathered.want(group)
+        if gathered.deadline <= deadline:
+            return await asyncio.shield(answer)  # everybody is told by then: no timer for each of thousands
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
                 return await asyncio.shield(answer)
@@ -241,8 +248,7 @@ class Coordinators:
                 if self._describes.get((node, api)) is gathered:
                     del self._describes[node, api]  # from here on others start the next one
             fields = {_DESCRIBED_BY[api]: list(gathered.wanted)}
-            deadline = time.monotonic() + self._call_timeout
-            answer = await self._try(node, api, fields, None, None, deadline)
+            answer = await self._try(node, api, fields, None, None, gathered.deadline)
             for one in answer.groups:
                 gathered.answer(one.group_id, one)
 
@@ -323,9 +329,12 @@ def _node_or_code(item: Any) -> int:
 
 
 class _Gathered(Generic[T]):
-    """One request in the making, about the keys of many callers, and everybody who waits for it."""
+    """One request in the making, about the keys of many callers, and everybody who waits for it: until `deadline`, where
+    the request has one of its own.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline = deadline
         self.wanted: dict[str, asyncio.Future[T]] = {}
 
     def want(self, key: str) -> asyncio.Future[T]:

@@ -119,7 +119,8 @@ class TransactionHold:
         return self.state.producer_id >= 0
 
     def due(self) -> float:
-        return min(self._due, self._retry_at) if self.unheld else self._due
+        held = self._covered.keys() <= self.pending
+        return self._due if held else min(self._due, self._retry_at)
 
     async def take(self, assignment: Mapping[TopicPartition, int]) -> None:
         """Make every partition pending, in the transaction of the record if it is still open."""
