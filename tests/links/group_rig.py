@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -31,6 +31,7 @@ from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
 from tests.links.conftest import client
+from wire.cluster import Cluster
 from wire.types import TopicPartition
 
 LINK = "old"
@@ -42,6 +43,55 @@ class FakeCopy:
     log_start_offset: int = 0
     high_watermark: int = 100
     loaded: bool = True
+
+
+def link_tools(
+    controller: LinkController,
+    clusters: Sequence[Cluster],
+    coordinators: Coordinators,
+    copies: Mapping[TopicPartition, FakeCopy],
+    first_fetches: FirstFetches,
+    settings: GateSettings,
+) -> Tools:
+    """Of the link, over its two clusters."""
+
+    def partitions(topic: str) -> int:
+        mirror = controller.image.mirrors.get((LINK, topic))
+        return 0 if mirror is None else mirror.partitions
+
+    source, target = clusters
+    return Tools(
+        book=GroupBook(LINK, controller),
+        source=GroupReader(source),
+        target=GroupReader(target),
+        bounds=TargetBounds(LINK, controller, copies, source, target),
+        gates=TargetGates(LINK, coordinators, settings),
+        partitions=partitions,
+        closing=asyncio.Semaphore(32),
+        first_fetches=first_fetches.watch,
+    )
+
+
+async def mirrored(
+    controller: LinkController, topic: str, partitions: int, source_id: bytes, target_id: bytes
+) -> dict[TopicPartition, FakeCopy]:
+    """A mirror that is copied already, and its copies."""
+    await controller.create_mirror(
+        MirrorTopic(
+            link=LINK,
+            topic=topic,
+            topic_id=target_id,
+            source_topic_id=source_id,
+            partitions=partitions,
+            target_replicas=((1,),) * partitions,
+        )
+    )
+    copies = {TopicPartition(topic, partition): FakeCopy() for partition in range(partitions)}
+    for tp in copies:
+        await controller.establish(
+            LINK, tp, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
+        )
+    return copies
 
 
 class Rig:
@@ -99,41 +149,16 @@ class Rig:
         if LINK not in self.controller.image.links:
             await self.controller.create_link(LINK, "source", {})
         self.coordinators = Coordinators(self.clusters[1])
-        tools = Tools(
-            book=GroupBook(LINK, self.controller),
-            source=GroupReader(self.clusters[0]),
-            target=GroupReader(self.clusters[1]),
-            bounds=TargetBounds(LINK, self.controller, self.copies, *self.clusters),
-            gates=TargetGates(LINK, self.coordinators, QUICK),
-            partitions=self.partitions,
-            closing=asyncio.Semaphore(32),
-            first_fetches=self.first_fetches.watch,
+        self.tools = link_tools(
+            self.controller, self.clusters, self.coordinators, self.copies, self.first_fetches, QUICK
         )
-        self.tools = tools
-        self.manager = GroupManager(tools, self.settings, consumer_protocol=lambda: self.consumer_protocol)
-
-    def partitions(self, topic: str) -> int:
-        mirror = self.controller.image.mirrors.get((LINK, topic))
-        return 0 if mirror is None else mirror.partitions
+        self.manager = GroupManager(
+            self.tools, self.settings, consumer_protocol=lambda: self.consumer_protocol
+        )
 
     async def mirror(self, topic: str, partitions: int) -> None:
-        """A mirror that is copied already."""
-        await self.controller.create_mirror(
-            MirrorTopic(
-                link=LINK,
-                topic=topic,
-                topic_id=self.target.topics[topic].topic_id,
-                source_topic_id=self.source.topics[topic].topic_id,
-                partitions=partitions,
-                target_replicas=((1,),) * partitions,
-            )
-        )
-        for partition in range(partitions):
-            tp = TopicPartition(topic, partition)
-            await self.controller.establish(
-                LINK, tp, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
-            )
-            self.copies[tp] = FakeCopy()
+        ids = [cluster.topics[topic].topic_id for cluster in (self.source, self.target)]
+        self.copies.update(await mirrored(self.controller, topic, partitions, *ids))
 
     # --- running --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -556,53 +555,6 @@ async def test_classic_gates_where_the_target_has_no_consumer_protocol() -> None
         await rig.phase("g", P.PROMOTED, timeout=20)
         await rig.until("it reads", lambda: ("orders", 0) in waiting.reads)
         assert waiting.reads["orders", 0] == 12
-
-
-# Many.
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-async def test_two_thousand_groups_within_the_interval_over_one_connection_per_coordinator() -> None:
-    """The figures are printed: what a round costs when nothing changed, and when all of them did."""
-    count = 2000
-    async with Rig(nodes=3, gate=GateKind.CONSUMER, interval=1.0) as rig:
-        for n in range(count):
-            rig.commit(f"g{n}", 1)
-            rig.commit(f"g{n}", 1, partition=1)
-            for side in (rig.at_source, rig.at_target):
-                side.placed[0, f"g{n}"] = 1 + n % 3
-        rig.run()
-        await rig.until(
-            "all are held",
-            lambda: sum(g.phase is P.GATED for g in rig.controller.image.link_groups(LINK)) == count,
-            timeout=150,
-        )
-        await rig.until(
-            "all are synced", lambda: all(len(rig.committed(f"g{n}")) == 2 for n in range(count)), 60
-        )
-        await rig.end()
-        rig.source.counts.clear()
-        began = time.monotonic()
-        await rig.manager.offsets.sync()
-        still = time.monotonic() - began
-        asked = rig.source.counts["offset_fetch"]
-        for n in range(count):
-            rig.commit(f"g{n}", 2)
-        rig.target.counts.clear()
-        began, computed = time.monotonic(), time.process_time()
-        await rig.manager.offsets.sync()
-        moving, computing = time.monotonic() - began, time.process_time() - computed
-        described = rig.target.counts["consumer_group_describe"]
-        print(
-            f"{count} groups: {still:.3f} s unchanged ({asked} OffsetFetch), {moving:.3f} s all changed "
-            f"({computing:.3f} s of processor with both clusters, {described} ConsumerGroupDescribe, "
-            f"{rig.target.counts['offset_commit']} OffsetCommit)"
-        )
-        assert asked <= 12
-        assert described <= count / 20
-        assert all(rig.committed(f"g{n}")[0].offset == 2 for n in range(count))
-        assert still < 1.0
 
 
 # What is seen after an opening.
