@@ -127,9 +127,12 @@ async def _promote_group(stage: Stage, move: Move) -> None:
     async with _watch(stage, group.name) as states:
         await stage.linker("group", "promote", group.name, "--link", LINK)
     move.opened = max((at for at, state in states if state in NOT_OPEN), default=move.asked)
+    promoted = min((at for at, state in states if state == "PROMOTED"), default=time.time())
     move.row |= {
         "waited_for_promote_ms": round((move.asked - left) * 1000),
         "drain_ms": round((move.opened - move.asked) * 1000),
+        # Of the opening, the part that is the gate's: from the last look at which it held to the first at which it was gone.
+        "gate_opening_ms": round((promoted - move.opened) * 1000),
         "promote_ms": round((time.time() - move.asked) * 1000),
     }
     await group.until_read_everywhere(move.opened)
