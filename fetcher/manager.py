@@ -113,6 +113,7 @@ class FetcherManager:
                 self._events,
                 self,
                 window_bytes=self._window_bytes,
+                answer_bytes=self._limits.partition_bytes,
                 detach_after=self._detach_after,
                 attach_grace=self._attach_grace,
             )

@@ -44,6 +44,7 @@ class MirrorPartition:
         host: LaneHost,
         *,
         window_bytes: int = 4 << 20,
+        answer_bytes: int = 1 << 20,
         detach_after: float = 1.0,
         attach_grace: float = 2.0,
     ) -> None:
@@ -78,6 +79,7 @@ class MirrorPartition:
         self._events = events
         self._host = host
         self._window_bytes = window_bytes
+        self._answer_bytes = answer_bytes
         self._detach_after = detach_after
         self._attach_grace = attach_grace
         self._epochs = EpochHistory(spec.source_epochs)
@@ -136,6 +138,7 @@ class MirrorPartition:
         """Batches that follow the lane's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
             self._note_epoch(lane, epoch, offset, high_watermark)
+        lane.limit = self._window_limit()
         for chunk in chunks:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
@@ -258,7 +261,7 @@ class MirrorPartition:
         self._close_empty_lanes()
 
     def _open_lane(self, offset: int, now: float) -> Lane:
-        lane = Lane(self, offset, self._window_bytes)
+        lane = Lane(self, offset, self._window_limit())
         if not self.lanes:
             # All replicas of a new mirror begin together: give them a moment, so the source is read once.
             lane.expected = {r for r in self.spec.target_replicas if r not in self.followers}
@@ -268,6 +271,14 @@ class MirrorPartition:
         self.lanes.append(lane)
         self._host.lane_opened(lane)
         return lane
+
+    def _window_limit(self) -> int:
+        """Where a lane is full. The room is for followers that are not equally fast, and a single replica waits for nobody:
+        while it takes one answer of the source the next one comes, more would only take memory.
+        """
+        if len(self.spec.target_replicas) != 1 or self.largest_batch > self._answer_bytes:
+            return self._window_bytes
+        return min(self._window_bytes, self._answer_bytes * 3 // 2)
 
     def _attach(self, lane: Lane, replica: int, progress: FollowerProgress, offset: int) -> None:
         had_none = not lane.followers

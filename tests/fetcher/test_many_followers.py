@@ -134,6 +134,42 @@ async def test_all_followers_stall_and_memory_stays() -> None:
         await eventually(lambda: rig.budget.used == 0, 5)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "batch", "least", "most"),
+    [
+        ((1,), 16_000, 64 << 10, 160 << 10),
+        ((1, 2), 16_000, 512 << 10, 600 << 10),
+        ((1,), 100_000, 512 << 10, 640 << 10),  # larger than an answer: two of them would not be read ahead
+    ],
+)
+async def test_a_single_replica_needs_no_more_than_what_it_takes_and_what_comes_next(
+    replicas: tuple[int, ...], batch: int, least: int, most: int
+) -> None:
+    """What the window holds while its follower takes nothing more; then all of it arrives all the same."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 200_000, batch=batch)
+        rig = Rig(source, replicas=replicas, limits=SMALL, window_bytes=512 << 10, detach_after=30.0)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            for replica in replicas:
+                rig.follow(replica)
+            await rig.settled()
+            for follower in rig.followers.values():
+                follower.running.clear()
+            fill(source, 3_000_000, batch=batch)
+            window = mirror.lanes[0].window
+            await eventually(lambda: window.bytes >= least, state=rig.state)
+            seen = mirror.lanes[0].appended
+            await asyncio.sleep(0.3)
+            assert mirror.lanes[0].full
+            assert window.bytes <= most
+            assert mirror.lanes[0].appended - seen <= most
+            for follower in rig.followers.values():
+                follower.running.set()
+            await rig.settled()
+
+
 async def test_a_batch_larger_than_every_limit_arrives_whole() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 2)
@@ -305,7 +341,7 @@ async def test_memory_held_for_a_follower_that_hangs_does_not_starve_the_others_
             source, replicas=(1, 2), limits=SMALL, window_bytes=8 << 20, budget=1 << 20, detach_after=0.5
         )
         async with rig.running():
-            rig.mirror("t", target_replicas=(2,))
+            rig.mirror("t", target_replicas=(2, 3))  # a single one would not fill the budget
             hung = rig.follow(2, partition_bytes=16 << 10)
             hung.pause = 0.02
             await eventually(lambda: rig.budget.available < 256 << 10, state=rig.state)
