@@ -127,32 +127,36 @@ class FleetRunner:
             claimed_at=claimed_at,
         )
         head.commands.own_copies = self.member.copies
-        lost: str | None = None
+        running = asyncio.create_task(head.run(), name="head")
         try:
-            async with TaskGroup() as group:
-                running = group.create_task(head.run())
-                # After the image is there and before anybody looks: what was fenced stays fenced.
-                self._shared.become_head(controller)
-                self.head = head
-                self._head_changed.set()
-                async with self._reign(head):
-                    lost = await self._until_lost()
-                running.cancel()
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
-        finally:
-            self.head = None
-            self._shared.lose_head()
+            # After the image is there and before anybody looks: what was fenced stays fenced.
+            self._shared.become_head(controller)
+            self.head = head
             self._head_changed.set()
+            async with self._reign(head):
+                # Whatever ends the head is waited for there, so that it comes only once: a second reason, while the
+                # reign is being ended, would cut that short, and promotes of this sidecar would go on.
+                lost = await self._until_lost(running)
+        finally:
+            running.cancel()
+            try:
+                await asyncio.gather(running, return_exceptions=True)
+            finally:
+                self.head = None
+                self._shared.lose_head()
+                self._head_changed.set()
         log.warning("this sidecar is not the link controller any more: %s", lost)
         self.vacancy = lost
 
-    async def _until_lost(self) -> str:
-        """Until the seat is lost, or this sidecar gives it up."""
+    async def _until_lost(self, running: asyncio.Task[None]) -> str:
+        """Until the seat is lost, or this sidecar gives it up; raises what ended the head."""
         self._resigns = asyncio.get_running_loop().create_future()
         lost = asyncio.create_task(self._store.seat_lost())
         try:
-            await asyncio.wait({lost, self._resigns}, return_when=asyncio.FIRST_COMPLETED)
+            reasons: set[asyncio.Future[Any]] = {running, lost, self._resigns}
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
             return self._resigns.result() if self._resigns.done() else lost.result()
         finally:
             self._resigns = None

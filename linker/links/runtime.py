@@ -16,6 +16,7 @@ from typing import Any
 
 from controller.fleet.head import Head
 from controller.fleet.progress import copy_lag
+from controller.fleet.shared import NotTheController
 from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
@@ -193,6 +194,7 @@ class LinkRuntime:
         # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
         self._promoting = asyncio.Lock()
         # While this sidecar is the head, and the link runs: what only the head does.
+        self._reigning = False
         self._reign: set[asyncio.Task[None]] = set()
         self._running = False
 
@@ -245,7 +247,8 @@ class LinkRuntime:
 
     def begin_reign(self) -> None:
         """This sidecar is the head now, or the link begins to run while it is."""
-        if self._running and self._head() is not None and not self._reign:
+        if self._running and self._head() is not None and not self._reigning:
+            self._reigning = True
             self._resumed.clear()
             self._rule(self._resume_promotes(), "settling promotes")
             self._rule(self._run_groups(), "groups")
@@ -256,6 +259,7 @@ class LinkRuntime:
 
     async def end_reign(self) -> None:
         """It is not any more: what only the head may do ends here, wherever it stands."""
+        self._reigning = False
         tasks = set(self._reign)
         for task in tasks:
             task.cancel()
@@ -453,9 +457,12 @@ class LinkRuntime:
         )
 
     def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
-        """Run a job of the controller in the background; it is durable already."""
+        """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
+        ceased to be it meanwhile."""
         if not self._running:
             raise LinkerError(f"link {self.name} is not running")
+        if not self._reigning:
+            raise NotTheController(None)  # while the job was written down; the next one settles it
         self._rule(self._promote(job, settings), f"promote {job.id}")
 
     async def _promote(self, job: PromoteJob, settings: PromoteSettings) -> None:

@@ -15,7 +15,7 @@ from controller.fleet.member import Member
 from controller.fleet.runner import FleetRunner
 from controller.fleet.shared import SharedController
 from controller.store import StoreError
-from controller.store.base import Candidate, Seat
+from controller.store.base import Candidate, ControllerFenced, Seat
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, TroubledStore, hello, now
 from tests.controller.memory_store import MemoryStore
 from tests.controller.virtual_loop import run_virtual
@@ -115,6 +115,7 @@ class Sidecar:
         self.member = Member(lambda: hello(broker_id), self.shared, self.ports, SETTINGS, now)
         self.channels: list[Channel] = []
         self.ruling = 0
+        self.parting = 0.0  # seconds that the end of what only the head does takes
         self.runner = FleetRunner(
             self.store,
             Candidate(broker_id=broker_id, session=f"s{broker_id}"),
@@ -152,6 +153,7 @@ class Sidecar:
         try:
             yield
         finally:
+            await asyncio.sleep(self.parting)
             self.ruling -= 1
 
     @property
@@ -221,6 +223,27 @@ def test_the_head_dies() -> None:
             assert new.runner.head is not None
             await new.runner.head.commands.fence(LINK, [TP], timeout=30)
             assert now() >= died + SETTINGS.lease - SETTINGS.renew_interval
+
+    run_virtual(main())
+
+
+def test_a_reign_ends_once_and_to_its_end() -> None:
+    """The seat is lost, and while what only the head does is ended the head itself learns from a commit that another
+    one is there."""
+
+    async def main() -> None:
+        async with fleet_of_three() as fleet:
+            old = fleet.head
+            old.parting = 2.0
+            assert old.store.lost is not None
+            old.store.lost.set_result("the session with the store is over")
+            old.store.failing = ControllerFenced(1, 2)
+            await asyncio.sleep(0.1)
+            fleet.server.give(None)
+            await asyncio.sleep(4)
+            assert fleet.head is not old
+            assert old.ruling == 0
+            assert fleet.head.ruling == 1
 
     run_virtual(main())
 

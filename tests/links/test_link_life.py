@@ -15,8 +15,10 @@ import pytest
 from controller.decisions import Leadership
 from controller.fleet.head import Head
 from controller.fleet.settings import FleetSettings
+from controller.fleet.shared import NotTheController
 from controller.manager import LinkController
 from controller.phases import Phase
+from controller.ports import PromoteSettings
 from controller.state import Attempt, JobStatus, MirrorTopic
 from linker import sidecar as sidecar_module
 from linker.config import parse_config
@@ -130,6 +132,20 @@ async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch:
         await until_available(sidecar, "east")
         assert sidecar.links["east"] is not broken[0]
         assert sidecar.links["west"] is other
+
+
+async def test_a_promote_that_was_written_down_too_late_is_left_to_the_next_link_controller() -> None:
+    """Begun here it would outlive the reign, and the next reign of this sidecar would not begin."""
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
+        await until_available(sidecar, "east")
+        link = sidecar.links["east"]
+        await link.end_reign()
+        job: Any = SimpleNamespace(id=1, topics=[])
+        with pytest.raises(NotTheController):
+            link.start_promote(job, PromoteSettings())
+        assert not link._reign
+        link.begin_reign()
+        assert link._reign
 
 
 async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> None:
