@@ -56,6 +56,8 @@ class MirrorPartition:
         self.log_start_offset = UNKNOWN_OFFSET
         self.source_leader_epoch = -1
         self.loaded = False
+        #: Whether the source has said where it ends since it was last asked to; not so while paused.
+        self.end_known = False
         self.failed: str | None = None
         self.paused = False
         self.closed = False
@@ -105,13 +107,22 @@ class MirrorPartition:
 
     def load(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now: float) -> None:
         """First knowledge of the source's offsets; from here on followers are served."""
-        self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
+        self.note_answer(high_watermark, last_stable_offset, log_start_offset)
         if not self.loaded:
             self.loaded = True
             self._loaded_at = now
             if self.spec.fetch_offset is not None and not self.lanes:
                 self._open_lane(max(self.spec.fetch_offset, self.log_start_offset), now)
             self.notify()
+
+    def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
+        """`note_offsets` of what the source says of itself just now."""
+        self.end_known = not self.paused
+        return self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
+
+    def note_silence(self) -> None:
+        """The source was asked just now, and has nothing to say that it has not said before."""
+        self.end_known = not self.paused
 
     def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
         """Take over what a source answer tells; True if any of it is news.
@@ -467,6 +478,7 @@ class MirrorPartition:
 
     def pause(self) -> None:
         self.paused = True
+        self.end_known = False
         for lane in self.lanes:
             self._host.lane_changed(lane)
 

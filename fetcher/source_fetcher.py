@@ -106,6 +106,8 @@ class SourceFetcher:
         self._keys_stale = False
         self._generations: dict[PartitionKey, int] = {}
         self._touched: set[Lane] = set()
+        #: Asked for, and nothing heard of their source's end since their mirrors were paused.
+        self._unheard: set[Lane] = set()
         self._full: set[Lane] = set()
         self._short_poll_ms = _SHORTEST_POLL_MS
         self._scheduled = False
@@ -142,6 +144,7 @@ class SourceFetcher:
             self._generations.pop(key, None)
             self._session.drop(key)
         self._touched.discard(lane)
+        self._unheard.discard(lane)
         self._full.discard(lane)
         self._rackless.discard(lane)
         if lane.fetcher is self:
@@ -347,6 +350,8 @@ class SourceFetcher:
                     ),
                 )
                 self._generations[key] = lane.generation
+                if not mirror.end_known:
+                    self._unheard.add(lane)
             else:
                 session.drop(key)
                 if lane.full:
@@ -418,11 +423,10 @@ class SourceFetcher:
                 if part.error or part.diverging is not None or part.preferred_read_replica >= 0:
                     self._take_trouble(lane, part)
                     if part.error or part.diverging is not None:
+                        self._unheard.discard(lane)
                         continue
                 mirror = lane.mirror
-                news = mirror.note_offsets(
-                    part.high_watermark, part.last_stable_offset, part.log_start_offset
-                )
+                news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
                 if part.records_end > part.records_start:
                     if charge is None:
                         charge = self._charge(frame)
@@ -433,10 +437,19 @@ class SourceFetcher:
                     mirror.source_fine()
                 if news:
                     changed.append(mirror)
+            self._take_silence()
         finally:
             if charge is not None:
                 charge.drop()
         return changed
+
+    def _take_silence(self) -> None:
+        """What an answer of a session does not name ends where it did (KIP-227)."""
+        for lane in tuple(self._unheard):
+            key = self._key(lane.mirror)
+            if self._session.asked(key) is not None and self._generations.get(key) == lane.generation:
+                lane.mirror.note_silence()
+                self._unheard.discard(lane)
 
     def _charge(self, frame: memoryview) -> Charge:
         """Large frames have a buffer of their own, which may be longer than they are; small ones are

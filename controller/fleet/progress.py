@@ -44,6 +44,7 @@ class CopyReport:
     loaded: bool
     high_watermark: int
     log_start_offset: int
+    end_known: bool = True
     followers: Mapping[int, FollowerReport] = field(default_factory=dict)
     failed: str | None = None
     trouble: str | None = None
@@ -125,12 +126,15 @@ class CopiedPartition(Protocol):
     @property
     def log_start_offset(self) -> int: ...
     @property
+    def end_known(self) -> bool: ...
+    @property
     def followers(self) -> Mapping[int, FollowerOffset]: ...
 
 
 def copy_lag(copy: CopiedPartition | None, targets: Collection[int]) -> int | None:
-    """Offsets that the slowest target replica has yet to fetch; None: not known."""
-    if copy is None or not copy.loaded:
+    """Offsets that the slowest target replica has yet to fetch; None: not known, as while the mirror is paused and until
+    the source is heard afterwards."""
+    if copy is None or not copy.loaded or not copy.end_known:
         return None
     offsets = [
         -1 if (follower := copy.followers.get(replica)) is None else follower.fetch_offset

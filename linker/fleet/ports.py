@@ -206,6 +206,7 @@ class SidecarPorts:
             partition=tp.partition,
             leader_epoch=partition.leader_epoch,
             loaded=copy.loaded,
+            end_known=copy.end_known,
             high_watermark=copy.high_watermark,
             log_start_offset=copy.log_start_offset,
             followers={

@@ -41,6 +41,8 @@ class CopyView(Protocol):
     @property
     def log_start_offset(self) -> int: ...
     @property
+    def end_known(self) -> bool: ...
+    @property
     def followers(self) -> Mapping[int, FollowerView]: ...
     @property
     def failed(self) -> str | None: ...
@@ -65,6 +67,7 @@ class RemoteCopy:
     loaded: bool
     high_watermark: int
     log_start_offset: int
+    end_known: bool
     followers: Mapping[int, RemoteFollower]
     failed: str | None
     trouble: str | None
@@ -133,6 +136,7 @@ def _remote(noted: Noted) -> RemoteCopy:
 
     return RemoteCopy(
         loaded=copy.loaded,
+        end_known=copy.end_known,
         high_watermark=copy.high_watermark,
         log_start_offset=copy.log_start_offset,
         followers={

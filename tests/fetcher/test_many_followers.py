@@ -7,6 +7,7 @@ import gc
 
 import pytest
 
+from controller.fleet.progress import copy_lag
 from fetcher.source_fetcher import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog
@@ -272,8 +273,33 @@ async def test_pause_and_resume() -> None:
             ends = {log.index: log.end for log in follower.logs.values()}
             assert ends[1] == source.partition("t", 1).log.high_watermark
             assert ends[0] < source.partition("t", 0).log.high_watermark
+            # What the source has by now nobody knows: it is no lag of nothing.
+            assert copy_lag(mirrors[0], [1]) is None
+            assert copy_lag(mirrors[1], [1]) == 0
             rig.manager.resume([m.tp for m in mirrors])
+            assert copy_lag(mirrors[0], [1]) is None
             await rig.settled()
+            assert copy_lag(mirrors[0], [1]) == 0
+
+
+async def test_after_a_pause_in_which_nothing_was_written_the_lag_is_known_again() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        rig = Rig(source)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            fill(source, 100_000)
+            await rig.settled()
+            for pause in (0.0, 0.7):
+                rig.manager.pause([mirror.tp])
+                await asyncio.sleep(pause)
+                assert copy_lag(mirror, [1]) is None
+                rig.manager.resume([mirror.tp])
+                async with asyncio.timeout(5):
+                    while copy_lag(mirror, [1]) is None:
+                        await asyncio.sleep(0.01)
+                assert copy_lag(mirror, [1]) == 0
 
 
 async def test_partition_removed_while_it_is_fetched_and_added_again() -> None:

@@ -35,7 +35,9 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 # --- progress
 
 
-def copy(offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = True) -> Any:
+def copy(
+    offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = True, end_known: bool = True
+) -> Any:
     followers = {
         broker: SimpleNamespace(fetch_offset=at, broker_epoch=10 + broker) for broker, at in offsets.items()
     }
@@ -44,6 +46,7 @@ def copy(offsets: dict[int, int], *, end: int, start: int = 0, loaded: bool = Tr
         high_watermark=end,
         log_start_offset=start,
         loaded=loaded,
+        end_known=end_known,
     )
 
 
@@ -57,6 +60,7 @@ def test_the_slowest_replica_is_the_lag() -> None:
         (copy({1: 10}, end=12), (1, 2)),  # broker 2 was not heard of
         (copy({1: 10, 2: -1}, end=12), (1, 2)),  # it came, but has not said where it is
         (copy({1: 12, 2: 12}, end=12, loaded=False), (1, 2)),  # the source was not read yet
+        (copy({1: 12, 2: 12}, end=12, end_known=False), (1, 2)),  # paused, or not heard of since
         (copy({}, end=12), ()),
         (None, (1,)),
     ],

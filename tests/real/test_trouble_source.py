@@ -206,6 +206,27 @@ async def test_a_batch_that_no_segment_of_the_target_holds(scene: TroubleScene) 
     await scene.judge()
 
 
+async def test_the_lag_after_a_pause_is_not_the_one_before_it(scene: TroubleScene) -> None:
+    """Written meanwhile, or not: a mirror that was paused shows no lag before its source was heard again."""
+    name, [tp] = scene.names[0], scene.tps
+    await asyncio.to_thread(create_topic, scene.source.bootstrap, name)
+    await asyncio.to_thread(write, scene.source.bootstrap, name, 50)
+    await scene.mirror()
+    await scene.copied()
+    for written in (0, 5000):
+        await scene.sidecar.linker("mirror", "pause", name, "--link", LINK)
+        paused = await scene.shown(MirrorState.PAUSED)
+        assert paused.lag is None
+        await asyncio.to_thread(write, scene.source.bootstrap, name, written)
+        await scene.sidecar.linker("mirror", "resume", name, "--link", LINK)
+        async with asyncio.timeout(10):
+            while (found := await scene.shown(MirrorState.ACTIVE)).lag != 0:
+                await asyncio.sleep(0.01)
+        end = open_replica(scene.source.log_dir(1), tp).end()
+        assert [open_replica(scene.target.log_dir(broker), tp).end() for broker in (1, 2, 3)] == [end] * 3
+        assert found.lag == 0
+
+
 async def test_what_happens_while_the_sidecar_is_away(
     scene: TroubleScene, unique_topic: Callable[[str], str]
 ) -> None:
