@@ -222,7 +222,7 @@ async def test_the_lag_after_a_pause_is_not_the_one_before_it(scene: TroubleScen
         async with asyncio.timeout(10):
             while (found := await scene.shown(MirrorState.ACTIVE)).lag != 0:
                 await asyncio.sleep(0.01)
-        end = open_replica(scene.source.log_dir(1), tp).end()
+        end = (await asyncio.to_thread(scene.source_ends))[tp]
         assert [open_replica(scene.target.log_dir(broker), tp).end() for broker in (1, 2, 3)] == [end] * 3
         assert found.lag == 0
 
