@@ -10,7 +10,7 @@ Not here: which node serves a lane, and what an error means for the partition (m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -423,7 +423,6 @@ class SourceFetcher:
                 if part.error or part.diverging is not None or part.preferred_read_replica >= 0:
                     self._take_trouble(lane, part)
                     if part.error or part.diverging is not None:
-                        self._unheard.discard(lane)
                         continue
                 mirror = lane.mirror
                 news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
@@ -437,18 +436,21 @@ class SourceFetcher:
                     mirror.source_fine()
                 if news:
                     changed.append(mirror)
-            self._take_silence()
+            if self._unheard:
+                self._take_silence({(part.key, part.index) for part in response.partitions})
         finally:
             if charge is not None:
                 charge.drop()
         return changed
 
-    def _take_silence(self) -> None:
+    def _take_silence(self, named: Set[PartitionKey]) -> None:
         """What an answer of a session does not name ends where it did (KIP-227)."""
         for lane in tuple(self._unheard):
-            key = self._key(lane.mirror)
-            if self._session.asked(key) is not None and self._generations.get(key) == lane.generation:
-                lane.mirror.note_silence()
+            mirror, key = lane.mirror, self._key(lane.mirror)
+            asked = self._session.asked(key) is not None and self._generations.get(key) == lane.generation
+            if asked and key not in named:
+                mirror.note_silence()
+            if mirror.end_known:
                 self._unheard.discard(lane)
 
     def _charge(self, frame: memoryview) -> Charge:

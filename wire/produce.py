@@ -241,8 +241,8 @@ def encode_produce_request(
         )
     buffers: list[Buffer] = []
     first = envelope = bytearray(4)
-    envelope += _REQUEST_HEADER.pack(0, version, correlation_id) + string(client_id) + b"\0"
-    envelope += compact_string(transactional_id) + _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    envelope += _REQUEST_HEADER.pack(0, version, correlation_id) + _names(client_id, transactional_id)
+    envelope += _ACKS_TIMEOUT.pack(acks, timeout_ms)
     envelope += uvarint(len(topics) + 1)
     total = 0
     for key, partitions in topics:
@@ -263,9 +263,14 @@ def encode_produce_request(
     return buffers
 
 
-@functools.lru_cache(1024)
-def _single_names(client_id: str | None, transactional_id: str | None) -> bytes:
+def _names(client_id: str | None, transactional_id: str | None) -> bytes:
     return string(client_id) + b"\0" + compact_string(transactional_id)
+
+
+_known_names = functools.lru_cache(1024)(_names)
+_KNOWN_MAX = (
+    256  # characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory
+)
 
 
 def _encode_single(
@@ -280,9 +285,10 @@ def _encode_single(
 ) -> list[Buffer]:
     index, records = partitions[0]
     size = len(records)
+    short = client_id is None or len(client_id) <= _KNOWN_MAX
     envelope = b"".join(
         (
-            _single_names(client_id, transactional_id),
+            (_known_names if short else _names)(client_id, transactional_id),
             _SINGLE_REQUEST.pack(acks, timeout_ms, _ONE),
             _encode_key(key, version),
             _SINGLE_INDEX.pack(_ONE, index),

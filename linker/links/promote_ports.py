@@ -65,7 +65,8 @@ class FleetFence:
         return self._head.absent()
 
     async def prepare(self, tps: Tps, *, timeout: float) -> None:
-        real = self._target.image.brokers.keys() - self._link_brokers()
+        brokers = self._target.image.brokers
+        real = {node for node, broker in brokers.items() if not broker.fenced} - self._link_brokers()
         ways = [(self._target.cluster, node) for node in real]
         if self._source is not None:
             leaders = {leader.id for tp in tps if (leader := self._source.leader(tp)) is not None}

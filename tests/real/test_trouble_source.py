@@ -220,11 +220,10 @@ async def test_the_lag_after_a_pause_is_not_the_one_before_it(scene: TroubleScen
         await asyncio.to_thread(write, scene.source.bootstrap, name, written)
         await scene.sidecar.linker("mirror", "resume", name, "--link", LINK)
         async with asyncio.timeout(10):
-            while (found := await scene.shown(MirrorState.ACTIVE)).lag != 0:
+            while (await scene.shown(MirrorState.ACTIVE)).lag != 0:
                 await asyncio.sleep(0.01)
         end = (await asyncio.to_thread(scene.source_ends))[tp]
         assert [open_replica(scene.target.log_dir(broker), tp).end() for broker in (1, 2, 3)] == [end] * 3
-        assert found.lag == 0
 
 
 async def test_what_happens_while_the_sidecar_is_away(

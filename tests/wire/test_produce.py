@@ -395,3 +395,11 @@ def test_an_answer_about_one_batch_is_read_as_any_other(monkeypatch: pytest.Monk
     assert at_one_go[0] == ([(bytes(range(16)), [result])], 7)
     monkeypatch.setattr(produce, "_parse_single_response", lambda _: None)
     assert at_one_go == outcomes()
+
+
+def test_long_client_ids_are_not_remembered() -> None:
+    """Clients choose them, up to 32 KiB each."""
+    produce._known_names.cache_clear()
+    for length in (0, 256, 257, 30_000):
+        encode_produce_request(9, 1, "c" * length, None, 1, 1, [("orders", [(0, b"r")])])
+    assert produce._known_names.cache_info().currsize == 2
