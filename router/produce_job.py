@@ -107,9 +107,7 @@ def source_request(
             mirror = mirrors.by_name(tp.topic)
             if mirror is not None and mirror.source_topic_id is not None:
                 ids[tp.topic] = mirror.source_topic_id
-    low, high = SOURCE_VERSIONS
-    with_ids = all(tp.topic in ids for tp, _ in parts)
-    version = route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
+    version = _version(route, with_ids=all(tp.topic in ids for tp, _ in parts))
     topics: dict[TopicKey, list[tuple[int, memoryview]]] = {}
     keys = []
     for tp, records in parts:
@@ -119,16 +117,19 @@ def source_request(
     return SourceRequest(version, list(topics.items()), keys)
 
 
+def _version(route: SourceRoute, *, with_ids: bool) -> int:
+    low, high = SOURCE_VERSIONS
+    return route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
+
+
 def _single_request(
     route: SourceRoute, tp: TopicPartition, records: memoryview, mirrors: MirrorDirectory
 ) -> SourceRequest:
+    """The usual case: nothing to be grouped."""
     mirror = mirrors.by_name(tp.topic)
     topic_id = None if mirror is None else mirror.source_topic_id
-    low, high = SOURCE_VERSIONS
-    version = route.version("produce", low, high if topic_id is not None else _FIRST_WITH_TOPIC_IDS - 1)
-    key: TopicKey = tp.topic
-    if topic_id is not None and version >= _FIRST_WITH_TOPIC_IDS:
-        key = topic_id
+    version = _version(route, with_ids=topic_id is not None)
+    key = topic_id if topic_id is not None and version >= _FIRST_WITH_TOPIC_IDS else tp.topic
     return SourceRequest(version, [(key, [(tp.partition, records)])], [(key, tp.partition)])
 
 

@@ -195,10 +195,16 @@ class Cluster:
 
     def connected(self, node_id: int, *, purpose: str = "default") -> Connection | None:
         """What `connection` would give at once; None if that has to open one."""
-        node, kept = self.nodes.get(node_id), self._connections.get((node_id, purpose))
-        if self._closed or node is None or kept is None:
+        node = self.nodes.get(node_id)
+        if self._closed or node is None:
             return None
-        return kept if kept.peer == format_address(node.host, node.port) and self._usable(kept) else None
+        return self._kept((node_id, purpose), node.host, node.port)
+
+    def _kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection | None:
+        kept = self._connections.get(place)
+        if kept is None or kept.peer != format_address(host, port) or not self._usable(kept):
+            return None
+        return kept
 
     async def open_connection(self, node: Node | int) -> Connection:
         """A connection of its own for the caller, who closes it."""
@@ -244,13 +250,12 @@ class Cluster:
         if self._closed:
             raise self._closing()
         place = (key, purpose)
-        kept = self._connections.get(place)
+        kept = self._kept(place, host, port)
         if kept is not None:
-            if kept.peer == format_address(host, port) and self._usable(kept):
-                return kept
-            del self._connections[place]
-            if not kept.channel.in_flight:
-                kept.close()
+            return kept
+        stale = self._connections.pop(place, None)
+        if stale is not None and not stale.channel.in_flight:
+            stale.close()
         opening = self._opening.get(place)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open_cached(place, host, port))
