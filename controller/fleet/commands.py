@@ -18,6 +18,7 @@ from controller.fleet.lease import Holder
 from controller.fleet.progress import CopyReport, ReportBook, decode_copies
 from controller.fleet.roster import MemberInfo, Roster
 from wire.types import TopicPartition
+from wire.waiting import until_set
 
 Tell = Literal["unfence", "handed_over"]
 
@@ -96,7 +97,7 @@ class Commands:
                 for member in [x for x in self._roster.members.values() if x.holder in pending.again]:
                     self._roster.send(member, pending.message)
                 pending.again.clear()
-                await self._wait(pending, min(deadline - now, _TICK))
+                await until_set(pending.changed, min(deadline - now, _TICK))
         finally:
             self._pending.pop(pending.message.id, None)
 
@@ -156,7 +157,7 @@ class Commands:
                 }
                 if not pending.waiting or now >= deadline:
                     return
-                await self._wait(pending, min(deadline - now, _TICK))
+                await until_set(pending.changed, min(deadline - now, _TICK))
         finally:
             self._pending.pop(pending.message.id, None)
 
@@ -186,15 +187,6 @@ class Commands:
             if member.holder in holders:
                 self._roster.send(member, message)
         return pending
-
-    @staticmethod
-    async def _wait(pending: _Pending, timeout: float) -> None:
-        pending.changed.clear()
-        try:
-            async with asyncio.timeout(timeout):
-                await pending.changed.wait()
-        except TimeoutError:
-            return
 
     def done(self, member: MemberInfo, done: m.Done) -> None:
         if done.data is not None:

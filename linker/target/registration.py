@@ -38,6 +38,7 @@ from linker.target.versions import check_versions
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
 from wire.metadata.image import BrokerImage, ClusterImage
 from wire.types import TopicPartition, format_address, topic_id_str
+from wire.waiting import until_set
 
 log = logging.getLogger(__name__)
 
@@ -275,10 +276,10 @@ class Registration:
             backoff = _RETRY_FIRST
             while not self._left:
                 if self._stopping:  # leave() sends its own heartbeats
-                    await self._pause(self._interval)
+                    await until_set(self._hurry, self._interval)
                     continue
                 if not self._ready and self._led_until_now():
-                    await self._pause(self._interval)
+                    await until_set(self._hurry, self._interval)
                     continue
                 try:
                     await self._heartbeat()
@@ -290,7 +291,7 @@ class Registration:
                 except LinkerError as error:
                     log.warning("heartbeat: %s", error)
                     pause, backoff = backoff, min(backoff * 2, _RETRY_MAX)
-                await self._pause(pause)
+                await until_set(self._hurry, pause)
         except BaseException as error:
             if isinstance(error, LinkerError):
                 self._failure = error
@@ -304,14 +305,6 @@ class Registration:
         """
         broker = self._metadata.image.brokers.get(self.broker_id)
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
-
-    async def _pause(self, seconds: float) -> None:
-        self._hurry.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        except TimeoutError:
-            return
 
     async def _heartbeat(self, *, want_shut_down: bool = False) -> bool:
         """One heartbeat; returns whether the controller says we may shut down."""

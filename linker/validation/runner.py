@@ -36,6 +36,7 @@ from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition
+from wire.waiting import until_set
 
 log = logging.getLogger(__name__)
 
@@ -400,12 +401,7 @@ class LinkValidation:
 
     async def moved(self, timeout: float) -> None:
         """Until a run has got further, or ended, or the time is over."""
-        self._moved.clear()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._moved.wait()
-        except TimeoutError:
-            return
+        await until_set(self._moved, timeout)
 
     def note_tail(self, tp: TopicPartition, broker_id: int, equal: bool) -> None:
         """A replica's last batches were compared inside a fence."""

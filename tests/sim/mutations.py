@@ -23,6 +23,7 @@ from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
 from wire.types import TopicPartition
+from wire.waiting import until_set
 
 Patch = tuple[Any, str, Any]
 
@@ -81,7 +82,7 @@ def _expiry_not_waited_for() -> list[Patch]:
                     return
                 if self._clock() >= deadline:
                     raise FleetIncomplete("not everybody who is connected")
-                await self._wait(pending, 0.1)
+                await until_set(pending.changed, 0.1)
         finally:
             self._pending.pop(pending.message.id, None)
 

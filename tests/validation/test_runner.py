@@ -498,8 +498,8 @@ async def test_a_bug_in_a_continuous_run_does_not_end_the_link(
     assert "hit a bug" in caplog.text
     monkeypatch.undo()
     monkeypatch.setattr(runner_module, "topic_configs", stage_configs)
-    await stage.until(lambda: len(stage.marks()) == 4)
-    assert stage.validation.trouble is None
+    # The marks are written within the run, the trouble is over with it.
+    await stage.until(lambda: len(stage.marks()) == 4 and stage.validation.trouble is None)
 
 
 async def test_evidence_waits_for_trouble_to_pass(stage: Stage) -> None:
