@@ -15,6 +15,7 @@ class Settings:
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
     many: int = 1000  # partitions of the case with many of them
     clients: int = 5000  # that only hold a connection
+    groups: int = 2000  # whose offsets are followed
     window_seconds: float = 5.0  # of each look at latencies, lags and idle CPU
     warm_seconds: float = 30.0  # of the same load before the first look at a latency
     soak_seconds: float = 1800.0
@@ -31,6 +32,7 @@ QUICK = Settings(
     promoted=(4,),
     many=40,
     clients=50,
+    groups=20,
     window_seconds=1.0,
     warm_seconds=1.0,
     soak_seconds=20.0,

@@ -18,7 +18,13 @@ from typing import Any, Self
 
 from bench.load import build_batch, fill
 from linker.admin.client import AdminError
-from linker.admin.models import CreateLinkRequest, CreateMirrorsRequest, MirrorState, Status
+from linker.admin.models import (
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    MirrorState,
+    Status,
+    UpdateLinkRequest,
+)
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from wire.cluster import Cluster
@@ -212,9 +218,16 @@ def _raise_first(codes: Sequence[int], what: str) -> None:
 class Source:
     """`async with Source(directory) as source:` the source cluster; topics are filled once, by size."""
 
-    def __init__(self, directory: Path, *, quick_start: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "source",
+        brokers: int = SOURCE_BROKERS,
+        quick_start: bool = False,
+    ) -> None:
         self.quick_start = quick_start
-        self.cluster = BenchCluster("source", SOURCE_BROKERS, directory, quick_start=quick_start)
+        self.cluster = BenchCluster(name, brokers, directory, quick_start=quick_start)
         self.directory = directory
         self._filled: dict[str, int] = {}
 
@@ -258,6 +271,9 @@ class Stage:
     async def create_link(self) -> None:
         properties = {"bootstrap.servers": self.source.bootstrap}
         await self._ask(lambda admin: admin.create_link(CreateLinkRequest(name=LINK, properties=properties)))
+
+    async def update_link(self, request: UpdateLinkRequest) -> None:
+        await self._ask(lambda admin: admin.update_link(LINK, request))
 
     async def create_mirror(self, topic: str, replication_factor: int) -> None:
         await self.create_mirrors([topic], replication_factor)

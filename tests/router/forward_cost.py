@@ -1,0 +1,145 @@
+"""What Python does with a forwarded produce and its answer, without any socket.
+
+    python -m tests.router.forward_cost [IN_FLIGHT ...]
+
+A client's connection and the Router's to the source get transports that only count; requests of 1 kB come in as a read
+brings them, `IN_FLIGHT` at a time, and their answers too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import uvloop
+
+from tests.fakes.batches import build_batch
+from tests.router.rig import Rig
+from wire.channel import Channel
+from wire.connection import Connection
+from wire.produce import ProduceResult, encode_produce_request, encode_produce_response
+from wire.server import ServerConnection
+
+VERSION = 9  # of the client's requests
+UPSTREAM_VERSION = 13  # topics by id
+ROUNDS, REQUESTS = 10, 2000  # the best of the rounds is told
+TOPIC = "orders"
+
+
+class Counted(asyncio.Transport):
+    """Takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, data: Any) -> None:
+        self.writes += 1
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.writes += 1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+
+def read(protocol: Any, data: bytes) -> None:
+    """As the event loop hands over what it has read."""
+    done = 0
+    while done < len(data):
+        room = protocol.get_buffer(-1)
+        taken = min(len(room), len(data) - done)
+        room[:taken] = data[done : done + taken]
+        protocol.buffer_updated(taken)
+        done += taken
+
+
+def requests(first: int, count: int, batch: memoryview) -> bytes:
+    made = (
+        encode_produce_request(VERSION, number, "load", None, 1, 30_000, [(TOPIC, [(0, batch)])])
+        for number in range(first, first + count)
+    )
+    return b"".join(bytes(part) for request in made for part in request)
+
+
+def answers(topic_id: bytes, first: int, count: int) -> bytes:
+    made = (
+        encode_produce_response(UPSTREAM_VERSION, number, [(topic_id, [ProduceResult(0, 0, number, -1, 0)])])
+        for number in range(first, first + count)
+    )
+    return b"".join(bytes(part) for answer in made for part in answer)
+
+
+class Cost(NamedTuple):
+    """Of one request and its answer."""
+
+    seconds: float  # of processor
+    writes_to_source: float
+    writes_to_client: float
+
+
+async def measure(in_flight: int, rounds: int = ROUNDS) -> Cost:
+    async with Rig(partitions=1, source_nodes=1) as rig:
+        upstream, downstream = Counted(), Counted()
+        opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+
+        async def open_connection(_node: int, **_options: Any) -> Connection:
+            channel = Channel()
+            channel.connection_made(upstream)
+            connection = Connection(channel, "source", "forward-cost")
+            connection._ranges = {0: (3, UPSTREAM_VERSION)}
+            opened.set_result(channel)
+            return connection
+
+        rig.cluster.open_connection = open_connection  # type: ignore[method-assign]
+        client = ServerConnection(rig.listener)
+        client.connection_made(downstream)
+        batch = memoryview(build_batch(1))
+        topic_id = rig.directory.mirrors[TOPIC].source_topic_id
+        if topic_id is None:
+            raise RuntimeError("the rig's topic has no id")
+        read(client, requests(0, 1, batch))
+        async with asyncio.timeout(10):
+            channel = await opened
+            while not upstream.writes:
+                await asyncio.sleep(0.01)
+        read(channel, answers(topic_id, 1, 1))
+        asked, turns = requests(1, in_flight, batch), REQUESTS // in_flight
+        answered = [answers(topic_id, 2 + turn * in_flight, in_flight) for turn in range(rounds * turns)]
+        upstream.writes = downstream.writes = 0
+        best = float("inf")
+        for number in range(rounds):
+            began = time.process_time()
+            for turn in range(number * turns, (number + 1) * turns):
+                read(client, asked)
+                read(channel, answered[turn])
+            best = min(best, (time.process_time() - began) / (turns * in_flight))
+        done = rounds * turns * in_flight
+        left = len(client._open)
+        channel.close()
+        client.abort()
+    if left:
+        raise RuntimeError(f"{left} requests were not answered")
+    return Cost(best, upstream.writes / done, downstream.writes / done)
+
+
+def main(arguments: Sequence[str]) -> None:
+    for in_flight in [int(one) for one in arguments] or [1, 8]:
+        cost = uvloop.run(measure(in_flight))
+        print(
+            f"{in_flight} in flight: {cost.seconds * 1e6:.1f} us a request, {cost.writes_to_source:.2f} writes to the "
+            f"source and {cost.writes_to_client:.2f} to the client a request"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
