@@ -17,7 +17,7 @@ from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
 from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
 from tests.clients.hand_over import hand_overs
-from tests.clients.plain import plain_groups, plain_producers
+from tests.clients.plain import plain_groups, plain_producers, standbys
 from tests.clients.producers import HELD_SECONDS, producers
 from tests.clients.stage import stage
 
@@ -45,7 +45,9 @@ async def matrix(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"kafka": DEFAULT_VERSION, "load_average_before": round(os.getloadavg()[0], 1)}
     try:
         with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:
-            async with stage(Path(scratch), builder, out / "logs", link=not options.plain) as made:
+            async with stage(
+                Path(scratch), builder, out / "logs", link=not options.plain, gate=options.gate
+            ) as made:
                 if "producers" in options.parts:
                     rows = report["producers"] = {}
                     if options.plain:
@@ -58,11 +60,13 @@ async def matrix(options: argparse.Namespace) -> int:
                         await plain_groups(made, some_groups, rows, show)
                     else:
                         await hand_overs(made, _crashes(some_groups, options.crash), rows, show)
+                if "standbys" in options.parts:
+                    await standbys(made, some_groups, report.setdefault("standbys", {}), show)
     except BaseException as error:
         report["broke"] = repr(error)
         raise
     finally:  # what was seen until then is worth keeping
-        every = [row for part in ("producers", "groups") for row in report.get(part, {}).values()]
+        every = [row for part in ("producers", "groups", "standbys") for row in report.get(part, {}).values()]
         report["load_average_after"] = round(os.getloadavg()[0], 1)
         report["seconds"] = round(time.monotonic() - began)
         report["ok"] = (
@@ -107,12 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="which groups are moved while the sidecar is killed; both with --all, else half of them",
     )
     parser.add_argument(
+        "--gate", default="auto", help="what holds the groups, as the link's option groups_gate"
+    )
+    parser.add_argument(
         "--hold", type=float, default=HELD_SECONDS, help="seconds that transactions wait for the promote"
     )
     parser.add_argument(
         "--plain", action="store_true", help="the programs alone, on one cluster without a link"
     )
     options = parser.parse_args(arguments)
+    if "standbys" in options.parts and not options.plain:
+        parser.error("standbys are looked at without a link: --plain")
     options.crash = options.crash or ("both" if options.all else "half")
     return asyncio.run(matrix(options))
 

@@ -34,6 +34,7 @@ class Group:
     case: GroupCase
     suffix: str  # tells runs of one case apart
     load: Program
+    partitions: int = PARTITIONS
     members: list[Program] = field(default_factory=list)
     bootstrap: str = ""
     join_ms: float | None = None  # of the slowest member at the source, from its client to its first record
@@ -89,7 +90,9 @@ class Group:
         """
         deadline = time.monotonic() + JOIN_TIMEOUT
         while True:
-            missing = set(range(PARTITIONS)) - {r.partition.partition for r in self.reads if r.time >= since}
+            missing = set(range(self.partitions)) - {
+                r.partition.partition for r in self.reads if r.time >= since
+            }
             if not missing:
                 return
             if time.monotonic() > deadline:
@@ -110,7 +113,9 @@ class Group:
             await member.stop()
 
 
-async def assemble(stage: Stage, case: GroupCase, suffix: str = "") -> Group:
+async def assemble(
+    stage: Stage, case: GroupCase, suffix: str = "", *, partitions: int = PARTITIONS, members: int = MEMBERS
+) -> Group:
     """Topics and applications of a case; nothing runs yet.
 
     Raises:
@@ -118,9 +123,9 @@ async def assemble(stage: Stage, case: GroupCase, suffix: str = "") -> Group:
     """
     name = f"{case.name}{suffix}"
     load_arguments = {"role": "producer", "topic": f"read-{name}", "rate": str(RATE)}
-    load = await stage.program(LIBRDKAFKA, f"load-{name}", load_arguments, partitions=PARTITIONS)
-    group = Group(case, suffix, load, bootstrap=stage.bootstrap("source"))
-    for number in range(1, MEMBERS + 1):
+    load = await stage.program(LIBRDKAFKA, f"load-{name}", load_arguments, partitions=partitions)
+    group = Group(case, suffix, load, partitions, bootstrap=stage.bootstrap("source"))
+    for number in range(1, members + 1):
         member = f"{name}-m{number}"
         arguments = {"role": "consumer", "topic": group.topic, "group": group.name, **case.arguments}
         if case.static:
@@ -131,9 +136,9 @@ async def assemble(stage: Stage, case: GroupCase, suffix: str = "") -> Group:
                 "output": group.output,
                 "state": str(stage.logs / f"{member}.state"),
             }
-        group.members.append(await stage.program(case.library, member, arguments, partitions=PARTITIONS))
+        group.members.append(await stage.program(case.library, member, arguments, partitions=partitions))
     for topic in group.topics:
-        await stage.topic(topic, PARTITIONS)
+        await stage.topic(topic, partitions)
     return group
 
 

@@ -1,24 +1,30 @@
 """The programs alone, on one real cluster without any link: what they do by themselves, rolling restart included.
 
-A client that fails here fails by itself, and its join time here is what a group's opening is compared with.
+A client that fails here fails by itself. How long members that wait in a group without partitions need to take over from
+those who leave is what a group's opening is compared with: it is the same to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from linker.demo.checker import check
 from tests.clients import groups, producers
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import GroupCase, ProducerCase
-from tests.clients.judge import Window, judge_group, largest_gap
+from tests.clients.judge import GroupRead, Window, judge_group, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import Stage
 
 SECONDS = 3.0
+STANDBYS = groups.MEMBERS  # that wait for the one who has the only partition, as they wait for a gate
+SETTLE_SECONDS = 8.0  # until all have joined, whoever reads then
+#: Members that joined together beat together, every 3 s: who has the partition leaves at different times between beats.
+LATER_SECONDS = (0.0, 1.0, 2.0)
+LOOK_BACK_SECONDS = 1.0
 
 Rows = dict[str, producers.Row]
 Show = Callable[[str, producers.Row], None]
@@ -38,6 +44,53 @@ async def plain_groups(stage: Stage, cases: Sequence[GroupCase], rows: Rows, sho
         rows[case.name] = await _group(stage, case)
         show(case.name, rows[case.name])
         await stage.forget()
+
+
+async def standbys(stage: Stage, cases: Sequence[GroupCase], rows: Rows, show: Show) -> None:
+    """Three members wait without a partition while a fourth has the only one; it leaves; again and again."""
+    for case in cases:
+        try:
+            rows[case.name] = await _standby(stage, case)
+        except CannotBuildError as error:
+            rows[case.name] = {"skipped": str(error)}
+        except ProgramError as error:
+            rows[case.name] = {"ok": False, "broke": str(error)}
+        show(case.name, rows[case.name])
+        await stage.forget()
+
+
+async def _standby(stage: Stage, case: GroupCase) -> producers.Row:
+    group = await groups.assemble(stage, case, "-standby", partitions=1, members=1 + STANDBYS)
+    bootstrap = stage.bootstrap("source")
+    await group.load.start(bootstrap, "source")
+    await asyncio.gather(*(member.start(bootstrap, "source") for member in group.members))
+    await group.until_read_everywhere(0.0)
+    took: list[float] = []
+    for later in LATER_SECONDS:
+        await asyncio.sleep(SETTLE_SECONDS + later)
+        now = time.time()
+        reading = {read.member for read in group.reads if read.time > now - LOOK_BACK_SECONDS}
+        leaving = [member for member in group.members if member.name in reading]
+        if len(leaving) != 1:
+            raise ProgramError(f"{group.name}: {sorted(reading)} read the only partition at the same time")
+        await leaving[0].stop()
+        await group.until_read_everywhere(max(r.time for r in group.reads if r.member in reading) + 0.001)
+        took.append(round(taken_over_after(group.reads, reading), 1))
+        await leaving[0].start(bootstrap, "source")
+    await group.load.stop()
+    await group.stop()
+    return {"version": group.version, "ok": True, "takeover_ms": max(took), "takeovers_ms": took}
+
+
+def taken_over_after(reads: Sequence[GroupRead], left: Collection[str]) -> float:
+    """Milliseconds from the last read of those who left until each partition was read by somebody else afterwards."""
+    gone = max(read.time for read in reads if read.member in left)
+    firsts: dict[int, float] = {}
+    for read in reads:
+        if read.time > gone and read.member not in left:
+            index = read.partition.partition
+            firsts[index] = min(read.time, firsts.get(index, read.time))
+    return (max(firsts.values()) - gone) * 1000
 
 
 async def _producer(stage: Stage, case: ProducerCase) -> producers.Row:

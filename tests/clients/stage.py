@@ -92,8 +92,10 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(directory: Path, builder: Builder, logs: Path, *, link: bool = True) -> AsyncIterator[Stage]:
-    """Both clusters and a sidecar with one link; only the source without a link."""
+async def stage(
+    directory: Path, builder: Builder, logs: Path, *, link: bool = True, gate: str = "auto"
+) -> AsyncIterator[Stage]:
+    """Both clusters and a sidecar with one link, by what its groups are held; only the source without a link."""
     logs.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         source = KafkaCluster(KafkaClusterSpec(name="source"), directory)
@@ -108,7 +110,12 @@ async def stage(directory: Path, builder: Builder, logs: Path, *, link: bool = T
         made = Stage(source, target if link else source, sidecar, builder, logs)
         stack.push_async_callback(made.forget)
         if link:
-            await made.linker("link", "create", LINK, "--bootstrap-servers", source.bootstrap)
+            for node in target.brokers:
+                stack.callback(shutil.copy, node.log, logs / f"target-{node.node_id}.log")
+            await made.linker(
+                *("link", "create", LINK, "--bootstrap-servers", source.bootstrap),
+                *("--option", f"groups_gate={gate}"),
+            )
         yield made
 
 
