@@ -69,3 +69,19 @@ def test_a_row() -> None:
 def test_only_what_is_between_the_marks_changes() -> None:
     page = "a\n<!-- clients: producers -->\nold\n<!-- end -->\nb\n<!-- end -->\n"
     assert client_tables.filled(page, {"producers": "new"}) == page.replace("old", "new")
+
+
+GROUP: dict[str, Any] = ROW | {
+    **dict.fromkeys(("records", "missed", "repeated", "too_early"), 0),
+    "gate": "consumer+transaction",
+    "join_ms": 900.0,
+    "opening_ms": 3100.0,
+}
+
+
+def test_an_opening_beside_the_longer_of_the_clients_own_times() -> None:
+    """Whether the sidecar was killed makes no difference to what the members need themselves."""
+    measured: dict[str, dict[str, Any]] = {"groups": {"lib": GROUP, "lib with a crash": GROUP}}
+    assert client_tables.tables(measured)["groups"].count("| 3100 | 900 | - | missed |") == 2
+    client_tables.merge(measured, {"kafka": "4.3.1", "standbys": {"lib": {"takeover_ms": 2100.0}}})
+    assert client_tables.tables(measured)["groups"].count("| 3100 | 900 | 2100 | met |") == 2
