@@ -22,8 +22,9 @@ demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, pr
 	$(BIN)/linker demo --out build/demo
 
 test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
-	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
-	rm -f build/real.xml build/unstable.txt
+	rm -f build/fast.xml build/real.xml build/unstable.txt
+	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS) \
+		--junitxml=build/fast.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/fast.xml
 	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) --dist loadfile \
 		--junitxml=build/real.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/real.xml
 

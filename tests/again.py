@@ -1,8 +1,8 @@
-"""A second look at tests on real clusters that failed beside others: each once more, alone.
+"""A second look at tests that failed beside others: each once more, alone.
 
-Eight JVMs on two cores are late now and then, and a test that waits for one of them fails for it. What fails twice is
-broken. What fails once and passes alone is listed with its first failure, in ``build/unstable.txt`` too: somebody has to
-make it stand the noise. There is no second look at
+Eight JVMs on two cores are late now and then, and a test that waits for one of them fails for it; a machine that stands
+still for a second makes tests on fakes late too. What fails twice is broken. What fails once and passes alone is listed
+with its first failure, in ``build/unstable.txt`` too: somebody has to make it stand the noise. There is no second look at
 
 - what a test says of data: lost, duplicated, not identical. Once is enough. That a client was told an error, or nothing yet,
   says nothing of data;
@@ -85,7 +85,8 @@ def main(argv: list[str]) -> int:
         code = 1
     if code == 0:
         REPORT.parent.mkdir(parents=True, exist_ok=True)
-        REPORT.write_text("\n\n".join(f"{one.test}\n{one.text}" for one in found))
+        with REPORT.open("a") as report:
+            report.writelines(f"{one.test}\n{one.text}\n\n" for one in found)
         print(f"UNSTABLE, failed beside others and passed alone: {', '.join(tests)}; see {REPORT}")
     return code
 
