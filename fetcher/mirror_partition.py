@@ -58,6 +58,9 @@ class MirrorPartition:
         self.loaded = False
         #: Whether the source has said where it ends since it was last asked to; not so while paused.
         self.end_known = False
+        #: Whether the source has answered since this leader epoch of the target began. If not, whoever led before may have
+        #: been told more of it than we were.
+        self.heard = False
         self.failed: str | None = None
         self.paused = False
         self.closed = False
@@ -117,12 +120,12 @@ class MirrorPartition:
 
     def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
         """`note_offsets` of what the source says of itself just now."""
-        self.end_known = not self.paused
+        self.end_known, self.heard = not self.paused, True
         return self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
 
     def note_silence(self) -> None:
         """The source was asked just now, and has nothing to say that it has not said before."""
-        self.end_known = not self.paused
+        self.end_known, self.heard = not self.paused, True
 
     def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
         """Take over what a source answer tells; True if any of it is news.
@@ -347,8 +350,9 @@ class MirrorPartition:
 
     def forget_followers(self) -> None:
         """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
-        it asks.
+        it asks, and the source not to end where another leader may have seen it go on.
         """
+        self.end_known = self.heard = False
         for replica in list(self.followers):
             self._leave_lane(replica, self.followers[replica], close=False)
         self.followers.clear()

@@ -45,6 +45,7 @@ class CopyReport:
     high_watermark: int
     log_start_offset: int
     end_known: bool = True
+    heard: bool = True  # the source has answered since the leader epoch began
     followers: Mapping[int, FollowerReport] = field(default_factory=dict)
     failed: str | None = None
     trouble: str | None = None

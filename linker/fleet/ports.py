@@ -207,6 +207,7 @@ class SidecarPorts:
             leader_epoch=partition.leader_epoch,
             loaded=copy.loaded,
             end_known=copy.end_known,
+            heard=copy.heard,
             high_watermark=copy.high_watermark,
             log_start_offset=copy.log_start_offset,
             followers={

@@ -43,8 +43,9 @@ class LastReports:
             if copy is None:
                 found[tp] = KnownEnds(None, None, unasked)
                 continue
-            fetched = copy.loaded and copy.high_watermark >= 0
-            found[tp] = KnownEnds(copy.high_watermark if fetched else None, copy.acked_end or None, unasked)
+            # Unheard, its end is older than what the leader before may have passed on, who is asked no more.
+            seen = copy.loaded and copy.heard and copy.high_watermark >= 0
+            found[tp] = KnownEnds(copy.high_watermark if seen else None, copy.acked_end or None, unasked)
         return found
 
 

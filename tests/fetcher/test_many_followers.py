@@ -302,6 +302,25 @@ async def test_after_a_pause_in_which_nothing_was_written_the_lag_is_known_again
                 assert copy_lag(mirror, [1]) == 0
 
 
+async def test_under_a_new_leader_epoch_the_source_has_to_be_heard_again() -> None:
+    """Idle or not. Who led before may have been told of more than we were."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        rig = Rig(source)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            fill(source, 100_000)
+            await rig.settled()
+            assert mirror.heard
+            mirror.forget_followers()
+            assert not mirror.heard
+            assert copy_lag(mirror, [1]) is None
+            await eventually(lambda: mirror.heard)
+            await rig.settled()
+            assert copy_lag(mirror, [1]) == 0
+
+
 async def test_partition_removed_while_it_is_fetched_and_added_again() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 2)

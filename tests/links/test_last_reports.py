@@ -15,7 +15,7 @@ TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LEADERS = {0: 927, 1: 928}
 
 
-def report(partition: int, high_watermark: int) -> CopyReport:
+def report(partition: int, high_watermark: int, heard: bool = True) -> CopyReport:
     return CopyReport(
         link="old",
         topic="orders",
@@ -24,6 +24,7 @@ def report(partition: int, high_watermark: int) -> CopyReport:
         loaded=True,
         high_watermark=high_watermark,
         log_start_offset=0,
+        heard=heard,
     )
 
 
@@ -33,6 +34,7 @@ class Fleet:
     def __init__(self) -> None:
         self.book = ReportBook()
         self.answers = {927: 560, 928: 70}
+        self.unheard: set[int] = set()  # partitions
         self.away: set[int] = set()
         image: Any = SimpleNamespace(
             topics_by_name={
@@ -51,7 +53,7 @@ class Fleet:
     ) -> None:
         for partition, leader in LEADERS.items():
             if leader in brokers and leader in self.answers:
-                self.book.note(leader, [report(partition, self.answers[leader])], 0.0)
+                self.book.note(leader, [report(partition, self.answers[leader], partition not in self.unheard)], 0.0)
 
 
 async def test_who_is_away_may_know_more() -> None:
@@ -76,3 +78,13 @@ async def test_who_leads_and_does_not_answer_may_know_more() -> None:
     never = Fleet()
     never.answers.clear()
     assert await never.reports.known_ends({TP}, timeout=1) == {TP: KnownEnds(None, None, (927,))}
+
+
+async def test_a_leader_that_has_not_heard_the_source_does_not_know_its_end() -> None:
+    """It holds an end from before it led. Who led then may have passed on more, and have forgotten it in a restart."""
+    fleet = Fleet()
+    fleet.unheard = {0}
+    assert await fleet.reports.known_ends({TP, OTHER}, timeout=1) == {
+        TP: KnownEnds(None, None),
+        OTHER: KnownEnds(70, None),
+    }
