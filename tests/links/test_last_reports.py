@@ -53,7 +53,9 @@ class Fleet:
     ) -> None:
         for partition, leader in LEADERS.items():
             if leader in brokers and leader in self.answers:
-                self.book.note(leader, [report(partition, self.answers[leader], partition not in self.unheard)], 0.0)
+                self.book.note(
+                    leader, [report(partition, self.answers[leader], partition not in self.unheard)], 0.0
+                )
 
 
 async def test_who_is_away_may_know_more() -> None:
