@@ -34,6 +34,7 @@ from wire.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
+_LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
 
 
 class Refused(ControllerError):
@@ -103,8 +104,9 @@ class Member:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[None]] = {}
 
-    async def session(self, channel: Channel) -> None:
+    async def session(self, channel: Channel, *, local: bool = False) -> None:
         """Be a member through this channel until it closes (ChannelClosed), the head turns out to be stale, or refuses.
+        `local`: the head is in this process.
 
         The channel is closed when this returns or raises.
         """
@@ -115,7 +117,7 @@ class Member:
             self._shared.ask = self._ask
             async with TaskGroup() as group:
                 group.create_task(self._renew(channel))
-                group.create_task(self._report(channel))
+                group.create_task(self._report(channel, _LOCAL_AGAIN if local else 1))
                 await self._receive(channel, duration, group)
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed
@@ -189,9 +191,25 @@ class Member:
 
     # The rest.
 
-    async def _report(self, channel: Channel) -> None:
-        while True:
-            copies = self._ports.copies(None, ())
+    async def _report(self, channel: Channel, again: int) -> None:
+        """Copies that have changed, and every `again`th of the others in turn.
+
+        A head elsewhere takes what it has not heard of for seconds for unknown, so it hears of all. Our own looks at the
+        copies themselves for that; to say of thousands that nothing happened would cost more than what does happen.
+        """
+        told: dict[tuple[str, TopicPartition], tuple[object, ...]] = {}
+        for number in itertools.count():
+            every = self._ports.copies(None, ())
+            copies = every
+            if again > 1:
+                now = {(copy.link, copy.tp): copy.substance for copy in every}
+                copies = [
+                    copy
+                    for index, copy in enumerate(every)
+                    if (index - number) % again == 0
+                    or now[copy.link, copy.tp] != told.get((copy.link, copy.tp))
+                ]
+                told = now
             about = self.about()
             if copies or about is not None:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))

@@ -185,7 +185,7 @@ class FleetRunner:
             try:
                 if self.head is not None:
                     async with self._local(self.head) as channel:
-                        await self._session(channel, seat)
+                        await self._session(channel, seat, local=True)
                 elif seat is not None and seat.holder.session != self._candidate.session:
                     remote = await self._reach(seat)
                     if remote is not None:
@@ -219,10 +219,10 @@ class FleetRunner:
                 if not isinstance(outcome, BaseException):
                     outcome.close("another link controller is to be followed")
 
-    async def _session(self, channel: Channel, seat: Seat | None) -> None:
+    async def _session(self, channel: Channel, seat: Seat | None, *, local: bool = False) -> None:
         """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
         could not prolong our lease."""
-        session = asyncio.ensure_future(self.member.session(channel))
+        session = asyncio.ensure_future(self.member.session(channel, local=local))
         self.trouble = self.vacancy = None
         began = self._clock()
         try:

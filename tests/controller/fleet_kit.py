@@ -181,9 +181,9 @@ class Sidecar:
         self.head: Channel
         self.session: asyncio.Task[None]
 
-    def connect(self) -> None:
+    def connect(self, *, local: bool = False) -> None:
         ours, self.head = pair("sidecar", "head")
-        self.session = asyncio.create_task(self.member.session(ours))
+        self.session = asyncio.create_task(self.member.session(ours, local=local))
 
     def say(self, message: m.FromHead) -> None:
         self.head.send(m.encode(message))
@@ -195,8 +195,8 @@ class Sidecar:
                 if isinstance(message, kind):
                     return message
 
-    async def welcomed(self, epoch: int = 1, lease: float | None = 10.0) -> None:
-        self.connect()
+    async def welcomed(self, epoch: int = 1, lease: float | None = 10.0, *, local: bool = False) -> None:
+        self.connect(local=local)
         await self.hear(m.Hello)
         self.say(welcome(epoch, lease))
 

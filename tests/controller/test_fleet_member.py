@@ -12,6 +12,7 @@ from controller.errors import Refused as RefusedChange
 from controller.fleet import messages as m
 from controller.fleet.channel import ChannelClosed
 from controller.fleet.member import Refused, StaleHead
+from controller.fleet.progress import CopyReport, FollowerReport, decode_copies
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, Sidecar, command, now
 from tests.controller.fleet_kit import welcome as welcome_message
 from tests.controller.virtual_loop import run_virtual
@@ -351,3 +352,47 @@ def test_any_stream_keeps_what_a_member_promises(seed: int) -> None:
 
 def test_ports_of_the_kit_follow_the_protocol() -> None:
     assert Ports().copies(None, ()) == []
+
+
+def copies(ends: dict[int, int], silent: float) -> list[CopyReport]:
+    return [
+        CopyReport(
+            link=LINK,
+            topic="t",
+            partition=partition,
+            leader_epoch=3,
+            loaded=True,
+            high_watermark=end,
+            log_start_offset=0,
+            followers={1: FollowerReport(fetch_offset=end, silent=silent)},
+        )
+        for partition, end in ends.items()
+    ]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_copies_that_do_not_change_are_told_to_other_sidecars_every_time_to_our_own_head_in_turn(
+    local: bool,
+) -> None:
+    """For a head elsewhere a report that is seconds old is none."""
+
+    async def main() -> None:
+        sidecar = Sidecar()
+        ends = dict.fromkeys(range(20), 5)
+        sidecar.ports.reports = copies(ends, silent=0.1)
+        await sidecar.welcomed(local=local)
+        heard = []
+        for number in range(1, 11):
+            heard.append({one.partition for one in decode_copies((await sidecar.hear(m.Report)).copies)})
+            ends[0] += number == 3
+            sidecar.ports.reports = copies(ends, silent=0.1 * number)  # times alone are no change
+        everything = set(range(20))
+        assert heard[0] == everything
+        if local:
+            assert all(len(some) <= 3 for some in heard[1:])
+            assert 0 in heard[3]
+            assert set().union(*heard[1:]) == everything - {0, 10} | {0}
+        else:
+            assert heard == [everything] * 10
+
+    run_virtual(main())
