@@ -2,7 +2,7 @@
 
     python -m tests.router.forward_cost [IN_FLIGHT ...]
 
-A client's connection and the Router's to the source get transports that only count; requests of 1 kB come in as a read
+A client's connection and the Router's to the source get transports that only count; small requests come in as a read
 brings them, `IN_FLIGHT` at a time, and their answers too.
 """
 
