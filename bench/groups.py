@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.load import build_batch, fill
 from bench.memory import MIB, MemoryWatch
-from bench.results import CaseResult, Goal, median_of, strip
+from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
 from bench.stage import BenchError, Source, Stage, stage
 from controller.group_sync import Committed
@@ -30,9 +30,8 @@ TOPIC_BYTES = 1_000_000  # of records of 100 B: room for the offsets that are co
 NAMED = "bench-group-"
 SIDES = ("still", "fifth", "all")
 INTERVAL = 1.0  # groups.sync.interval.ms as it is by default
-AUTO_COMMIT = (
-    5  # seconds, auto.commit.interval.ms of Kafka's clients: in each second a fifth of the groups commits
-)
+#: Seconds, auto.commit.interval.ms of Kafka's clients: in each second a fifth of the groups commits.
+AUTO_COMMIT = 5
 SETTLE = 2 * INTERVAL  # until then what was before is still in the figures
 AT_ONCE = 32  # commits under way
 LOOK = 0.2
@@ -176,9 +175,9 @@ async def _window(on: Stage, committer: Committer, seconds: float, groups: int) 
         share = (on.sidecar.cpu_seconds() - cpu) / (time.monotonic() - began)
         looking.cancel()
     return {
-        "round_ms": float(sorted(rounds)[len(rounds) // 2]),
+        "round_ms": percentile(rounds, 0.5),
         "longest_round_ms": float(max(rounds)),
-        "age_ms": float(sorted(ages)[len(ages) // 2]),
+        "age_ms": percentile(ages, 0.5),
         "oldest_ms": float(max(ages)),
         "cpu_percent": 100 * share,
         "committing_ms": 1000 * longest,

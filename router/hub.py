@@ -23,6 +23,7 @@ from router.tasks import TaskKeeper
 from wire.errors import LinkerError
 from wire.gathering import gathered_writes
 from wire.types import TopicPartition
+from wire.waiting import until_set
 
 TICK: Final = 0.1
 REFUSAL_INTERVAL: Final = 30.0
@@ -188,12 +189,7 @@ class ForwardingHub:
                     raise FenceTimeout(timeout, left)
                 settles_at = self.fences.next_settling(wanted)
                 until = min(deadline, settles_at) if settles_at is not None and settles_at > now else deadline
-                changed.clear()
-                try:
-                    async with asyncio.timeout_at(until):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
+                await until_set(changed, until - now)
         finally:
             self._fence_waiters.discard(changed)
 

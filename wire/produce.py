@@ -268,9 +268,8 @@ def _names(client_id: str | None, transactional_id: str | None) -> bytes:
 
 
 _known_names = functools.lru_cache(1024)(_names)
-_KNOWN_MAX = (
-    256  # characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory
-)
+#: Characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory.
+_KNOWN_MAX = 256
 
 
 def _encode_single(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -160,3 +161,37 @@ def test_who_does_not_read_loses_the_channel(monkeypatch: pytest.MonkeyPatch) ->
             await two.receive()
 
     run_virtual(main())
+
+
+_NAMES = {"link", "topic", "partition"}
+
+
+@pytest.mark.parametrize("name", sorted({one.name for one in dataclasses.fields(CopyReport)} - _NAMES))
+def test_whatever_changes_in_a_copy_but_its_times_is_a_change(name: str) -> None:
+    """A report that says the same is left out for a while."""
+    follower = FollowerReport(fetch_offset=5, broker_epoch=2, silent=0.5)
+    copy = CopyReport(
+        link="l",
+        topic="t",
+        partition=0,
+        leader_epoch=1,
+        loaded=True,
+        high_watermark=9,
+        log_start_offset=0,
+        followers={1: follower},
+    )
+    if name == "followers":
+        assert (
+            dataclasses.replace(copy, followers={1: dataclasses.replace(follower, silent=1.5)}).substance
+            == copy.substance
+        )
+        others: list[object] = [
+            {},
+            {1: dataclasses.replace(follower, fetch_offset=6)},
+            {1: dataclasses.replace(follower, broker_epoch=3)},
+        ]
+    else:
+        was = getattr(copy, name)
+        others = [not was if isinstance(was, bool) else "new" if was is None else was + 1]
+    for other in others:
+        assert dataclasses.replace(copy, **{name: other}).substance != copy.substance  # type: ignore[arg-type]
