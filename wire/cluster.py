@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from wire import list_offsets
 from wire.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -24,11 +24,14 @@ from wire.errors import (
     RequestTimedOut,
     WireError,
 )
+from wire.fetch import FetchRequest, FetchResponse
 from wire.list_offsets import OffsetResult
 from wire.security import ClientSecurity
 from wire.types import Node, TopicPartition, format_address
 
 __all__ = ["Cluster", "OffsetResult", "PartitionMetadata", "TopicMetadata"]
+
+_T = TypeVar("_T")
 
 REFRESH_INTERVAL = 0.05
 _METADATA_MAX_VERSION = 12
@@ -311,6 +314,38 @@ class Cluster:
         """One answer from a node. What was certainly not carried out, or may be repeated, is tried until
         `timeout`.
         """
+        return await self._try(
+            api,
+            version,
+            lambda connection, left: connection.call(api, fields, timeout=left, version=version),
+            node_id=node_id,
+            timeout=timeout,
+            purpose=purpose,
+        )
+
+    async def fetch(
+        self, node_id: int, request: FetchRequest, *, timeout: float, purpose: str = "default"
+    ) -> tuple[memoryview, FetchResponse]:
+        """As `call`, of what only reads, with an answer that is not decoded field by field."""
+        return await self._try(
+            "fetch",
+            request.version,
+            lambda connection, left: connection.fetch(request, timeout=left),
+            node_id=node_id,
+            timeout=timeout,
+            purpose=purpose,
+        )
+
+    async def _try(
+        self,
+        api: str,
+        version: int | None,
+        use: Callable[[Connection, float], Awaitable[_T]],
+        *,
+        node_id: int | None,
+        timeout: float,
+        purpose: str,
+    ) -> _T:
         deadline = time.monotonic() + timeout
         repeatable = api in _IDEMPOTENT or api.startswith(("describe_", "list_"))
         pause = 0.05
@@ -319,7 +354,7 @@ class Cluster:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     connection = await self.connection(node_id, purpose=purpose)
                 left = deadline - time.monotonic()
-                return await connection.call(api, fields, timeout=max(left, 0.001), version=version)
+                return await use(connection, max(left, 0.001))
             except TimeoutError:
                 raise RequestTimedOut(
                     f"cluster {self.name}: no connection within {timeout:g} s",

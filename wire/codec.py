@@ -22,7 +22,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from wire import group_messages
+from wire import by_hand, group_messages, partition_messages
 from wire.entity_fields import field_default, unwrap_annotation
 from wire.entity_reader import error_code, read_entity
 from wire.errors import LocalProtocolError, MalformedFrame
@@ -41,6 +41,7 @@ _VERSIONS: dict[str, tuple[int, int]] = {
 # off the hot path comes near: 100,000 partitions in one ListOffsets are 2 MiB.
 MAX_DECODED_REQUEST = 4 * 1024 * 1024
 
+_BY_HAND: by_hand.Messages = {**group_messages.MESSAGES, **partition_messages.MESSAGES}
 _REQUEST_HEAD = struct.Struct(">hhi")
 _NO_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -81,7 +82,7 @@ def encode_request(
     client_id: str | None,
 ) -> bytes:
     """A request without its size prefix."""
-    body = group_messages.encode_body(api, version, fields)
+    body = by_hand.encode_body(_BY_HAND, api, version, fields)
     if body is not None:
         head = _REQUEST_HEAD.pack(api_key(api), version, correlation_id)
         return b"".join((head, string(client_id), b"\0", body))
@@ -113,7 +114,7 @@ def decode_response(api: str, version: int, frame: Buffer) -> Any:
     """The entity of a response frame that starts at its correlation id."""
     # Off the hot path a copy is cheap, and the entity must not keep the receive buffer alive.
     data = bytes(frame)
-    answer = group_messages.decode_answer(api, version, data)
+    answer = by_hand.decode_answer(_BY_HAND, api, version, data)
     if answer is not None:
         return answer
     entity_type = _schema(api, version, EntityType.response)

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from wire import codec, sasl
@@ -24,8 +24,9 @@ from wire.errors import (
     UnsupportedApi,
     WireError,
 )
+from wire.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_fetch_response
 from wire.security import ClientSecurity
-from wire.types import format_address
+from wire.types import Buffer, format_address
 
 SOFTWARE_NAME = "kafka-linker"
 SOFTWARE_VERSION = "0.1.0"
@@ -166,16 +167,31 @@ class Connection:
     ) -> Any:
         """One request and its decoded answer; the connection is closed if it takes longer than `timeout`."""
         chosen = self.pick_version(api, version=version, max_version=max_version)
+        reply = await self._within(timeout, api, chosen, self._exchange(api, chosen, fields))
+        return codec.decode_response(api, chosen, reply)
+
+    async def fetch(self, request: FetchRequest, *, timeout: float) -> tuple[memoryview, FetchResponse]:
+        """One Fetch of `request.version`: the answer's frame, and its envelope, which points into the frame."""
+        version = self.pick_version("fetch", version=request.version)
+        correlation_id = self.next_correlation_id()
+        frame = encode_fetch_request(version, correlation_id, self.client_id, request)
+        reply = await self._within(
+            timeout, "fetch", version, self._send("fetch", version, correlation_id, frame)
+        )
+        return reply, parse_fetch_response(reply, version)
+
+    async def _within(
+        self, timeout: float, api: str, version: int, reply: Awaitable[memoryview]
+    ) -> memoryview:
         try:
             async with asyncio.timeout(timeout):
-                frame = await self._exchange(api, chosen, fields)
+                return await reply
         except TimeoutError:
             late = RequestTimedOut(
-                f"no answer within {timeout:g} s", sent=True, api=api, version=chosen, peer=self.peer
+                f"no answer within {timeout:g} s", sent=True, api=api, version=version, peer=self.peer
             )
             self.channel.close(late)
             raise late from None
-        return codec.decode_response(api, chosen, frame)
 
     def next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -191,6 +207,9 @@ class Connection:
         body = codec.encode_request(
             api, version, fields, correlation_id=correlation_id, client_id=self.client_id
         )
+        return await self._send(api, version, correlation_id, len(body).to_bytes(4, "big") + body)
+
+    async def _send(self, api: str, version: int, correlation_id: int, frame: Buffer) -> memoryview:
         reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
         def on_reply(result: memoryview | WireError) -> None:
@@ -203,7 +222,7 @@ class Connection:
             else:
                 reply.set_result(result)
 
-        self.channel.send(correlation_id, [len(body).to_bytes(4, "big") + body], on_reply)
+        self.channel.send(correlation_id, [frame], on_reply)
         return await reply
 
     @staticmethod

@@ -1,24 +1,22 @@
 """OffsetCommit, OffsetFetch and ConsumerGroupDescribe by hand: a sync of thousands of consumer groups consists of them.
 
-The codec goes through here for the versions below: the same fields in, the same attributes out as for all the others, of
-which only those are kept that somebody reads; error codes are plain numbers. Older versions, newer ones that name topics
-by id, and requests with further fields stay with kio.
+Older versions, newer ones that name topics by id, and requests with further fields stay with kio.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wire.errors import LocalProtocolError, MalformedFrame
+from wire.by_hand import Message, Messages
 from wire.primitives import (
     INT16,
     INT32,
-    PARSE_ERRORS,
     compact_string,
-    read_compact_count,
+    read_array_count,
     read_compact_string,
+    read_name,
     skip_tags,
     uvarint,
 )
@@ -157,26 +155,12 @@ def _describe(fields: Mapping[str, Any]) -> bytearray:
 # --- answers ------------------------------------------------------------------------------------------------
 
 
-def _name(data: bytes, pos: int) -> tuple[str, int]:
-    name, pos = read_compact_string(data, pos)
-    if name is None:
-        raise MalformedFrame(f"a null string before byte {pos}")
-    return name, pos
-
-
-def _count(data: bytes, pos: int, min_size: int) -> tuple[int, int]:
-    count, pos = read_compact_count(data, pos, min_size)
-    if count < 0:
-        raise MalformedFrame(f"a null array before byte {pos}")
-    return count, pos
-
-
 def _commit_answer(data: bytes, pos: int) -> tuple[CommitAnswer, int]:
     topics = []
-    count, pos = _count(data, pos + 4, 3)
+    count, pos = read_array_count(data, pos + 4, 3)
     for _ in range(count):
-        name, pos = _name(data, pos)
-        size, pos = _count(data, pos, 7)
+        name, pos = read_name(data, pos)
+        size, pos = read_array_count(data, pos, 7)
         results = []
         for _ in range(size):
             results.append(CommitResult._make(_RESULT.unpack_from(data, pos)))
@@ -188,14 +172,14 @@ def _commit_answer(data: bytes, pos: int) -> tuple[CommitAnswer, int]:
 
 def _fetch_answer(data: bytes, pos: int) -> tuple[FetchAnswer, int]:
     groups = []
-    count, pos = _count(data, pos + 4, 5)
+    count, pos = read_array_count(data, pos + 4, 5)
     for _ in range(count):
-        group, pos = _name(data, pos)
-        topic_count, pos = _count(data, pos, 3)
+        group, pos = read_name(data, pos)
+        topic_count, pos = read_array_count(data, pos, 3)
         topics = []
         for _ in range(topic_count):
-            name, pos = _name(data, pos)
-            size, pos = _count(data, pos, 20)
+            name, pos = read_name(data, pos)
+            size, pos = read_array_count(data, pos, 20)
             offsets = []
             for _ in range(size):
                 index, offset, epoch = _FETCHED.unpack_from(data, pos)
@@ -213,14 +197,14 @@ def _fetch_answer(data: bytes, pos: int) -> tuple[FetchAnswer, int]:
 
 def _describe_answer(data: bytes, pos: int, after_member: int) -> tuple[DescribeAnswer, int]:
     groups = []
-    count, pos = _count(data, pos + 4, 20)
+    count, pos = read_array_count(data, pos + 4, 20)
     for _ in range(count):
         (error,) = INT16.unpack_from(data, pos)
         message, pos = read_compact_string(data, pos + 2)
-        group, pos = _name(data, pos)
-        state, pos = _name(data, pos)
-        assignor, pos = _name(data, pos + 8)  # after the group's and the assignment's epoch
-        size, pos = _count(data, pos, 16)
+        group, pos = read_name(data, pos)
+        state, pos = read_name(data, pos)
+        assignor, pos = read_name(data, pos + 8)  # after the group's and the assignment's epoch
+        size, pos = read_array_count(data, pos, 16)
         members = []
         for _ in range(size):
             member, pos = _member(data, pos)
@@ -232,16 +216,16 @@ def _describe_answer(data: bytes, pos: int, after_member: int) -> tuple[Describe
 
 
 def _member(data: bytes, pos: int) -> tuple[DescribedMember, int]:
-    member_id, pos = _name(data, pos)
+    member_id, pos = read_name(data, pos)
     instance, pos = read_compact_string(data, pos)
     _, pos = read_compact_string(data, pos)  # the rack
     (epoch,) = INT32.unpack_from(data, pos)
-    client, pos = _name(data, pos + 4)
-    host, pos = _name(data, pos)
-    count, pos = _count(data, pos, 1)
+    client, pos = read_name(data, pos + 4)
+    host, pos = read_name(data, pos)
+    count, pos = read_array_count(data, pos, 1)
     subscribed = []
     for _ in range(count):
-        name, pos = _name(data, pos)
+        name, pos = read_name(data, pos)
         subscribed.append(name)
     _, pos = read_compact_string(data, pos)  # the regular expression
     assignment, pos = _assignment(data, pos)
@@ -250,11 +234,11 @@ def _member(data: bytes, pos: int) -> tuple[DescribedMember, int]:
 
 
 def _assignment(data: bytes, pos: int) -> tuple[Assignment, int]:
-    count, pos = _count(data, pos, 19)
+    count, pos = read_array_count(data, pos, 19)
     topics = []
     for _ in range(count):
-        name, pos = _name(data, pos + 16)  # after the topic's id
-        size, pos = _count(data, pos, 4)
+        name, pos = read_name(data, pos + 16)  # after the topic's id
+        size, pos = read_array_count(data, pos, 4)
         topics.append(AssignedTopic(name, struct.unpack_from(f">{size}i", data, pos)))
         pos = skip_tags(data, pos + 4 * size)
     return Assignment(topics), skip_tags(data, pos)
@@ -268,47 +252,14 @@ def _describe_v1(data: bytes, pos: int) -> tuple[DescribeAnswer, int]:
     return _describe_answer(data, pos, 1)  # the member's type
 
 
-class _Message(NamedTuple):
-    fields: frozenset[str]  # of the requests that are encoded here
-    encode: Callable[[Mapping[str, Any]], bytearray]
-    decode: Callable[[bytes, int], tuple[Any, int]]
-
-
 _COMMITS = frozenset({"group_id", "generation_id_or_member_epoch", "member_id", "topics"})
 _FETCHES = frozenset({"groups", "require_stable"})
 _DESCRIBES = frozenset({"group_ids"})
-_MESSAGES: Mapping[tuple[str, int], _Message] = {
-    ("offset_commit", 8): _Message(_COMMITS, _offset_commit, _commit_answer),
-    ("offset_commit", 9): _Message(_COMMITS, _offset_commit, _commit_answer),
-    ("offset_fetch", 8): _Message(_FETCHES, _offset_fetch_v8, _fetch_answer),
-    ("offset_fetch", 9): _Message(_FETCHES, _offset_fetch_v9, _fetch_answer),
-    ("consumer_group_describe", 0): _Message(_DESCRIBES, _describe, _describe_v0),
-    ("consumer_group_describe", 1): _Message(_DESCRIBES, _describe, _describe_v1),
+MESSAGES: Messages = {
+    ("offset_commit", 8): Message(_COMMITS, _offset_commit, _commit_answer),
+    ("offset_commit", 9): Message(_COMMITS, _offset_commit, _commit_answer),
+    ("offset_fetch", 8): Message(_FETCHES, _offset_fetch_v8, _fetch_answer),
+    ("offset_fetch", 9): Message(_FETCHES, _offset_fetch_v9, _fetch_answer),
+    ("consumer_group_describe", 0): Message(_DESCRIBES, _describe, _describe_v0),
+    ("consumer_group_describe", 1): Message(_DESCRIBES, _describe, _describe_v1),
 }
-
-
-def encode_body(api: str, version: int, fields: Mapping[str, Any]) -> bytearray | None:
-    """A request after its header, which is a flexible one; None for what is not encoded here."""
-    message = _MESSAGES.get((api, version))
-    if message is None or fields.keys() != message.fields:
-        return None
-    try:
-        return message.encode(fields)
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
-        raise LocalProtocolError(f"cannot encode: {error!r}", api=api, version=version) from error
-
-
-def decode_answer(api: str, version: int, data: bytes) -> Any:
-    """A response from its correlation id on; None for what is not decoded here. Raises MalformedFrame."""
-    message = _MESSAGES.get((api, version))
-    if message is None:
-        return None
-    try:
-        answer, end = message.decode(data, skip_tags(data, 4))
-    except PARSE_ERRORS as error:
-        raise MalformedFrame(f"cannot decode: {error}", api=api, version=version) from error
-    except MalformedFrame as error:
-        raise MalformedFrame(error.message, api=api, version=version) from error
-    if end != len(data):
-        raise MalformedFrame(f"a response of {len(data)} bytes ends at byte {end}", api=api, version=version)
-    return answer

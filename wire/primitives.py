@@ -104,6 +104,14 @@ def read_compact_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
     return str(buf[pos:end], "utf-8"), end
 
 
+def read_name(buf: Buffer, pos: int) -> tuple[str, int]:
+    """A compact string that is there."""
+    name, pos = read_compact_string(buf, pos)
+    if name is None:
+        raise MalformedFrame(f"a null string before byte {pos}")
+    return name, pos
+
+
 def read_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
     """Nullable string with a 16-bit length (non-flexible versions)."""
     length: int = _unpack_int16(buf, pos)[0]
@@ -142,6 +150,14 @@ def read_compact_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
     count -= 1
     if count * min_size > len(buf) - pos:
         raise MalformedFrame(f"array of {count} elements at byte {pos} does not fit into the frame")
+    return count, pos
+
+
+def read_array_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
+    """Length of a compact array that is there."""
+    count, pos = read_compact_count(buf, pos, min_size)
+    if count < 0:
+        raise MalformedFrame(f"a null array before byte {pos}")
     return count, pos
 
 

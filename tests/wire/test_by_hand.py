@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wire import codec, group_messages
+from wire import by_hand, codec
 from wire.errors import LocalProtocolError, MalformedFrame
 
 NAMES = ("orders", "ünïcode", "", "x" * 200)
@@ -18,6 +18,14 @@ METADATA = ("", "texts", None, "m" * 300)
 COMMITTING = [("offset_commit", 8), ("offset_commit", 9)]
 FETCHING = [("offset_fetch", 8), ("offset_fetch", 9)]
 DESCRIBING = [("consumer_group_describe", 0), ("consumer_group_describe", 1)]
+LISTING = [("list_offsets", version) for version in (6, 7, 8, 9, 10, 11)]
+ANSWERED = [
+    *COMMITTING,
+    *FETCHING,
+    *DESCRIBING,
+    *LISTING,
+    *(("metadata", version) for version in (9, 10, 11, 12)),
+]
 
 
 def some(source: random.Random, make: Any, most: int = 4) -> list[Any]:
@@ -57,6 +65,24 @@ def request(api: str, source: random.Random) -> dict[str, Any]:
         return {
             "groups": some(source, group, source.choice([4, 140])),
             "require_stable": source.choice([False, True]),
+        }
+    if api == "list_offsets":
+        asked = {
+            "partition_index": source.randrange(2**31),
+            "current_leader_epoch": source.choice([-1, 5]),
+            "timestamp": source.choice([-4, -1, 2**62]),
+        }
+        timeout = source.choice([{}, {"timeout_ms": source.choice([0, 30_000])}])
+        return timeout | {
+            "replica_id": source.choice([-2, -1, 7]),
+            "isolation_level": source.choice([0, 1]),
+            "topics": some(
+                source,
+                lambda: {
+                    "name": source.choice(NAMES),
+                    "partitions": some(source, lambda: asked, source.choice([4, 150])),
+                },
+            ),
         }
     return {"group_ids": some(source, lambda: source.choice(NAMES), 200)}
 
@@ -109,6 +135,17 @@ def response(api: str, source: random.Random) -> dict[str, Any]:
         return {
             "groups": some(source, lambda: group, source.choice([4, 140]) if len(group["topics"]) < 2 else 4)
         }
+    if api == "list_offsets":
+        listed = {
+            "partition_index": source.randrange(2**31),
+            "error_code": source.choice([0, 6, 999]),
+            "timestamp": source.choice([-1, 2**62]),
+            "offset": source.choice([-1, 0, 2**62]),
+            "leader_epoch": source.choice([-1, 5]),
+        }
+        return {"throttle_time_ms": 5, "topics": some(source, topic(listed))}
+    if api == "metadata":
+        return metadata(source)
     described = {
         "error_code": source.choice([0, 69]),
         "error_message": source.choice(METADATA),
@@ -126,9 +163,51 @@ def response(api: str, source: random.Random) -> dict[str, Any]:
     }
 
 
+def metadata(source: random.Random) -> dict[str, Any]:
+    def nodes() -> list[int]:
+        return some(source, lambda: source.randrange(2**31), source.choice([4, 20, 140]))
+
+    def partition() -> dict[str, Any]:
+        return {
+            "error_code": source.choice([0, 5, 999]),
+            "partition_index": source.randrange(2**31),
+            "leader_id": source.choice([-1, 3]),
+            "leader_epoch": source.choice([-1, 2**31 - 1]),
+            "replica_nodes": nodes(),
+            "isr_nodes": nodes(),
+            "offline_replicas": nodes(),
+        }
+
+    return {
+        "throttle_time_ms": 5,
+        "brokers": some(
+            source,
+            lambda: {
+                "node_id": source.randrange(2**31),
+                "host": source.choice(NAMES),
+                "port": source.randrange(2**16),
+                "rack": source.choice(METADATA),
+            },
+        ),
+        "cluster_id": source.choice(METADATA),
+        "controller_id": source.choice([-1, 2]),
+        "topics": some(
+            source,
+            lambda: {
+                "error_code": source.choice([0, 3, 29]),
+                "name": source.choice(NAMES),
+                "topic_id": source.choice([None, uuid.UUID(int=source.randrange(1, 2**128))]),
+                "is_internal": source.choice([False, True]),
+                "partitions": some(source, partition, 4),
+                "topic_authorized_operations": source.choice([-(2**31), 7]),
+            },
+        ),
+    }
+
+
 def plain(value: Any) -> Any:
     """The attributes that by hand are kept, of either kind of answer."""
-    if isinstance(value, str | bytes | int | None):
+    if isinstance(value, str | bytes | int | uuid.UUID | None):
         return int(value) if isinstance(value, int) else value
     if hasattr(value, "_fields"):
         return {name: plain(getattr(value, name)) for name in value._fields}
@@ -136,16 +215,16 @@ def plain(value: Any) -> Any:
 
 
 def as_kept(value: Any, shape: Any) -> Any:
-    """A schema's entity, as far as `shape` goes."""
+    """A schema's entity, as far as `shape` goes; what its version lacks is as nobody had set it."""
     if isinstance(shape, dict):
-        return {name: as_kept(getattr(value, name), inner) for name, inner in shape.items()}
+        return {name: as_kept(getattr(value, name, None), inner) for name, inner in shape.items()}
     if isinstance(shape, list):
         assert len(value) == len(shape)
         return [as_kept(one, inner) for one, inner in zip(value, shape, strict=True)]
     return int(value) if isinstance(value, int) else value
 
 
-@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING + LISTING)
 def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(f"{api}{version}")
     requests = [request(api, source) for _ in range(20)]
@@ -153,23 +232,24 @@ def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: p
     def encoded(fields: Mapping[str, object]) -> bytes:
         return codec.encode_request(api, version, fields, correlation_id=7, client_id="kafka-linker-1")
 
-    by_hand = [encoded(fields) for fields in requests]
-    assert all(group_messages.encode_body(api, version, fields) is not None for fields in requests)
-    monkeypatch.setattr(group_messages, "_MESSAGES", {})
-    assert by_hand == [encoded(fields) for fields in requests]
+    ours = [encoded(fields) for fields in requests]
+    messages = codec._BY_HAND
+    assert all(by_hand.encode_body(messages, api, version, fields) is not None for fields in requests)
+    monkeypatch.setattr(codec, "_BY_HAND", {})
+    assert ours == [encoded(fields) for fields in requests]
 
 
-@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+@pytest.mark.parametrize(("api", "version"), ANSWERED)
 def test_answers_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(f"{api}{version}")
     frames = [codec.encode_response(api, version, 7, response(api, source)) for _ in range(20)]
     by_hand = [plain(codec.decode_response(api, version, frame)) for frame in frames]
-    monkeypatch.setattr(group_messages, "_MESSAGES", {})
+    monkeypatch.setattr(codec, "_BY_HAND", {})
     by_schema = [codec.decode_response(api, version, frame) for frame in frames]
     assert by_hand == [as_kept(one, shape) for one, shape in zip(by_schema, by_hand, strict=True)]
 
 
-@pytest.mark.parametrize(("api", "version"), COMMITTING + FETCHING + DESCRIBING)
+@pytest.mark.parametrize(("api", "version"), ANSWERED)
 def test_a_garbled_answer_is_said_to_be_one(api: str, version: int) -> None:
     source = random.Random(f"{api}{version}")
     frame = codec.encode_response(api, version, 7, response(api, source))
@@ -192,7 +272,7 @@ def test_a_garbled_answer_is_said_to_be_one(api: str, version: int) -> None:
 
 def test_requests_with_further_fields_go_by_the_schema() -> None:
     fields = request("offset_commit", random.Random(1)) | {"group_instance_id": "me"}
-    assert group_messages.encode_body("offset_commit", 9, fields) is None
+    assert by_hand.encode_body(codec._BY_HAND, "offset_commit", 9, fields) is None
     frame = codec.encode_request("offset_commit", 9, fields, correlation_id=1, client_id=None)
     assert codec.decode_request(frame)[1].group_instance_id == "me"
 
