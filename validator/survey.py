@@ -13,17 +13,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from validator.endpoint import Endpoint, SideFailed
 from validator.facts import FindingKind
-from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_request
+from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_once, fetch_request
 from validator.messages import PartitionPlan, ReplicaPlan
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.spans import estimate_bytes
 from wire.cluster import Cluster
 from wire.cluster_metadata import TopicMetadata
-from wire.errors import BrokerError, MalformedFrame, WireError
+from wire.errors import BrokerError, WireError
+from wire.fetch import FetchedPartition
 from wire.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition
@@ -193,8 +193,8 @@ class _Surveyor:
                     by_leader.setdefault(leader.id, {})[tp] = start + int((end - start) * part)
             for node, wanted in by_leader.items():
                 try:
-                    async for tp, data in _fetch(self._from, node, wanted, SAMPLE_BYTES):
-                        estimate = estimate_bytes(data.records or b"", 0, len(data.records or b""))
+                    async for tp, frame, data in _fetch(self._from, node, wanted, SAMPLE_BYTES):
+                        estimate = estimate_bytes(frame, data.records_start, data.records_end)
                         if estimate is not None:
                             density.setdefault(tp, []).append(estimate)
                 except WireError:
@@ -220,8 +220,8 @@ class _Surveyor:
                 for tp, end in left.items()
                 if tp in starts and tp in lasts
             }
-            async for tp, data in _fetch(self._to, broker_id, at, 1):
-                code = int(data.error_code)
+            async for tp, _, data in _fetch(self._to, broker_id, at, 1):
+                code = data.error
                 if code in REPEATABLE or code == OFFSET_OUT_OF_RANGE:
                     error = BrokerError(
                         code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
@@ -280,22 +280,17 @@ def _topic_problem(
 
 async def _fetch(
     cluster: Cluster, node_id: int, offsets: Mapping[TopicPartition, int], max_bytes: int
-) -> AsyncIterator[tuple[TopicPartition, Any]]:
-    """What a broker says of each partition at an offset, with a few bytes of its records."""
+) -> AsyncIterator[tuple[TopicPartition, memoryview, FetchedPartition]]:
+    """What a broker says of each partition at an offset, with a few bytes of its records: they are in the frame."""
     tps = list(offsets)
     for first in range(0, len(tps), ASK_AT_ONCE):
         part = tps[first : first + ASK_AT_ONCE]
-        answer = await cluster.call(
-            "fetch",
+        frame, answers = await fetch_once(
+            cluster,
+            node_id,
             fetch_request({tp: offsets[tp] for tp in part}, max_bytes * len(part), max_bytes),
-            node_id=node_id,
             timeout=CALL_TIMEOUT,
-            version=FETCH_VERSION,
             purpose="validate",
         )
-        for named in answer.responses:
-            for data in named.partitions:
-                tp = TopicPartition(named.topic, data.partition_index)
-                if tp not in offsets:
-                    raise MalformedFrame("an answer to what was not asked", api="fetch", topic_partition=tp)
-                yield tp, data
+        for tp, data in answers:
+            yield tp, frame, data

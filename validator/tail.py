@@ -13,10 +13,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_request
+from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_once, fetch_request
 from wire.batch import iter_batch_headers
 from wire.cluster import Cluster
 from wire.errors import BrokerError, MalformedFrame
+from wire.fetch import FetchedPartition
 from wire.types import TopicPartition
 
 PARTITION_MAX_BYTES = 16 * 1024 * 1024
@@ -78,46 +79,41 @@ async def _ask(
     *,
     timeout: float,
 ) -> bool:
-    response = await cluster.call(
-        "fetch",
+    frame, answers = await fetch_once(
+        cluster,
+        node_id,
         fetch_request({tp: end - 1 for tp, end in left.items()}, REQUEST_MAX_BYTES, PARTITION_MAX_BYTES),
-        node_id=node_id,
         timeout=timeout,
-        version=FETCH_VERSION,
     )
     progressed = False
-    for topic_data in response.responses:
-        for data in topic_data.partitions:
-            tp = TopicPartition(topic_data.topic, data.partition_index)
-            end = left.get(tp)
-            if end is None:
-                continue
-            code = int(data.error_code)
-            if code and code != OFFSET_OUT_OF_RANGE:
-                raise BrokerError(
-                    code,
-                    message=f"broker {node_id} of {cluster.name} did not show its last batch",
-                    api="fetch",
-                    version=FETCH_VERSION,
-                    topic_partition=tp,
-                    offset=end - 1,
-                )
-            records = data.records or b""
-            tail = _last_batch(records, end, tp)
-            if tail is not None:
-                found[tp] = tail
-                del left[tp]
-                progressed = True
-            elif code == 0 and data.log_start_offset >= end:
-                del left[tp]  # retention has taken everything here: nothing to compare
-                del found[tp]
-                progressed = True
+    for tp, data in answers:
+        end = left.get(tp)
+        if end is None:
+            continue
+        if data.error and data.error != OFFSET_OUT_OF_RANGE:
+            raise BrokerError(
+                data.error,
+                message=f"broker {node_id} of {cluster.name} did not show its last batch",
+                api="fetch",
+                version=FETCH_VERSION,
+                topic_partition=tp,
+                offset=end - 1,
+            )
+        tail = _last_batch(frame, data, end, tp)
+        if tail is not None:
+            found[tp] = tail
+            del left[tp]
+            progressed = True
+        elif not data.error and data.log_start_offset >= end:
+            del left[tp]  # retention has taken everything here: nothing to compare
+            del found[tp]
+            progressed = True
     return progressed
 
 
-def _last_batch(records: bytes, end: int, tp: TopicPartition) -> TailBatch | None:
+def _last_batch(frame: memoryview, data: FetchedPartition, end: int, tp: TopicPartition) -> TailBatch | None:
     tail: TailBatch | None = None
-    for header in iter_batch_headers(records, 0, len(records)):
+    for header in iter_batch_headers(frame, data.records_start, data.records_end):
         if header.base_offset >= end:
             break
         tail = TailBatch(header.base_offset, header.last_offset, header.size, header.crc)

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validator.fetching import FETCH_VERSION, fetch_request
+from validator.fetching import fetch_once, fetch_request
 from validator.tail import TailBatch
 from wire.batch import iter_batch_headers
 from wire.cluster import Cluster
@@ -55,35 +55,30 @@ async def read_rests(
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             break
-        response = await cluster.call(
-            "fetch", fetch_request(at, max_bytes, share), node_id=node_id, timeout=left, version=FETCH_VERSION
-        )
+        frame, answers = await fetch_once(cluster, node_id, fetch_request(at, max_bytes, share), timeout=left)
         moved = False
-        for topic in response.responses:
-            for data in topic.partitions:
-                tp = TopicPartition(topic.topic, data.partition_index)
-                if tp not in at:
+        for tp, data in answers:
+            if tp not in at:
+                continue
+            if data.error:
+                del at[tp]
+                continue
+            end = spans[tp][1]
+            for header in iter_batch_headers(frame, data.records_start, data.records_end):
+                if header.next_offset <= at[tp] or header.base_offset >= end:
                     continue
-                if data.error_code:
-                    del at[tp]
-                    continue
-                records = data.records or b""
-                end = spans[tp][1]
-                for header in iter_batch_headers(records, 0, len(records)):
-                    if header.next_offset <= at[tp] or header.base_offset >= end:
-                        continue
-                    batch = TailBatch(header.base_offset, header.last_offset, header.size, header.crc)
-                    found[tp].append(batch)
-                    if not header.crc_ok(records):
-                        corrupt[tp].append(batch)
-                    at[tp] = header.next_offset
-                    used[tp] += header.size
-                    moved = True
-                if at[tp] >= end:
-                    whole[tp] = Rest(tuple(found[tp]), tuple(corrupt[tp]))
-                    del at[tp]
-                elif used[tp] >= share:
-                    del at[tp]
+                batch = TailBatch(header.base_offset, header.last_offset, header.size, header.crc)
+                found[tp].append(batch)
+                if not header.crc_ok(frame):
+                    corrupt[tp].append(batch)
+                at[tp] = header.next_offset
+                used[tp] += header.size
+                moved = True
+            if at[tp] >= end:
+                whole[tp] = Rest(tuple(found[tp]), tuple(corrupt[tp]))
+                del at[tp]
+            elif used[tp] >= share:
+                del at[tp]
         if not moved:
             await asyncio.sleep(min(0.005, max(left, 0)))
     return whole
