@@ -14,6 +14,7 @@ from linker.admin.models import Check, CheckResult, DoctorReport
 from linker.clocks import STAMPED, ClockRange, measure
 from linker.config import Config
 from linker.groups.group_reader import GroupReader, GroupView
+from linker.links.configs import broker_config
 from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
 from linker.properties import parse_bootstrap_servers
@@ -28,6 +29,8 @@ _APART_MS = 1000
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _PROBE = "linker-doctor"
 _MOST = 5
+FOLLOWER_BACKOFF = "replica.fetch.backoff.ms"
+_SHORT_BACKOFF_MS = 100
 _EVERY_ID = 1 << 62  # without a link every producer is one of the source's own
 
 
@@ -87,6 +90,31 @@ async def check_clocks(name: str, cluster: Cluster, patience: float = CLOCK_PATI
             f"compare `date` on the hosts; allow DESCRIBE on {' and '.join(STAMPED)}; Kafka 3.0 is needed"
         )
         return [_line("clocks", CheckResult.WARN, f"the {name}'s clocks cannot be told: {error}", remedy)]
+
+
+# --- the target's followers
+
+
+async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Check]:
+    """How long a follower of the target waits that asked a new leader too early: so long may a promote hold `acks=all`."""
+    values: dict[str, list[int]] = {}
+    for broker in sorted(brokers):
+        try:
+            value = await broker_config(target, broker, FOLLOWER_BACKOFF, timeout=preflight.TIMEOUT)
+        except LinkerError as error:
+            value = f"not told ({error})"
+        values.setdefault(value or "not told", []).append(broker)
+    shown = "; ".join(
+        f"{value} on broker{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}"
+        for value, those in sorted(values.items())
+    )
+    long = [value for value in values if value.isdigit() and int(value) > _SHORT_BACKOFF_MS]
+    hint = (
+        f" (a promote may hold acks=all that long, as any change of leaders may; {_SHORT_BACKOFF_MS} makes it short)"
+        if long
+        else ""
+    )
+    return [_line("followers", CheckResult.OK, f"the target's {FOLLOWER_BACKOFF}: {shown}{hint}")]
 
 
 # --- groups
@@ -304,6 +332,7 @@ async def _part(name: str, checks: list[Check], work: Awaitable[list[Check]]) ->
 
 async def _target_checks(target: Cluster) -> list[Check]:
     checks = [finding_check(one) for one in await preflight.check_target_rights(_OnlyCluster(target))]
+    checks += await check_followers(target, list(target.nodes))
     return checks + await check_clocks("target", target)
 
 

@@ -72,6 +72,12 @@ async def topic_defaults(cluster: Cluster, broker: int, *, timeout: float) -> di
     }
 
 
+async def broker_config(cluster: Cluster, broker: int, name: str, *, timeout: float) -> str | None:
+    """A config of one broker as that broker tells it; None if it has none of that name."""
+    answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout)
+    return next((one.value for configs in answer.values() for one in configs if one.name == name), None)
+
+
 async def _describe(
     cluster: Cluster, resource_type: int, names: Collection[str], node_id: int | None, timeout: float
 ) -> dict[str, list]:  # type: ignore[type-arg]  # kio's config entries differ by version

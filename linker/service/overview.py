@@ -17,7 +17,13 @@ from linker.admin.models import (
     Status,
     worst_state,
 )
-from linker.examination import check_clocks, check_groups, check_source_rights, finding_check
+from linker.examination import (
+    check_clocks,
+    check_followers,
+    check_groups,
+    check_source_rights,
+    finding_check,
+)
 from linker.groups.status import groups_status
 from linker.links import proved
 from linker.links import status as view
@@ -89,6 +95,9 @@ class Overview(FleetService):
         except LinkerError as error:
             checks = [Check(name="source rights", result=CheckResult.WARN, detail=f"not told: {error}")]
         checks += await check_groups(runtime.source, topics)
+        target, ours = self._sidecar.target, self._sidecar.link_brokers()
+        real = [broker.id for broker in target.image.brokers.values() if broker.id not in ours]
+        checks += await check_followers(target.cluster, real)
         clocks = await together(
             (
                 check_clocks("source", runtime.source, _CLOCK_PATIENCE),

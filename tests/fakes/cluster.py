@@ -97,6 +97,7 @@ class FakeCluster:
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.topics: dict[str, FakeTopic] = {}
+        self.broker_configs: dict[int, dict[str, str]] = {}
         self.faults: list[Fault] = []
         self.requests: deque[Received] = deque(maxlen=20_000)
         self.counts: Counter[str] = Counter()

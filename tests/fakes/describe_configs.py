@@ -1,4 +1,4 @@
-"""DescribeConfigs of topics: what the test gave a topic, as topic-level configs."""
+"""DescribeConfigs: what the test gave a topic, as topic-level configs, or a broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from tests.fakes.broker import FakeBroker, Request
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
-TOPIC = 2
+TOPIC, BROKER = 2, 4
 SOURCE_TOPIC = 1
 SOURCE_DEFAULT = 5
 
+STATIC_BROKER_CONFIG = 4
+BROKER_DEFAULTS = {"replica.fetch.backoff.ms": "1000"}
 DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
@@ -36,6 +38,15 @@ def _result(broker: FakeBroker, request: Request, resource: Any) -> Mapping[str,
         "resource_name": resource.resource_name,
         "configs": (),
     }
+    if not request.forced_error and resource.resource_type == BROKER:
+        own = {**BROKER_DEFAULTS, **broker.cluster.broker_configs.get(int(resource.resource_name), {})}
+        return {
+            **base,
+            "configs": [
+                {"name": name, "value": value, "config_source": STATIC_BROKER_CONFIG}
+                for name, value in own.items()
+            ],
+        }
     if request.forced_error or resource.resource_type != TOPIC:
         return base
     topic = broker.cluster.topics.get(resource.resource_name)

@@ -12,6 +12,8 @@ from linker.admin.models import CheckResult
 from linker.clocks import ClockRange, Reading, bound
 from linker.config import parse_config
 from linker.examination import (
+    FOLLOWER_BACKOFF,
+    check_followers,
     check_source_rights,
     clock_checks,
     examine,
@@ -156,6 +158,29 @@ async def test_where_there_are_no_transactions_nobody_is_made_to_create_their_to
     finally:
         await cluster.close()
     assert not source.received("find_coordinator")
+
+
+# --- followers
+
+
+async def test_how_long_a_follower_waits_that_was_too_early_is_told(source: FakeCluster) -> None:
+    cluster = client(source, "target")
+    brokers = list(source.brokers)
+    try:
+        await cluster.connect()
+        (plain,) = await check_followers(cluster, brokers)
+        assert plain.result is CheckResult.OK
+        assert "1000 on broker" in plain.detail
+        assert "100 makes it short" in plain.detail
+        for broker in brokers:
+            source.broker_configs[broker] = {FOLLOWER_BACKOFF: "100"}
+        (short,) = await check_followers(cluster, brokers)
+        assert "100 on broker" in short.detail
+        assert "makes it short" not in short.detail
+        (away,) = await check_followers(cluster, [77])
+        assert "not told" in away.detail
+    finally:
+        await cluster.close()
 
 
 # --- all of it
