@@ -57,11 +57,19 @@ class BenchError(LinkerError):
 class BenchCluster(KafkaCluster):
     """A cluster with a client of our own wire protocol beside it."""
 
-    def __init__(self, name: str, brokers: int, directory: Path, *, quick_start: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        brokers: int,
+        directory: Path,
+        *,
+        quick_start: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         spec = KafkaClusterSpec(
             name=name,
             brokers=brokers,
-            properties=CLUSTER_PROPERTIES,
+            properties={**CLUSTER_PROPERTIES, **(properties or {})},
             heap_mb=HEAP_MB,
             quick_start=quick_start,
         )
@@ -351,11 +359,18 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(source: Source, name: str, target_brokers: int) -> AsyncIterator[Stage]:
-    """A running stage, gone with the block; logs of its processes stay, data does not."""
+async def stage(
+    source: Source, name: str, target_brokers: int, properties: Mapping[str, str] | None = None
+) -> AsyncIterator[Stage]:
+    """A running stage, gone with the block; logs of its processes stay, data does not. `properties`: further ones of
+    the target's brokers."""
     async with AsyncExitStack() as stack:
         target = BenchCluster(
-            f"target-{name}", target_brokers, source.directory, quick_start=source.quick_start
+            f"target-{name}",
+            target_brokers,
+            source.directory,
+            quick_start=source.quick_start,
+            properties=properties,
         )
         stack.callback(discard_data, target)
         await stack.enter_async_context(target)
