@@ -305,7 +305,8 @@ async def test_the_seat_goes_from_one_to_the_next(open_store: OpenStore) -> None
 
 
 async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: OpenStore) -> None:
-    one, two = await open_store(), await open_store()
+    # A busy machine may hold the second one up for as long as a shorter time.
+    one, two = await open_store(seat_timeout=1.5), await open_store(seat_timeout=1.5)
     first = await one.take_seat(me(1))
     await two.seat_changed(None, timeout=3)
     lost = asyncio.create_task(one.seat_lost())
@@ -320,7 +321,7 @@ async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: 
     began = time.monotonic()
     second = await two.take_seat(me(2))
     assert second > first
-    assert 0.3 < time.monotonic() - began < 2
+    assert 1.0 < time.monotonic() - began < 5
     cluster.clear_faults()
     with pytest.raises(StoreError):
         await one.commit([Put("/a", 1, None)], controller_epoch=first)
