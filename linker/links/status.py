@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.codec import path_of
 from controller.failover import missing
+from controller.fleet.progress import copy_lag
 from controller.image import ControllerImage
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import Failover, JobStatus, MirrorTopic
@@ -158,9 +159,18 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     states = runtime.controller.image.topic_partitions(mirror.link, mirror.topic)
     shown = [partition_state(runtime, state) for state in states]
     worst = worst_state(shown, default=MirrorState.LINKING)
-    lags = [partition_lag(runtime, state) for state in states if state.phase not in ENDED]
-    known = [lag.lag for lag in lags if lag.lag is not None]
-    times = [lag.lag_ms for lag in lags if lag.lag_ms is not None]
+    # Asked for again and again of links with thousands of partitions, in the loop that serves them: only what is shown.
+    lags: list[int | None] = []
+    times: list[int] = []
+    for state in states:
+        if state.phase not in ENDED:
+            copy, targets = runtime.copy(state.tp), runtime.targets(state.tp)
+            lag = copy_lag(copy, targets)
+            lags.append(lag)
+            behind = _lag_ms(copy, lag, targets)
+            if behind is not None:
+                times.append(behind)
+    known = [lag for lag in lags if lag is not None]
     reason = next(
         (
             r

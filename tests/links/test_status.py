@@ -16,7 +16,7 @@ from fetcher.fetch_sessions import Session
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
 from linker.admin.models import MirrorState, PromotePhase
-from linker.links.status import _promote_phase, partition_reason, partition_state
+from linker.links.status import _promote_phase, mirror_summary, partition_reason, partition_state
 from wire.fetch import FetchPartition, FetchRequest
 from wire.types import TopicPartition
 
@@ -63,6 +63,49 @@ def test_a_failure_is_shown_before_it_is_in_the_store() -> None:
     copy.fail("retention outran it")
     assert partition_state(runtime, STATE) is MirrorState.FAILED
     assert partition_reason(runtime, STATE) == "retention outran it"
+
+
+def seen(end: int, *fetched: int, behind_for: float) -> Any:
+    now = time.monotonic()
+    followers = {
+        replica: SimpleNamespace(
+            fetch_offset=offset, last_fetch_monotonic=now, caught_up_monotonic=now - behind_for
+        )
+        for replica, offset in enumerate(fetched, 1)
+    }
+    return SimpleNamespace(
+        loaded=True,
+        end_known=True,
+        high_watermark=end,
+        log_start_offset=0,
+        followers=followers,
+        failed=None,
+        trouble=None,
+    )
+
+
+def test_a_summary_adds_up_the_slowest_replica_of_each_partition() -> None:
+    copies = {
+        0: seen(30, 10, 25, behind_for=5),
+        1: seen(7, 7, 7, behind_for=0),
+        2: seen(9, 8, 9, behind_for=1),
+    }
+    states = [replace(STATE, partition=index) for index in copies]
+    # One that has been promoted lags behind nothing any more.
+    states.append(replace(STATE, partition=3, phase=Phase.PROMOTED))
+    image = SimpleNamespace(topic_partitions=lambda link, topic: states)
+    runtime = runtime_of(copy_with_followers(time.monotonic()))
+    runtime.copy = lambda tp: copies.get(tp.partition)
+    runtime.controller = SimpleNamespace(image=image)
+    runtime.bring_up.cancelled = {}
+    mirror: Any = SimpleNamespace(link="l", topic="t", partitions=4)
+    shown = mirror_summary(runtime, mirror)
+    assert (shown.lag, shown.max_lag) == (21, 20)
+    assert shown.lag_ms is not None
+    assert 5000 <= shown.lag_ms < 7000
+    copies[1].end_known = False
+    unknown = mirror_summary(runtime, mirror)
+    assert (unknown.lag, unknown.max_lag) == (None, 20), "a sum of what is known in part is no lag"
 
 
 def test_a_broker_that_stopped_asking_for_the_partition_is_named() -> None:
