@@ -150,7 +150,9 @@ def _judge(result: CaseResult, partitions: int) -> None:
     figures["given_up"] = sum(one["attempts"] - 1 for one in rounds["link"])
     pause = figures["link_pause_ms_median"]
     if "election" in rounds:
-        result.ratios = {"election's pause / promote's": figures["election_pause_ms_median"] / pause}
+        result.ratios = {
+            "election's pause / promote's, short back-off": figures["election_pause_ms_median"] / pause
+        }
     result.goals = [
         Goal(
             f"promote pause, {partitions:,} partitions under load",
