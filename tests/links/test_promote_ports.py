@@ -25,8 +25,9 @@ from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
+from validator.fetching import fetch_once, fetch_request
 from validator.tail_range import Rest, compare_rests, read_rests
-from wire.errors import BrokerError, ConnectionLost, LinkerError
+from wire.errors import BrokerError, ConnectionLost, LinkerError, MalformedFrame
 from wire.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -101,6 +102,37 @@ async def test_an_end_that_is_refused_names_the_partition(source: FakeCluster) -
 
 
 # --- tails
+
+
+async def test_an_answer_to_what_was_not_asked_is_refused(
+    source: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.add("orders", 0)
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        request = fetch_request({T0: 0}, 1 << 20, 1 << 20)
+        _, answers = await fetch_once(cluster, 1, request, timeout=5)
+        assert [(tp, data.high_watermark) for tp, data in answers] == [(T0, 1)]
+        whole = cluster.fetch
+
+        async def other(*given: Any, **more: Any) -> Any:
+            frame, response = await whole(*given, **more)
+            return frame, response._replace(partitions=[p._replace(index=7) for p in response.partitions])
+
+        monkeypatch.setattr(cluster, "fetch", other)
+        with pytest.raises(MalformedFrame, match="not asked"):
+            await fetch_once(cluster, 1, request, timeout=5)
+
+        async def refused(*given: Any, **more: Any) -> Any:
+            frame, response = await whole(*given, **more)
+            return frame, response._replace(error=70)
+
+        monkeypatch.setattr(cluster, "fetch", refused)
+        with pytest.raises(BrokerError):
+            await fetch_once(cluster, 1, request, timeout=5)
+    finally:
+        await cluster.close()
 
 
 @pytest_asyncio.fixture

@@ -7,12 +7,14 @@ import itertools
 import ssl
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import FakeCluster
 from tests.fakes.certs import Authority
+from wire.batch import iter_batch_headers
 from wire.connection import Connection
 from wire.errors import (
     AuthenticationFailed,
@@ -22,6 +24,7 @@ from wire.errors import (
     UnsupportedApi,
     WireError,
 )
+from wire.fetch import FetchPartition, FetchRequest
 from wire.security import ClientSecurity
 
 PLAINTEXT = ClientSecurity.plaintext()
@@ -140,6 +143,28 @@ async def test_a_late_answer_closes_the_connection_and_leaves_the_others_unknown
         with pytest.raises(ConnectionLost) as again:
             await connection.call("metadata", {"topics": []}, timeout=1)
         assert not again.value.sent
+
+
+async def test_a_fetch_that_is_not_decoded() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders")
+        for _ in range(3):
+            cluster.add("orders", 0)
+        connection = await connect(cluster)
+        asked = FetchPartition(0, -1, 1, -1, -1, 1 << 20)
+        request = FetchRequest(version=12, session_epoch=-1, topics=[("orders", [asked])])
+        frame, answer = await connection.fetch(request, timeout=5)
+        (partition,) = answer.partitions
+        assert (partition.key, partition.index, partition.error) == ("orders", 0, 0)
+        headers = iter_batch_headers(frame, partition.records_start, partition.records_end)
+        assert [header.base_offset for header in headers] == [1, 2]
+        with pytest.raises(UnsupportedApi):
+            await connection.fetch(replace(request, version=99), timeout=5)
+        cluster.inject("fetch", drop=True)
+        with pytest.raises(RequestTimedOut) as caught:
+            await connection.fetch(request, timeout=0.1)
+        assert (caught.value.api, caught.value.version, caught.value.peer) == ("fetch", 12, connection.peer)
+        assert connection.closed
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 9])
