@@ -88,7 +88,7 @@ def test_a_summary_adds_up_the_slowest_replica_of_each_partition() -> None:
     copies = {
         0: seen(30, 10, 25, behind_for=5),
         1: seen(7, 7, 7, behind_for=0),
-        2: seen(9, 8, 9, behind_for=1),
+        2: seen(9, 9, 8, behind_for=1),
     }
     states = [replace(STATE, partition=index) for index in copies]
     # One that has been promoted lags behind nothing any more.
