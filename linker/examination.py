@@ -19,6 +19,7 @@ from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import LinkerError, error_name
 from wire.security import ClientSecurity
@@ -31,6 +32,7 @@ _PROBE = "linker-doctor"
 _MOST = 5
 FOLLOWER_BACKOFF = "replica.fetch.backoff.ms"
 _SHORT_BACKOFF_MS = 100
+_BROKER_TIMEOUT = 5.0  # one that hangs must not keep the others' answers
 _EVERY_ID = 1 << 62  # without a link every producer is one of the source's own
 
 
@@ -97,13 +99,18 @@ async def check_clocks(name: str, cluster: Cluster, patience: float = CLOCK_PATI
 
 async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Check]:
     """How long a follower of the target waits that asked a new leader too early: so long may a promote hold `acks=all`."""
-    values: dict[str, list[int]] = {}
-    for broker in sorted(brokers):
+
+    async def value_of(broker: int) -> str:
         try:
-            value = await broker_config(target, broker, FOLLOWER_BACKOFF, timeout=preflight.TIMEOUT)
+            value = await broker_config(target, broker, FOLLOWER_BACKOFF, timeout=_BROKER_TIMEOUT)
         except LinkerError as error:
-            value = f"not told ({error})"
-        values.setdefault(value or "not told", []).append(broker)
+            return f"not told ({error})"
+        return value or "not told"
+
+    ids = sorted(brokers)
+    values: dict[str, list[int]] = {}
+    for broker, value in zip(ids, await together(value_of(broker) for broker in ids), strict=True):
+        values.setdefault(value, []).append(broker)
     shown = "; ".join(
         f"{value} on broker{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}"
         for value, those in sorted(values.items())

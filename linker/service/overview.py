@@ -96,15 +96,15 @@ class Overview(FleetService):
             checks = [Check(name="source rights", result=CheckResult.WARN, detail=f"not told: {error}")]
         checks += await check_groups(runtime.source, topics)
         target, ours = self._sidecar.target, self._sidecar.link_brokers()
-        real = [broker.id for broker in target.image.brokers.values() if broker.id not in ours]
-        checks += await check_followers(target.cluster, real)
-        clocks = await together(
+        alive = [one.id for one in target.image.brokers.values() if one.id not in ours and not one.fenced]
+        rest = await together(
             (
+                check_followers(target.cluster, alive),
                 check_clocks("source", runtime.source, _CLOCK_PATIENCE),
-                check_clocks("target", self._sidecar.target.cluster, _CLOCK_PATIENCE),
+                check_clocks("target", target.cluster, _CLOCK_PATIENCE),
             )
         )
-        return checks + [check for found in clocks for check in found]
+        return checks + [check for found in rest for check in found]
 
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)

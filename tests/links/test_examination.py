@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.state import GroupProtocol
+from linker import examination
 from linker.admin.models import CheckResult
 from linker.clocks import ClockRange, Reading, bound
 from linker.config import parse_config
@@ -181,6 +183,23 @@ async def test_how_long_a_follower_waits_that_was_too_early_is_told(source: Fake
         assert "not told" in away.detail
     finally:
         await cluster.close()
+
+
+async def test_brokers_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_BROKER_TIMEOUT", 0.5)
+    async with FakeCluster(4) as target:
+        cluster = client(target, "target")
+        try:
+            await cluster.connect()
+            target.inject("describe_configs", drop=True, times=None, node=2)
+            target.inject("describe_configs", drop=True, times=None, node=3)
+            began = time.monotonic()
+            (check,) = await check_followers(cluster, list(target.brokers))
+            assert time.monotonic() - began < 0.9
+            assert "1000 on brokers" in check.detail
+            assert "not told" in check.detail
+        finally:
+            await cluster.close()
 
 
 # --- all of it
