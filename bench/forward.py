@@ -1,4 +1,5 @@
-"""The Router's throughput: 64 kB batches produced through the sidecar, beside the same produced straight to the source.
+"""The Router's throughput: 64 kB batches produced through the sidecar, beside the same produced straight to the source
+and the same through a process that only passes bytes on (relay.py).
 
 The mirror is paused meanwhile (its followers get nothing, forwarding goes on), so the sidecar's CPU is the Router's alone.
 Afterwards it is resumed, and its copy is compared with the source.
@@ -7,21 +8,39 @@ Afterwards it is resumed, and its copy is compared with the source.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bench.correctness import compare
 from bench.load import build_batch, fill
+from bench.relay import HOST, RelayProcess
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import BenchError, Source, Stage, stage
+from bench.stage import BenchCluster, BenchError, Source, Stage, stage
+from linker.demo.child_process import ChildProcess
 from wire.cluster import Cluster
-from wire.types import TopicPartition
+from wire.connection import Connection
+from wire.security import ClientSecurity
+from wire.types import Node, TopicPartition
 
 TOPIC = "routed"
 BATCH_BYTES = 64 * 1024
 SHARE = 0.4  # of the settings' bytes, in each round
+
+
+class Relayed(Cluster):
+    """The source, every connection to its node 1 through the relay."""
+
+    def __init__(self, source: BenchCluster, relay: RelayProcess) -> None:
+        address = (HOST, source.brokers[0].port())
+        super().__init__("relayed", [address], ClientSecurity.from_properties({}), client_id="bench")
+        self._relay = relay
+
+    async def open_connection(self, node: Node | int) -> Connection:
+        """A connection of its own for the caller, who closes it."""
+        return await super().open_connection(Node(1, HOST, self._relay.port))
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
@@ -29,20 +48,30 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     result = CaseResult(
         "forward",
         f"{total / 1e9:.3g} GB in {BATCH_BYTES // 1024} kB batches, 8 requests in flight on each of {PARTITIONS} "
-        "connections, acks=1; through the sidecar, beside straight to the source",
-        {"direct": [], "link": [], "direct_warm_up": [], "link_warm_up": []},
+        "connections, acks=1; through the sidecar, beside straight to the source and through a process that only "
+        "passes bytes on",
+        {side + when: [] for side in ("direct", "relay", "link") for when in ("", "_warm_up")},
     )
     await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
     batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
-    async with stage(source, "forward", 1) as on:
+    async with (
+        stage(source, "forward", 1) as on,
+        RelayProcess(on.source.brokers[0].port(), source.directory / "relay") as relay,
+        _relayed(on.source, relay) as relayed,
+    ):
+        sides: list[tuple[str, Cluster, ChildProcess]] = [
+            ("direct", on.source.connected, on.sidecar),
+            ("relay", relayed, relay),
+            ("link", on.target.connected, on.sidecar),
+        ]
         await on.create_mirror(TOPIC, 1)
         await on.wait_active(TOPIC)
         await on.pause_mirror(TOPIC)
         # A new link forwards nothing before its producer ids are safe: the first request of all waits for that.
         expected = await fill(on.target.connected, TOPIC, PARTITIONS, 1, batch)
         for number in range(-settings.warm_up, settings.rounds):
-            for side, cluster in (("direct", on.source.connected), ("link", on.target.connected)):
-                size, one = await _round(on, cluster, total, batch)
+            for side, cluster, between in sides:
+                size, one = await _round(on, cluster, between, total, batch)
                 expected += size
                 label = "warm-up" if number < 0 else f"round {number + 1}"
                 say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
@@ -58,34 +87,47 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     return result
 
 
-async def _round(on: Stage, cluster: Cluster, total: int, batch: bytes) -> tuple[int, dict[str, Any]]:
+@asynccontextmanager
+async def _relayed(source: BenchCluster, relay: RelayProcess) -> AsyncIterator[Cluster]:
+    cluster = Relayed(source, relay)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def _round(
+    on: Stage, cluster: Cluster, between: ChildProcess, total: int, batch: bytes
+) -> tuple[int, dict[str, Any]]:
     await cluster.refresh([TOPIC], timeout=10)
     if cluster.leader(TopicPartition(TOPIC, 0)) is None:
         raise BenchError(f"{TOPIC} has no leader")
-    sidecar, leader = on.sidecar.cpu_seconds(), on.source.nodes[1].cpu_seconds()
+    used, leader = between.cpu_seconds(), on.source.nodes[1].cpu_seconds()
     began = time.monotonic()
     size = await fill(cluster, TOPIC, PARTITIONS, total, batch)
     seconds = time.monotonic() - began
     gb = size / 1e9
     return size, {
         "mb_per_second": size / 1e6 / seconds,
-        "sidecar_cpu_per_gb": (on.sidecar.cpu_seconds() - sidecar) / gb,
+        "cpu_per_gb": (between.cpu_seconds() - used) / gb,
         "leader_cpu_per_gb": (on.source.nodes[1].cpu_seconds() - leader) / gb,
     }
 
 
 def _judge(result: CaseResult) -> None:
     figures, rounds = result.figures, result.rounds
-    for side in ("direct", "link"):
+    for side in ("direct", "relay", "link"):
         for key in rounds[side][0]:
             figures[f"{side}_{key}"] = median_of(rounds[side], key)
     ratio = figures["ratio"] = figures["link_mb_per_second"] / figures["direct_mb_per_second"]
-    result.ratios = {"forwarded / direct": ratio}
+    relayed = figures["relay_ratio"] = figures["relay_mb_per_second"] / figures["direct_mb_per_second"]
+    figures["cpu_of_the_relay"] = figures["relay_cpu_per_gb"] / figures["link_cpu_per_gb"]
+    result.ratios = {"forwarded / direct": ratio, "forwarded / relayed": ratio / relayed}
     result.goals = [
         Goal("Router throughput, ratio to direct", ratio, 0.9, at_least=True),
-        Goal("Router CPU", figures["link_sidecar_cpu_per_gb"], 0.7, at_least=False, unit="s/GB"),
+        Goal("Router CPU", figures["link_cpu_per_gb"], 0.7, at_least=False, unit="s/GB"),
     ]
     result.plots = [
         strip("Produce", "MB/s", rounds, "mb_per_second"),
-        strip("Sidecar's CPU", "s/GB", rounds, "sidecar_cpu_per_gb"),
+        strip("CPU of sidecar, or relay", "s/GB", rounds, "cpu_per_gb"),
     ]
