@@ -192,7 +192,7 @@ class ProduceSession:
             return
         route = self._route(lane, self.hub.ports.lease.valid())
         if route is not None:
-            while (batch := lane.take(route)) is not None:
+            while lane.queue and (batch := lane.take(route)) is not None:
                 self._send(route, batch.job, [(lane, batch)])
 
     def _route(self, lane: Lane[ProduceJob], leased: bool) -> SourceRoute | None:
@@ -351,8 +351,8 @@ class ProduceSession:
         if self._vanished:
             if not self._lanes:
                 self._routes.close_idle()
-        else:
-            self.pump_lanes(lanes)
+        elif waiting := [lane for lane in lanes if lane.queue]:
+            self.pump_lanes(waiting)
         self.hub.lanes_changed()
 
     def deliver(self, answers: Iterable[Answer[ProduceJob]], still_counted: set[int] | None = None) -> None:

@@ -64,8 +64,10 @@ class ProduceJob:
         # A little less than what the client gave, so that our answer comes before it hangs up.
         timeout = min(max(request.timeout_ms / 1000, limits.min_timeout), limits.max_timeout)
         self.deadline = now + timeout * 0.9
-        self.results: list[ProduceResult | None] = [None] * sum(len(parts) for _, parts in request.topics)
-        self.remaining = len(self.results)
+        self.remaining = 0  # batches without an answer
+        for _, parts in request.topics:
+            self.remaining += len(parts)
+        self.results: list[ProduceResult | None] = [None] * self.remaining
         self.batches: list[Pair] = []
         self.in_lanes = 0  # batches that are queued or in flight: they keep the request's bytes in memory
         self.throttle_ms = 0

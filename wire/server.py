@@ -129,6 +129,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._on_close: list[Callable[[], None]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_request = 0.0
+        # Bound once: finding the running loop asks the kernel for the process id, for every request.
+        self._now: Callable[[], float] = asyncio.get_running_loop().time
         self.listener: ListenerInfo = listener.info
         self.peer = "?"
         self.closed = False
@@ -260,7 +262,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _handle(self, frame: memoryview) -> None:
-        self._last_request = asyncio.get_running_loop().time()
+        self._last_request = self._now()
         try:
             header, body_offset = parse_request_header(frame)
         except MalformedFrame as error:
@@ -281,12 +283,14 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         ready: list[Buffer] = []
-        while self._open and self._open[0].done:
-            ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
+        while self._open and self._open[0]._done:  # noqa: SLF001 - the two classes are one mechanism
+            ready.extend(self._open.popleft()._answer)  # noqa: SLF001
         if ready and not self.closed and self._writer is not None:
             self._writer.write(ready)
         self._owner.note_progress()
-        self._dispatch()
+        # Room was made. It matters to nobody while everything that came is dispatched and reading goes on.
+        if self._backlog or self._reading_paused or self._reader.error is not None:
+            self._dispatch()
 
     def _protocol_error(self, error: MalformedFrame) -> None:
         self._owner.protocol_errors += 1
