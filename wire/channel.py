@@ -144,10 +144,12 @@ class Channel(asyncio.BufferedProtocol):
         if self.closed:
             return
         reader = self._reader
-        with gathered_writes():
-            for frame in reader.advance(nbytes):
-                if not self._deliver(frame):
-                    return
+        frames = reader.advance(nbytes)
+        if frames:  # most reads bring a part of a large one
+            with gathered_writes():
+                for frame in frames:
+                    if not self._deliver(frame):
+                        return
         if reader.error is not None:
             self.close(reader.error)
 

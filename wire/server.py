@@ -212,7 +212,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
-        self._backlog.extend(self._reader.advance(nbytes))
+        frames = self._reader.advance(nbytes)
+        if not frames and self._reader.error is None:
+            return  # a part of a large one
+        self._backlog.extend(frames)
         with gathered_writes():
             self._dispatch()
 
@@ -288,8 +291,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if ready and not self.closed and self._writer is not None:
             self._writer.write(ready)
         self._owner.note_progress()
-        # Room was made. It matters to nobody while everything that came is dispatched and reading goes on.
-        if self._backlog or self._reading_paused or self._reader.error is not None:
+        if self._reading_paused:  # else everything that came is dispatched, and room matters to nobody
             self._dispatch()
 
     def _protocol_error(self, error: MalformedFrame) -> None:

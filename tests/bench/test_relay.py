@@ -1,0 +1,55 @@
+"""The process that only passes bytes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.relay import BUFFER, HOST, RelayProcess
+
+TIMEOUT = 30.0
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(BUFFER):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_every_byte_comes_through_in_order_and_an_end_is_an_end(tmp_path: Path) -> None:
+    sent = os.urandom(20 * BUFFER + 17)
+    server = await asyncio.start_server(_echo, HOST, 0)
+    async with (
+        asyncio.timeout(TIMEOUT),
+        server,
+        RelayProcess(server.sockets[0].getsockname()[1], tmp_path) as relay,
+    ):
+        reader, writer = await asyncio.open_connection(HOST, relay.port)
+        writer.write(sent)  # the first of it before the relay has reached the server
+        assert await reader.readexactly(len(sent)) == sent
+        assert relay.cpu_seconds() > 0
+        writer.close()
+    assert not relay.running
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_gone_ends_the_clients_connection(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, HOST, 0)
+    async with (
+        asyncio.timeout(TIMEOUT),
+        server,
+        RelayProcess(server.sockets[0].getsockname()[1], tmp_path) as relay,
+    ):
+        reader, writer = await asyncio.open_connection(HOST, relay.port)
+        writer.write(b"?")
+        assert await reader.read() == b""
+        writer.close()
