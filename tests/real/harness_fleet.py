@@ -43,6 +43,7 @@ class Answer(NamedTuple):
     code: int
     time: float
     frame: int
+    base_offset: int
 
 
 class AnswerTap(ProduceTap):
@@ -60,7 +61,8 @@ class AnswerTap(ProduceTap):
         number = next(self._frames)
         for topic in answer.responses:
             for one in topic.partition_responses:
-                self.answers_seen.append(Answer(int(one.index), int(one.error_code), now, number))
+                answer_of = (int(one.index), int(one.error_code), now, number, int(one.base_offset))
+                self.answers_seen.append(Answer(*answer_of))
 
 
 class Fleet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -18,11 +19,13 @@ from linker.demo.replica_log import open_replica
 from linker.stores import Location
 from tests.real.harness_fleet import Fleet, off_by
 from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene
+from tests.real.harness_promote import LINK
 from tests.real.harness_stalls import stopped
 from wire.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(400)
 LEASE = 6.0
+CLOCKS = (0, +2, -2)  # hours by which the sidecars' clocks are off
 IN_FLIGHT = 0.4  # how long the source stands still before the sidecar does
 NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS = 6, 7, 19
 REFUSALS = {NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS}
@@ -37,7 +40,7 @@ async def fleet(
     settings = {"lease.ms": round(LEASE * 1000), "failure.timeout.ms": 1500}
     directory = tmp_path_factory.mktemp("fleet")
     # Clocks of three machines, two of them set wrong.
-    clocks = {ids[1]: off_by(+2), ids[2]: off_by(-2)}
+    clocks = {broker_id: off_by(hours) for broker_id, hours in zip(ids, CLOCKS, strict=True) if hours}
     fleet = Fleet(target_cluster, ids, directory, store, settings, python=clocks, tapped=True)
     try:
         await fleet.start()
@@ -89,10 +92,13 @@ async def acknowledges_nothing(
     later = [one for one in tap.answers_seen if one.time >= resumed]
     codes = Counter(one.code for one in later)
     # One produce of two partitions is answered as a whole: what its source had answered for the first before all stood
-    # still was covered then, and leaves with what became of the second.
-    waited = {one.frame for one in later if one.code == REQUEST_TIMED_OUT}
+    # still was covered then, and leaves with what became of the second: unknown, or not sent at all.
+    waited = {one.frame for one in later if one.code in REFUSALS}
     told = [one for one in later if one.code == 0 and one.frame not in waited]
     assert not told, f"produces were acknowledged after the hand-over: {codes}, {told}"
+    ends = {tp.partition: end for tp, end in handed_over.items()}
+    late = [one for one in later if one.code == 0 and one.base_offset >= ends[one.partition]]
+    assert not late, f"acknowledged, but not in the log that was handed over: {late}, {ends}"
     assert set(codes) <= REFUSALS | {0}, codes
     assert codes[REQUEST_TIMED_OUT] > 0, f"answers of the source were waiting for it: {codes}"
     errors = await fleet.forward_errors(broker_id)
@@ -131,6 +137,13 @@ async def test_the_link_controller_stands_still(make_scene: MakeFleetScene, flee
     after = await stored(fleet)
     changed = {path for path in nodes.keys() | after.keys() if nodes.get(path) != after.get(path)}
     changed.discard(f"/sidecars/identities/{head.id}")  # written by the next one, when this one joined
+    looked = (
+        f"/links/{LINK}/producer_ids"  # every half minute, by who is the link controller: whose clock says so
+    )
+    if looked in changed:
+        changed.remove(looked)
+        off = (after[looked].value["sampled_at"] / 1000 - time.time()) / 3600
+        assert round(off) == CLOCKS[fleet.ids.index(following.id)], after[looked]
     assert not changed, {path: (nodes.get(path), after.get(path)) for path in changed}
     assert (await fleet.controller()).controller_epoch == following.controller_epoch
     await scene.finish()
