@@ -51,8 +51,8 @@ KINDS: tuple[tuple[type[LiveProducer], int], ...] = (
     (KafkaPythonProducer, 200),
 )
 # Above BESIDE_UP_TO partitions each producer writes that much less: messages by themselves to a thousand partitions of
-# three replicas are a request each for five processes, and 1,500 of them a second are more than two cores can take,
-# with or without a promote. What a machine that falls behind shows is its queue.
+# three replicas are a request each for five processes, and 1,500 of them a second were more than two cores could take in
+# three runs of four, before the promote already. What a machine that falls behind shows is its queue.
 MANY_SHARE = 5
 ADVISED = {"replica.fetch.backoff.ms": "100"}
 AFTERWARDS = 1.5  # seconds of load after the promote: answers to what was held arrive in them

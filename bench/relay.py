@@ -3,7 +3,7 @@
     python -m bench.relay LISTEN_PORT SERVER_PORT
 
 The same event loop as the sidecar's, received into buffers that are used again, written from there. No frame is
-looked at, nothing is counted, nothing is checked, so a Router in Python cannot be cheaper than that.
+looked at, nothing is counted, nothing is checked, so a Router on that loop cannot be cheaper. The client speaks first.
 
 Does not live here: what is sent through it (forward.py).
 """
