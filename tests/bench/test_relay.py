@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,19 @@ import pytest
 from bench.relay import BUFFER, HOST, RelayProcess
 
 TIMEOUT = 30.0
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Relayed = tuple[RelayProcess, asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def _relayed(serve: Serve, directory: Path) -> AsyncIterator[Relayed]:
+    """A connection through a relay to a server of ours."""
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(TIMEOUT), server, RelayProcess(port, directory) as relay:
+        reader, writer = await asyncio.open_connection(HOST, relay.port)
+        yield relay, reader, writer
+        writer.close()
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,17 +38,10 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.asyncio
 async def test_every_byte_comes_through_in_order_and_an_end_is_an_end(tmp_path: Path) -> None:
     sent = os.urandom(20 * BUFFER + 17)
-    server = await asyncio.start_server(_echo, HOST, 0)
-    async with (
-        asyncio.timeout(TIMEOUT),
-        server,
-        RelayProcess(server.sockets[0].getsockname()[1], tmp_path) as relay,
-    ):
-        reader, writer = await asyncio.open_connection(HOST, relay.port)
+    async with _relayed(_echo, tmp_path) as (relay, reader, writer):
         writer.write(sent)  # the first of it before the relay has reached the server
         assert await reader.readexactly(len(sent)) == sent
         assert relay.cpu_seconds() > 0
-        writer.close()
     assert not relay.running
 
 
@@ -43,13 +51,6 @@ async def test_a_server_that_is_gone_ends_the_clients_connection(tmp_path: Path)
         await reader.readexactly(1)
         writer.close()
 
-    server = await asyncio.start_server(hang_up, HOST, 0)
-    async with (
-        asyncio.timeout(TIMEOUT),
-        server,
-        RelayProcess(server.sockets[0].getsockname()[1], tmp_path) as relay,
-    ):
-        reader, writer = await asyncio.open_connection(HOST, relay.port)
+    async with _relayed(hang_up, tmp_path) as (_, reader, writer):
         writer.write(b"?")
         assert await reader.read() == b""
-        writer.close()
