@@ -58,7 +58,7 @@ class ListenerLimits:
 class Exchange:
     """One request and its answer. Exactly one of reply, no_reply and fail ends it."""
 
-    __slots__ = ("_answer", "_done", "body_offset", "connection", "frame", "header")
+    __slots__ = ("_answer", "body_offset", "connection", "done", "frame", "header")
 
     def __init__(
         self, connection: ServerConnection, header: RequestHeader, frame: memoryview, body_offset: int
@@ -69,11 +69,8 @@ class Exchange:
         self.frame = frame
         self.body_offset = body_offset
         self._answer: Sequence[Buffer] = ()
-        self._done = False
-
-    @property
-    def done(self) -> bool:
-        return self._done
+        #: Answered, or its connection was given up for it. Set in this module only.
+        self.done = False
 
     def reply(self, buffers: Sequence[Buffer]) -> None:
         """Answer with a framed response (size prefix included). It leaves when all earlier ones have left."""
@@ -85,18 +82,18 @@ class Exchange:
 
     def fail(self, error: WireError) -> None:
         """Close the connection: the only honest answer where none can be made."""
-        if not self._done:
-            self._done = True
+        if not self.done:
+            self.done = True
             self.connection.abort(error)
 
     def _finish(self, buffers: Sequence[Buffer]) -> None:
-        if self._done:
+        if self.done:
             if self.connection.closed:
                 return
             raise LocalProtocolError(
                 f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
             )
-        self._done = True
+        self.done = True
         self._answer = buffers
         self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
 
@@ -286,8 +283,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         ready: list[Buffer] = []
-        while self._open and self._open[0]._done:  # noqa: SLF001 - the two classes are one mechanism
-            ready.extend(self._open.popleft()._answer)  # noqa: SLF001
+        while self._open and self._open[0].done:
+            ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
         if ready and not self.closed and self._writer is not None:
             self._writer.write(ready)
         self._owner.note_progress()
@@ -335,7 +332,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._idle_timer = None
         self._owner.forget(self)
         for exchange in self._open:
-            exchange._done = True  # noqa: SLF001 - a late answer is dropped, not an error
+            exchange.done = True  # a late answer is dropped, not an error
         self._open.clear()
         self._backlog.clear()
         callbacks, self._on_close = self._on_close, []
