@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class Lane:
     __slots__ = (
+        "active_at",
         "appended",
         "expected",
         "expected_until",
@@ -46,6 +47,8 @@ class Lane:
         #: Changes whenever the position moves other than by reading on: answers to older requests are stale.
         self.generation = 0
         self.fetcher: SourceFetcher | None = None
+        #: When it last got records, or something about it changed (the event loop's clock; kept by its fetcher).
+        self.active_at = 0.0
         #: Consecutive failures that are this lane's own (an answer that does not parse).
         self.failures = 0
         #: A non-leader replica of the source misled us: only the leader will do.

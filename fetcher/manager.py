@@ -23,7 +23,7 @@ from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
-from fetcher.source_fetcher import FetchLimits, SourceFetcher
+from fetcher.source_fetcher import FetchLimits, SourceFetcher, sibling_slot
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.throttle import Throttle
 from wire.cluster import Cluster
@@ -49,7 +49,7 @@ class FetcherManager:
         client_id: str,
         rack: str | None = None,
         limits: FetchLimits | None = None,
-        fetchers_per_node: int = 2,
+        fetchers_per_node: int = 1,
         window_bytes: int = 4 << 20,
         detach_after: float = 1.0,
         attach_grace: float = 2.0,
@@ -65,6 +65,7 @@ class FetcherManager:
         #: Counters of partitions that were removed.
         self.gone_bytes_fetched = 0
         self.gone_bytes_served = 0
+        #: By source node and slot; the quiet ones have slots below 0.
         self.fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._events = events
         self._limits = limits or FetchLimits()
@@ -265,6 +266,11 @@ class FetcherManager:
                 break
         return freed > 0
 
+    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
+        if self._group is None or self.fetchers.get((fetcher.node.id, fetcher.slot)) is not fetcher:
+            return None
+        return self._at(fetcher.node, sibling_slot(fetcher.slot), self._group)
+
     # --- placing
     # -------------------------------------------------------------------------------------------------
 
@@ -283,16 +289,18 @@ class FetcherManager:
         # Slots beyond per_node exist only for the second and further lanes of one partition.
         for i in range(self._per_node + len(mirror.lanes)):
             slot = (first + i) % self._per_node if i < self._per_node else i
-            fetcher = self.fetchers.get((node.id, slot))
-            if fetcher is not None and fetcher.node != node:
-                self._stop(fetcher)  # its address changed
-                fetcher = None
-            if fetcher is None:
-                fetcher = self._start(node, slot, group)
+            fetcher = self._at(node, slot, group)
             if not fetcher.holds(mirror):
                 lane.suspended = False
                 fetcher.add(lane)
                 return
+
+    def _at(self, node: Node, slot: int, group: TaskGroup) -> SourceFetcher:
+        fetcher = self.fetchers.get((node.id, slot))
+        if fetcher is not None and fetcher.node != node:
+            self._stop(fetcher)  # its address changed
+            fetcher = None
+        return self._start(node, slot, group) if fetcher is None else fetcher
 
     def _awake(self, lane: Lane) -> None:
         lane.suspended = False
@@ -306,7 +314,7 @@ class FetcherManager:
             self.budget,
             self._limits,
             open_connection=self._open_connection,
-            client_id=f"{self._client_id}-fetcher-{slot}",
+            client_id=f"{self._client_id}-fetcher-{slot if slot >= 0 else f'{sibling_slot(slot)}-quiet'}",
             rack=self._rack,
             throttle=self._throttle,
         )
@@ -408,7 +416,8 @@ class FetcherManager:
             for fetcher in list(self.fetchers.values()):
                 fetcher.check_deadline(loop_now)
                 fetcher.check_memory()
-                if not fetcher.lanes:
+                other = self.fetchers.get((fetcher.node.id, sibling_slot(fetcher.slot)))
+                if not fetcher.lanes and not (other is not None and other.lanes):
                     if fetcher in idle:
                         self._stop(fetcher)
                     else:

@@ -4,6 +4,12 @@ The cycle runs on callbacks, without a task switch: answer in -> windows filled 
 followers woken. So while followers take what is there, the source already works on what comes next. A lane
 whose window is full is forgotten from the session until there is room again.
 
+A source's broker looks at every partition of a session for every fetch, and so many fetches are made as partitions
+get records. So where there are many, those that get none are asked for by a fetcher of their own, the quiet sibling
+of the busy one: the busy session stays as small as what moves. A lane changes over when the one that takes it sends
+its next request, never before, so it is asked for at every moment; an answer that the other one still has under way for
+it is dropped.
+
 Not here: which node serves a lane, and what an error means for the partition (manager.py, error_table.py).
 """
 
@@ -50,6 +56,10 @@ class FetchLimits:
     max_wait_ms: int = 500
     request_timeout: float = 30.0
     reconnect_backoff: tuple[float, float] = (0.1, 5.0)
+    #: A partition without records for that long (seconds) is for the quiet fetcher, if the busy one has more than
+    #: `busy_partitions` of them.
+    quiet_after: float = 5.0
+    busy_partitions: int = 32
 
 
 class FetcherOwner(Protocol):
@@ -70,6 +80,14 @@ class FetcherOwner(Protocol):
 
     def memory_short(self, size: int) -> bool:
         """Try to make room; True if it is worth asking the budget again."""
+
+    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
+        """The quiet fetcher of a busy one and the other way round; None when nothing is begun any more."""
+
+
+def sibling_slot(slot: int) -> int:
+    """Quiet fetchers have the slots below 0."""
+    return -1 - slot
 
 
 class SourceFetcher:
@@ -109,6 +127,10 @@ class SourceFetcher:
         #: Asked for, and nothing heard of their source's end since their mirrors were paused.
         self._unheard: set[Lane] = set()
         self._full: set[Lane] = set()
+        #: Lanes of the sibling that are to change over with the next request.
+        self._offered: set[Lane] = set()
+        self._looked_at = 0.0
+        self._answered_at = 0.0
         self._short_poll_ms = _SHORTEST_POLL_MS
         self._scheduled = False
         self._not_before = 0.0
@@ -124,17 +146,30 @@ class SourceFetcher:
     # --- partitions
     # ----------------------------------------------------------------------------------------------
 
+    @property
+    def quiet(self) -> bool:
+        return self.slot < 0
+
     def holds(self, mirror: MirrorPartition) -> bool:
-        """Whether another lane of the partition is here: a session can hold a partition only once."""
-        return any(lane.fetcher is self for lane in mirror.lanes)
+        """Whether another lane of the partition is here or with the sibling: a session can hold a partition only once."""
+        return any(
+            lane.fetcher is not None
+            and lane.fetcher.node.id == self.node.id
+            and lane.fetcher.slot in (self.slot, sibling_slot(self.slot))
+            for lane in mirror.lanes
+        )
 
     def add(self, lane: Lane) -> None:
+        self._adopt(lane)
+        self.touch(lane)
+
+    def _adopt(self, lane: Lane) -> None:
         lane.fetcher = self
         self.lanes[self._key(lane.mirror)] = lane
         self._keys_stale |= self._by_id and lane.mirror.spec.source_topic_id is None
         if lane.leader_only:
             self._rackless.add(lane)
-        self.touch(lane)
+        self._touched.add(lane)
 
     def remove(self, lane: Lane) -> None:
         """Forget a lane; an answer for it that is still under way will be dropped."""
@@ -154,6 +189,43 @@ class SourceFetcher:
         """Something about the lane changed: look at it before the next request, and send that soon."""
         self._touched.add(lane)
         self._schedule()
+        self._note_life(lane, self._loop.time())
+
+    def _note_life(self, lane: Lane, now: float) -> None:
+        lane.active_at = now
+        if self.quiet and (busy := self._owner.sibling(self)) is not None:
+            busy.offer(lane)
+
+    def offer(self, lane: Lane) -> None:
+        """Take a lane of the sibling with the next request, if it is still there and still belongs here then."""
+        self._offered.add(lane)
+        self._schedule()
+
+    def _take_over(self, now: float) -> None:
+        for lane in self._offered:
+            other = lane.fetcher
+            if other is None or other.node != self.node or other.slot != sibling_slot(self.slot):
+                continue
+            if self._key(lane.mirror) not in self.lanes and (not self.quiet or self._is_idle(lane, now)):
+                other.remove(lane)
+                self._adopt(lane)
+        self._offered.clear()
+
+    def _is_idle(self, lane: Lane, now: float) -> bool:
+        # A lane that is full, or waits after an error, is not asked for at all: its turn may come any moment.
+        return lane.wants_data and now - lane.active_at >= self._limits.quiet_after
+
+    def _part_with_idle(self, now: float) -> None:
+        """Now and then, offer the quiet sibling what does not move."""
+        if self.quiet or len(self.lanes) <= self._limits.busy_partitions:
+            return
+        if now - self._looked_at < self._limits.quiet_after / 5:
+            return
+        self._looked_at = now
+        idle = [lane for lane in self.lanes.values() if self._is_idle(lane, now)]
+        if idle and (quiet := self._owner.sibling(self)) is not None:
+            for lane in idle:
+                quiet.offer(lane)
 
     def _key(self, mirror: MirrorPartition) -> PartitionKey:
         spec = mirror.spec
@@ -263,13 +335,17 @@ class SourceFetcher:
         session = self._session
         if connection is None or session.in_flight or connection.closed:
             return
-        delay = self._not_before - self._loop.time()
+        now = self._loop.time()
+        delay = self._not_before - now
         if self._throttle is not None and len(session):
             delay = max(delay, self._throttle.delay())
         if delay > 0:
             self._scheduled = True
             self._loop.call_later(delay, self._send_scheduled)
             return
+        if self._offered:
+            self._take_over(now)
+        self._part_with_idle(now)
         if self._keys_stale:
             self._rekey()
             session = self._session
@@ -277,7 +353,9 @@ class SourceFetcher:
         wanted = len(session)
         if not wanted:
             return
-        size = min(self._limits.max_bytes, wanted * self._limits.partition_bytes, self._owner.request_bytes())
+        # Of the quiet ones hardly any has something: what they may bring is set aside as long as the poll lasts.
+        share = self._limits.partition_bytes * (1 if self.quiet else wanted)
+        size = min(self._limits.max_bytes, share, self._owner.request_bytes())
         if self._throttle is not None:
             size = self._throttle.fetch_size(size)
         # The answer has headers too, and it is received into a buffer of one of the pool's sizes.
@@ -316,7 +394,7 @@ class SourceFetcher:
                 rack_id="" if self._rackless else self._rack,
             ),
         )
-        self._deadline = self._loop.time() + max_wait / 1000 + self._limits.request_timeout
+        self._deadline = now + max_wait / 1000 + self._limits.request_timeout
         self.requests += 1
         try:
             connection.channel.send(correlation_id, [frame], self._on_reply)
@@ -378,6 +456,7 @@ class SourceFetcher:
 
     def _on_reply(self, reply: memoryview | WireError) -> None:
         self._deadline = None
+        self._answered_at = self._loop.time()
         if isinstance(reply, WireError):
             self._give_back()
             self._session.failed(connection_lost=True)
@@ -393,7 +472,7 @@ class SourceFetcher:
             raise  # the channel closes itself with this as the reason
         changed = self._take(response, reply)
         if response.throttle_ms > 0:
-            self._not_before = self._loop.time() + response.throttle_ms / 1000
+            self._not_before = self._answered_at + response.throttle_ms / 1000
         self._send()
         for mirror in changed:
             mirror.notify()
@@ -407,7 +486,7 @@ class SourceFetcher:
             self._give_back()
             self._touched.update(self.lanes.values())
             if response.error not in (70, 71, 106):
-                self._not_before = self._loop.time() + 0.1
+                self._not_before = self._answered_at + 0.1
             return changed
         # The reservation becomes the real charge; nothing else runs in between.
         self._give_back()
@@ -498,6 +577,7 @@ class SourceFetcher:
         lane.failures = 0
         mirror.add_chunks(lane, chunks, walk.epochs, part.high_watermark)
         self._touched.add(lane)
+        self._note_life(lane, self._answered_at)
         self._short_poll_ms = _SHORTEST_POLL_MS
         return True
 

@@ -141,7 +141,7 @@ class LinkRuntime:
                 partition_bytes=_int_option(options.get("partition_fetch_bytes"), 1 << 20),
                 max_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
             ),
-            fetchers_per_node=_int_option(options.get("fetchers_per_node"), 2),
+            fetchers_per_node=_int_option(options.get("fetchers_per_node"), 1),
             throttle=self.throttle.bucket,
         )
         self._head = head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 
 import pytest
@@ -19,18 +20,21 @@ SMALL = FetchLimits(
     request_timeout=0.5,
     reconnect_backoff=(0.02, 0.1),
 )
+# Lanes change over to the quiet fetcher and back all the time.
+DIVIDED = dataclasses.replace(SMALL, quiet_after=0.02, busy_partitions=1)
 STEPS = 50
 
 
+@pytest.mark.parametrize("limits", [SMALL, DIVIDED], ids=["together", "divided"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_random_history(seed: int) -> None:
+async def test_random_history(seed: int, limits: FetchLimits) -> None:
     chance = random.Random(seed)
     async with FakeCluster(3, racks={1: "a", 2: "b", 3: "c"}) as source:
         source.add_topic("t", 4)
         rig = Rig(
             source,
             budget=512 << 10,
-            limits=SMALL,
+            limits=limits,
             window_bytes=64 << 10,
             rack=chance.choice([None, "b"]),
         )

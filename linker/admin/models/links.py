@@ -28,7 +28,13 @@ from linker.admin.models.states import MirrorState
 class LinkOptions(Model):
     """Settings of a link which are the linker's own and not Kafka client properties of its source."""
 
-    fetchers_per_node: int = Field(default=2, ge=1, le=64, description="Source fetchers per source broker.")
+    fetchers_per_node: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Source fetchers per source broker, as num.replica.fetchers of Kafka; each has one request under "
+        "way, so more of them help where the source is far away.",
+    )
     partition_fetch_bytes: int = Field(
         default=1 << 20,
         ge=1 << 10,
