@@ -7,6 +7,7 @@ Afterwards it is resumed, and its copy is compared with the source.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 from bench.correctness import compare
 from bench.load import build_batch, fill
+from bench.page_cache import give_back
 from bench.relay import HOST, RelayProcess
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
@@ -76,6 +78,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 label = "warm-up" if number < 0 else f"round {number + 1}"
                 say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
                 result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
+                await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
         await on.resume_mirror(TOPIC)
         await on.wait_active(TOPIC)
         result.checked, result.problems = await compare(on, TOPIC, PARTITIONS, [1])

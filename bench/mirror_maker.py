@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bench.consumer_perf import MAVEN_TIMEOUT, output
 from bench.growth import GrowthWatch
+from bench.page_cache import give_back
 from bench.stage import BenchError, Stage
 from linker.demo.child_process import ChildProcess
 from linker.demo.kafka_dist import (
@@ -134,6 +135,10 @@ class MirrorMaker(ChildProcess):
             await self._wait_complete(topic, copy)
         finally:
             self.pause()
+        await asyncio.to_thread(
+            give_back,
+            [*on.source.replica_dirs(topic, PARTITIONS, 1), *on.target.replica_dirs(copy, PARTITIONS, 1)],
+        )
         return {
             "mb_per_second": growth.mb_per_second,
             "seconds": growth.seconds,
