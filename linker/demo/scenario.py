@@ -44,6 +44,8 @@ SIDECAR_ID = 900
 CATCH_UP_TIMEOUT = 120.0
 CAUGHT_UP_LAG = 500  # records over all partitions; the producers never stop
 DRAIN_TIMEOUT = 30.0
+# Members notice a rebalance with their next heartbeat, of which there is one in 3 s.
+REBALANCED = 4.0
 SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a JVM more
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
@@ -253,6 +255,8 @@ class Demo:
             sidecar.linker("group", "promote", "--all", "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
         )
         try:
+            # A member that is stopped while its group rebalances may leave without its last commit.
+            await asyncio.sleep(REBALANCED)
             for consumer in rest:
                 await consumer.move(target.bootstrap, held=True)
             await promote
