@@ -31,7 +31,8 @@ class LiveConsumer(ABC):
         self.history = history
         self.positions: dict[TopicPartition, int] = {}
         self._topics = list(topics)
-        self._run = 0  # counts its assignments: only within one do positions have to advance without a gap
+        #: How often it was given partitions: only within one assignment do positions have to advance without a gap.
+        self.assignments = 0
 
     @abstractmethod
     async def start(self, bootstrap: str, *, held: bool = False) -> None:
@@ -51,7 +52,7 @@ class LiveConsumer(ABC):
         return await read_up_to([self], ends, timeout)
 
     def _got(self, partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        self.history.read(self.name, self._run, partition, offset, value)
+        self.history.read(self.name, self.assignments, partition, offset, value)
         self.positions[partition] = offset + 1
 
 
@@ -142,7 +143,7 @@ class AiokafkaConsumer(LiveConsumer):
                     self._got(partition, record.offset, record.value)
 
     def assigned(self) -> None:
-        self._run += 1
+        self.assignments += 1
 
 
 class _Assigned(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
@@ -214,4 +215,4 @@ class LibrdkafkaConsumer(LiveConsumer):
             consumer.close()
 
     def _assigned(self, _consumer: Any, _partitions: Sequence[Any]) -> None:
-        self._run += 1
+        self.assignments += 1

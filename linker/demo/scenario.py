@@ -44,8 +44,7 @@ SIDECAR_ID = 900
 CATCH_UP_TIMEOUT = 120.0
 CAUGHT_UP_LAG = 500  # records over all partitions; the producers never stop
 DRAIN_TIMEOUT = 30.0
-# Members notice a rebalance with their next heartbeat, of which there is one in 3 s.
-REBALANCED = 4.0
+REBALANCE_TIMEOUT = 20.0  # members notice with their next heartbeat, of which there is one in 3 s
 SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a JVM more
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
@@ -248,6 +247,7 @@ class Demo:
     async def _move_groups(self, sidecar: SidecarProcess, target: KafkaCluster) -> tuple[float, float]:
         """A rolling restart. The promote is asked for after the first members have moved, and waits for the last ones."""
         first, rest = self.consumers[:2], self.consumers[2:]
+        assignments = [consumer.assignments for consumer in rest]
         began = self.history.mark("groups move")
         for consumer in first:
             await consumer.move(target.bootstrap, held=True)
@@ -255,14 +255,26 @@ class Demo:
             sidecar.linker("group", "promote", "--all", "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
         )
         try:
-            # A member that is stopped while its group rebalances may leave without its last commit.
-            await asyncio.sleep(REBALANCED)
+            await self._wait_rebalanced(rest, assignments)
             for consumer in rest:
                 await consumer.move(target.bootstrap, held=True)
             await promote
         finally:
             promote.cancel()
         return began, self.history.mark("groups are open")
+
+    @staticmethod
+    async def _wait_rebalanced(members: Sequence[LiveConsumer], before: Sequence[int]) -> None:
+        """Until each has partitions anew: one that is stopped in a rebalance may leave without its last commit."""
+        deadline = time.monotonic() + REBALANCE_TIMEOUT
+        while late := [
+            one.name for one, count in zip(members, before, strict=True) if one.assignments == count
+        ]:
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"{', '.join(late)} got no new assignment within {REBALANCE_TIMEOUT:.0f} s of the others' leaving"
+                )
+            await asyncio.sleep(0.1)
 
     async def _validate(self, sidecar: SidecarProcess) -> str:
         """While everybody writes: each replica as far as it has come."""
