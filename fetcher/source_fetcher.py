@@ -7,8 +7,8 @@ whose window is full is forgotten from the session until there is room again.
 A source's broker looks at every partition of a session for every fetch, and so many fetches are made as partitions
 get records. So where there are many, those that get none are asked for by a fetcher of their own, the quiet sibling
 of the busy one: the busy session stays as small as what moves. A lane changes over when the one that takes it sends
-its next request, never before, so in between it is part of a poll; an answer that the other one still has under way for it is
-dropped.
+its next request, never before, and is part of the other's poll until then; an answer that the other one still has under
+way for it is dropped.
 
 Not here: which node serves a lane, and what an error means for the partition (manager.py, error_table.py).
 """
