@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from bench.correctness import compare
 from bench.load import build_batch
 from bench.paced import PacedProducer, out_of_order
+from bench.page_cache import give_back
 from bench.replication import LARGE, PARTITIONS, link_round, stock_round
 from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
@@ -56,6 +58,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 )
                 result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
                 result.problems += [f"{side}: {what}" for what in out_of_order(producer.acked, records)]
+                await asyncio.to_thread(give_back, _written(on, topic))
         await on.wait_active(LIVE)
         result.checked, differences = await compare(on, LIVE, PARTITIONS, [1])
         result.problems += differences
@@ -76,6 +79,12 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         strip("p99 of live produce, catching up beside", "ms", result.rounds, "copying_p99_ms"),
     ]
     return result
+
+
+def _written(on: Stage, topic: str) -> list[Path]:
+    """Where the live produce of a round lies."""
+    copies = on.target.replica_dirs(topic, PARTITIONS, 1) if topic == LIVE else []
+    return [*on.source.replica_dirs(topic, PARTITIONS, 1), *copies]
 
 
 async def _round(

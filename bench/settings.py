@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Settings:
     bytes: int  # of each copy
     rounds: int  # measured, of either side
-    warm_up: int  # rounds of either side before: the first are slower by a factor
+    warm_up: (
+        int  # rounds of either side before: the first is slower by a factor, the next ones still gain on it
+    )
     promotes: int
     load_seconds: float  # that producers write before a promote
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
@@ -22,7 +24,7 @@ class Settings:
     quick_start: bool = False  # of the JVMs: up in half the time, and slow
 
 
-FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=1, promotes=5, load_seconds=3.0)
+FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=3, promotes=5, load_seconds=3.0)
 QUICK = Settings(
     bytes=50_000_000,
     rounds=1,

@@ -18,6 +18,7 @@ from wire.errors import ConnectionLost, LinkerError, error_name
 
 TIMEOUT = 15.0
 _ANSWER_TIMEOUT, _ANSWER_PAUSE = 4.0, 0.1  # of one broker, where another one can be asked
+_NEWS_TIMEOUT, _NEWS_PAUSE = 1.5, 0.1  # for a topic that was made a moment ago to be known to all brokers
 #: AclOperation codes (org.apache.kafka.common.acl.AclOperation).
 READ, WRITE, CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = (
     3,
@@ -214,6 +215,19 @@ async def read_source_topics(
             plan_configs(configs[name].overrides),
         )
     return found, missing, findings
+
+
+async def read_new_topics(
+    source: Cluster, topics: Sequence[str]
+) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+    """`read_source_topics` of topics that ought to be there: brokers hear one after the other of a topic that was just
+    made, so that one of them does not know it is asked about again before it is believed."""
+    deadline = time.monotonic() + _NEWS_TIMEOUT
+    while True:
+        found, missing, findings = await read_source_topics(source, topics)
+        if not missing or time.monotonic() >= deadline:
+            return found, missing, findings
+        await asyncio.sleep(_NEWS_PAUSE)
 
 
 def _acl_flag(operation: int) -> str:

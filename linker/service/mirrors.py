@@ -47,7 +47,7 @@ class MirrorChanges(ServiceBase):
             runtime = self._runtime(link)  # a link update may have begun it anew
             for topic in request.topics:
                 self._refuse_existing(link, topic)
-            topics, missing, findings = await preflight.read_source_topics(runtime.source, request.topics)
+            topics, missing, findings = await preflight.read_new_topics(runtime.source, request.topics)
             if missing:
                 raise SourceTopicNotFound(missing)
             factors: dict[str, int] = {}

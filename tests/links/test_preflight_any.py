@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,3 +42,30 @@ async def test_when_all_hang_it_is_said_in_time(source: FakeCluster, monkeypatch
             await preflight.check_target_rights(target)
     finally:
         await cluster.close()
+
+
+async def test_a_topic_that_a_broker_has_not_heard_of_yet_is_asked_about_again(source: FakeCluster) -> None:
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        asking = asyncio.create_task(preflight.read_new_topics(cluster, ["just-made"]))
+        await asyncio.sleep(0.15)
+        assert not asking.done()
+        source.add_topic("just-made", 2)
+        topics, missing, _ = await asking
+    finally:
+        await cluster.close()
+    assert (set(topics), missing) == ({"just-made"}, [])
+
+
+async def test_a_topic_that_nobody_knows_is_missing_in_the_end(
+    source: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "_NEWS_TIMEOUT", 0.3)
+    cluster = client(source, "source")
+    try:
+        await cluster.connect()
+        topics, missing, _ = await preflight.read_new_topics(cluster, ["orders", "no-such"])
+    finally:
+        await cluster.close()
+    assert (topics, missing) == ({}, ["no-such"])

@@ -199,7 +199,7 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
     async def nothing(*_: Any) -> list[Any]:
         return []
 
-    monkeypatch.setattr(preflight, "read_source_topics", read)
+    monkeypatch.setattr(preflight, "read_new_topics", read)
     monkeypatch.setattr(preflight, "check_configs", nothing)
     before = rig.runtime
     async with rig.service._changing:
