@@ -2,7 +2,8 @@
 
 Ratios compare two things of one run, larger is better, so they hold between machines better than any figure in MB/s.
 `python -m bench.guard --record build/bench` takes the report and the page of a full run into `docs/benchmarks/`, and its
-ratios as those to be held.
+ratios as those to be held. A run that failed is not recorded; one that failed for fallen ratios alone is if somebody says
+why they are right as they are (`--because`), which is kept beside them.
 """
 
 from __future__ import annotations
@@ -48,14 +49,19 @@ def load(path: Path = RECORDED) -> Ratios:
     return ratios
 
 
-def recorded_from(report: Mapping[str, Any], before: Ratios) -> dict[str, Any]:
-    """The document to keep: the report's ratios; those of cases that it lacks stay as they were."""
+def recorded_from(
+    report: Mapping[str, Any], before: Ratios, lowered: Sequence[str] = (), because: str | None = None
+) -> dict[str, Any]:
+    """The document to keep: the report's ratios; those of cases that it lacks stay as they were. `lowered`: sentences about
+    ratios that fell, and `because` why that is right.
+    """
     ratios = {case: dict(of) for case, of in before.items()}
     ratios |= {name: dict(case["ratios"]) for name, case in report["cases"].items() if case["ratios"]}
     return {
         "recorded_at": report["started_at"],
         "machine": report["machine"],
         "versions": report["versions"],
+        **({"lowered": list(lowered), "because": because} if lowered else {}),
         "ratios": ratios,
     }
 
@@ -63,12 +69,20 @@ def recorded_from(report: Mapping[str, Any], before: Ratios) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.guard", description=__doc__)
     parser.add_argument("--record", type=Path, required=True, help="directory of a full run")
-    directory: Path = parser.parse_args(arguments).record
+    parser.add_argument("--because", help="why ratios that fell are right as they are now")
+    options = parser.parse_args(arguments)
+    directory: Path = options.record
     report = json.loads((directory / "report.json").read_text())
-    if report["quick"] or report["failures"]:
-        sys.stderr.write("guard: a quick run, or one that failed, is not recorded\n")
+    before = load()
+    measured = {name: case["ratios"] for name, case in report["cases"].items() if case["ratios"]}
+    lowered = fallen(before, measured)
+    if report["quick"] or set(report["failures"]) - set(lowered if options.because else ()):
+        sys.stderr.write(
+            "guard: a quick run, or one that failed, is not recorded (for fallen ratios alone: --because)\n"
+        )
         return 1
-    RECORDED.write_text(json.dumps(recorded_from(report, load()), indent=2) + "\n")
+    document = recorded_from(report, before, lowered, options.because)
+    RECORDED.write_text(json.dumps(document, indent=2) + "\n")
     for name in ("report.json", "report.html"):
         shutil.copyfile(directory / name, RECORDED.with_name(name))
     sys.stdout.write(f"recorded in {RECORDED.parent}\n")

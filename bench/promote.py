@@ -1,8 +1,9 @@
 """How long a producer waits around a promote: the largest gap between two of its acknowledgements.
 
-Idempotent producers of three client libraries write to topics of 1, 100 and 1,000 partitions, bootstrapped at the target,
-so that every write is forwarded until the promote and goes to the new leaders after it. Each promote has a topic of its
-own. What was written is checked against the final logs: a promote that loses a record is not fast.
+Idempotent producers of three client libraries, each in a process of its own, write to topics of 1, 100 and 1,000
+partitions, bootstrapped at the target, so that every write is forwarded until the promote and goes to the new leaders
+after it. Each promote has a topic of its own. What was written is checked against the final logs: a promote that loses a
+record is not fast.
 
 Beside it, alternating: the same producers on a topic of the same brokers whose leaderships move at once by a preferred
 election. That is what Kafka itself costs a producer when leadership moves on this machine: the same
@@ -20,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.producer_process import ProducerProcess
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
 from bench.stage import LINK, BenchError, Source, Stage, stage
@@ -35,6 +37,7 @@ from linker.demo.live_producers import (
     LiveProducer,
 )
 from linker.demo.source_data import SourceTopic
+from linker.tasks import together
 
 # What is aimed at, by the number of partitions that are promoted at once: ms.
 GOALS = {1: 150.0, 100: 300.0, 1000: 1000.0}
@@ -213,19 +216,22 @@ async def _under_load(
     on: Stage, topic: str, partitions: int, load_seconds: float, move: Callable[[], Awaitable[None]]
 ) -> Verdict:
     history = History()
-    producers = [kind(kind.library, topic, partitions, rate, history) for kind, rate in kinds(partitions)]
+    directory = on.filler.directory / "producers"
+    producers = [
+        ProducerProcess(kind.library, topic, partitions, rate, directory) for kind, rate in kinds(partitions)
+    ]
     try:
-        for producer in producers:
-            await producer.start(on.target.bootstrap)
+        await together(producer.start(on.target.bootstrap) for producer in producers)
         await asyncio.sleep(load_seconds)
         began = history.mark("leadership begins to move")
         await move()
         await asyncio.sleep(AFTERWARDS)
         ended = history.mark("leadership has moved")
         await asyncio.sleep(AFTERWARDS)
+        await together(producer.finish(history) for producer in producers)
     finally:
         for producer in producers:
-            await producer.stop()
+            await producer.abandon()
     written = [SourceTopic(topic, partitions, lambda _filler, _topic: None)]
     placed = await asyncio.to_thread(placements, on.target.bootstrap, written)
     logs = await asyncio.to_thread(final_logs, on.target, written, placed)

@@ -33,6 +33,7 @@ class Lane:
         "starved_since",
         "suspended",
         "window",
+        "woke",
     )
 
     def __init__(self, mirror: MirrorPartition, start: int, limit: int) -> None:
@@ -49,6 +50,8 @@ class Lane:
         self.fetcher: SourceFetcher | None = None
         #: When it last got records, or something about it changed (the event loop's clock; kept by its fetcher).
         self.active_at = 0.0
+        #: Got records while it was with a quiet fetcher.
+        self.woke = False
         #: Consecutive failures that are this lane's own (an answer that does not parse).
         self.failures = 0
         #: A non-leader replica of the source misled us: only the leader will do.

@@ -17,13 +17,15 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable
 
 from fetcher.budget import MemoryBudget
+from fetcher.change_over import sibling_slot
 from fetcher.directory import MirrorDirectory
 from fetcher.error_table import Action, classify
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
-from fetcher.source_fetcher import FetchLimits, SourceFetcher, sibling_slot
+from fetcher.source_fetcher import SourceFetcher
+from fetcher.source_ports import FetchLimits
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.throttle import Throttle
 from wire.cluster import Cluster

@@ -16,7 +16,7 @@ import typer
 from linker.admin import api, service
 from linker.admin.api import create_app
 from linker.cli.app import app as cli_app
-from linker.config import SECTIONS, section_keys
+from linker.config_file import SECTIONS, section_keys
 from linker.config_store import STORE_SSL_PROPERTIES
 from linker.metrics import CATALOGUE, Metrics
 from linker.properties import CLIENT_PROPERTIES, LISTENER_PROPERTIES, SECURITY_PROPERTIES

@@ -17,7 +17,7 @@ def examine(
 ) -> DoctorReport:
     """LinkerError for a configuration or properties that cannot be read; clusters that do not answer are findings."""
     from linker import examination
-    from linker.config import load_config
+    from linker.config_file import load_config
 
     properties = {} if source_config is None else properties_file(source_config)
     if bootstrap_servers is not None:

@@ -55,7 +55,7 @@ def run(arguments: Arguments) -> None:
     """Start the sidecar; returns when it has ended."""
     for name in _UNUSED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    from linker.config import load_config
+    from linker.config_file import load_config
     from linker.doors import Doors
 
     settings = load_config(arguments.config)

@@ -1,12 +1,13 @@
 """What the promote driver needs done, done with router, fetcher, source and target (controller.ports).
 
 Nothing here decides: a port asks or tells one thing, within its deadline.
+
+Not here: the comparison behind the fence (tail_batches.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,10 +21,9 @@ from controller.ports import PromotePorts, SourceEnds, Tps, Validation
 from controller.replica_plan import Brokers, Cancel, Reassign, Step, open_step
 from controller.validations import watermark
 from linker.links.new_leaders import open_ways, wait_known
+from linker.links.tail_batches import TailBatches
 from linker.target import AlterPartitionItem, TargetCluster
-from linker.tasks import together, together_by_key
-from validator.tail import compare_tails, read_tails
-from validator.tail_range import compare_rests, read_rests
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.list_offsets import DEBUGGING_REPLICA_ID, LATEST
@@ -36,11 +36,6 @@ _READ_COMMITTED = 1
 _METADATA_VERSION = 12
 _ASK_LEADERS = 0.5
 _UNREACHABLE_FOR = 15.0
-# The fence is held meanwhile: as much as is read beside the last batches without anybody noticing.
-_RESTS_BYTES = 4 << 20
-_RESTS_TIMEOUT = 0.1
-
-log = logging.getLogger(__name__)
 
 
 class FleetFence:
@@ -180,138 +175,6 @@ class ListedSourceEnds:
                 offsets.append(result.offset)
             found[tp] = SourceEnd(*offsets)
         return found
-
-
-class TailBatches:
-    """controller.ports.TailCheck: each replica is asked itself for its last batch, and for the batches behind its
-    watermark where those are few."""
-
-    def __init__(
-        self,
-        source: Cluster,
-        target: TargetCluster,
-        log_start: Callable[[TopicPartition], int | None],
-        targets: Callable[[TopicPartition], Sequence[int]],
-        watermark: Callable[[TopicPartition, int], int | None] = lambda _tp, _broker: None,
-        compacted: Callable[[str], bool] = lambda _topic: False,
-        told: Callable[[TopicPartition, int, bool], None] = lambda _tp, _broker, _equal: None,
-    ) -> None:
-        """`watermark` of a replica, None where nothing is proved; `told` hears of every replica that was compared."""
-        self._source = source
-        self._target = target
-        self._log_start = log_start
-        self._targets = targets
-        self._watermark = watermark
-        self._compacted = compacted
-        self._told = told
-
-    async def check(
-        self, ends: Mapping[TopicPartition, int], *, timeout: float
-    ) -> Mapping[TopicPartition, str]:
-        at_source: dict[int, dict[TopicPartition, int]] = {}
-        at_target: dict[int, dict[TopicPartition, int]] = {}
-        differing: dict[TopicPartition, str] = {}
-        unequal: set[tuple[TopicPartition, int]] = set()
-        for tp, end in ends.items():
-            leader = self._source.leader(tp)
-            start = self._log_start(tp)
-            if leader is None or start is None:
-                differing[tp] = "its source leader is not known"
-                continue
-            if end <= start:
-                continue  # nothing in it
-            at_source.setdefault(leader.id, {})[tp] = end
-            for broker in self._targets(tp):
-                at_target.setdefault(broker, {})[tp] = end
-        rests = asyncio.ensure_future(self._compare_rests(ends, unequal, min(timeout, _RESTS_TIMEOUT)))
-        try:
-            await self._compare_tails(at_source, at_target, differing, unequal, timeout)
-            differing |= await rests
-        finally:
-            rests.cancel()
-            await asyncio.gather(rests, return_exceptions=True)
-        for broker, tails in at_target.items():
-            for tp in tails:
-                self._told(tp, broker, (tp, broker) not in unequal)
-        return differing
-
-    async def _compare_rests(
-        self, ends: Mapping[TopicPartition, int], unequal: set[tuple[TopicPartition, int]], timeout: float
-    ) -> Mapping[TopicPartition, str]:
-        """What lies behind the watermarks; whatever cannot be read in time is left to the run after the hand-over."""
-        at_source: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-        at_target: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-        for tp, end in ends.items():
-            leader, brokers = self._source.leader(tp), self._targets(tp)
-            marks = [self._watermark(tp, broker) for broker in brokers]
-            known = [mark for mark in marks if mark is not None]
-            # A cleaner may lawfully have been at work on either side.
-            if leader is None or not known or len(known) < len(marks) or self._compacted(tp.topic):
-                continue
-            start = max(min(known), self._log_start(tp) or 0)
-            at_source.setdefault(leader.id, {})[tp] = (start, end)
-            for broker in brokers:
-                at_target.setdefault(broker, {})[tp] = (start, end)
-        if not at_source:
-            return {}
-        differing: dict[TopicPartition, str] = {}
-        try:
-            async with asyncio.timeout(timeout):
-                readings = await together_by_key(
-                    {
-                        ("source", node): read_rests(
-                            self._source, node, spans, max_bytes=_RESTS_BYTES, timeout=timeout
-                        )
-                        for node, spans in at_source.items()
-                    }
-                    | {
-                        ("target", broker): read_rests(
-                            self._target.cluster, broker, spans, max_bytes=_RESTS_BYTES, timeout=timeout
-                        )
-                        for broker, spans in at_target.items()
-                    }
-                )
-        except (LinkerError, TimeoutError) as error:
-            log.info(
-                "the batches behind the watermarks were not compared inside the fence: %s", error or "slow"
-            )
-            return {}
-        source = {
-            tp: rest for (side, _), read in readings.items() if side == "source" for tp, rest in read.items()
-        }
-        for (side, broker), read in readings.items():
-            if side == "target":
-                found = compare_rests(source, read, broker)
-                differing |= found
-                unequal |= {(tp, broker) for tp in found}
-        return differing
-
-    async def _compare_tails(
-        self,
-        at_source: Mapping[int, Mapping[TopicPartition, int]],
-        at_target: Mapping[int, Mapping[TopicPartition, int]],
-        differing: dict[TopicPartition, str],
-        unequal: set[tuple[TopicPartition, int]],
-        timeout: float,
-    ) -> None:
-        readings = await together_by_key(
-            {
-                ("source", node): read_tails(self._source, node, ends, timeout=timeout)
-                for node, ends in at_source.items()
-            }
-            | {
-                ("target", broker): read_tails(self._target.cluster, broker, ends, timeout=timeout)
-                for broker, ends in at_target.items()
-            }
-        )
-        source = {
-            tp: tail for (side, _), read in readings.items() if side == "source" for tp, tail in read.items()
-        }
-        for (side, broker), read in readings.items():
-            if side == "target":
-                for mismatch in compare_tails(source, read, broker):
-                    differing[mismatch.topic_partition] = str(mismatch)
-                    unequal.add((mismatch.topic_partition, broker))
 
 
 class TargetHandOver:

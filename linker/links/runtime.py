@@ -29,7 +29,7 @@ from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
-from fetcher.source_fetcher import FetchLimits
+from fetcher.source_ports import FetchLimits
 from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import group_settings
 from linker.links.bring_up import BringUp

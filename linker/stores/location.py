@@ -13,7 +13,8 @@ from pathlib import Path
 from controller.errors import InvalidName
 from controller.paths import check_topic_name
 from controller.store.base import FleetStore, StoreError, StoreMissing
-from linker.config import Config, load_config
+from linker.config import Config
+from linker.config_file import load_config
 from linker.config_store import STATE_TOPIC, StoreConfig
 from linker.properties import PropertyError, parse_bootstrap_servers
 from wire.security import ClientSecurity

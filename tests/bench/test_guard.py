@@ -74,6 +74,38 @@ def test_quick_or_failed_runs_are_not_recorded(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "recorded.json").exists()
 
 
+def test_fallen_ratios_are_recorded_only_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = tmp_path / "docs" / "recorded.json"
+    recorded.parent.mkdir()
+    recorded.write_text(json.dumps({"ratios": {"case": {"r": 9.0}}}))
+    monkeypatch.setattr(guard, "RECORDED", recorded)
+    monkeypatch.setattr(guard.load, "__defaults__", (recorded,))
+    (tmp_path / "report.html").write_text("page")
+
+    def record(failures: list[str], *more: str) -> int:
+        document = report.as_json(
+            [CaseResult("case", "what", ratios={"r": 1.5})],
+            QUICK,
+            quick=False,
+            started_at="now",
+            machine_before={},
+            failures=failures,
+        )
+        (tmp_path / "report.json").write_text(json.dumps(document))
+        return guard.main(["--record", str(tmp_path), *more])
+
+    fell = "case: r has fallen from 9 to 1.5"
+    assert record([fell]) == 1
+    assert record([fell, "case: a copy differs"], "--because", "another host") == 1
+    assert guard.load() == {"case": {"r": 9.0}}
+    assert record([fell], "--because", "another host") == 0
+    kept = json.loads(recorded.read_text())
+    assert (kept["lowered"], kept["because"]) == ([fell], "another host")
+    assert guard.load() == {"case": {"r": 1.5}}
+
+
 def test_the_page_holds_goals_plots_and_problems_and_no_foreign_markup() -> None:
     case = CaseResult(
         "case",

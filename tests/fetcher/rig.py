@@ -13,7 +13,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
-from fetcher.source_fetcher import FetchLimits
+from fetcher.source_ports import FetchLimits
 from fetcher.spec import MirrorSpec
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog

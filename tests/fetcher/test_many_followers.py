@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from controller.fleet.progress import copy_lag
-from fetcher.source_fetcher import FetchLimits
+from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually

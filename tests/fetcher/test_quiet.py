@@ -8,7 +8,9 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator
 
-from fetcher.source_fetcher import FetchLimits, SourceFetcher, sibling_slot
+from fetcher.change_over import sibling_slot
+from fetcher.source_fetcher import SourceFetcher
+from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually
 
@@ -18,6 +20,7 @@ LIMITS = FetchLimits(
     request_timeout=5.0,
     reconnect_backoff=(0.02, 0.2),
     quiet_after=0.3,
+    quiet_again_after=0.3,
     busy_partitions=4,
 )
 COUNT = 12
@@ -101,6 +104,24 @@ async def test_one_that_falls_asleep_is_read_until_the_quiet_one_asks() -> None:
         assert quiet.requests <= asked + 1
         rig.source.add("t", 7)
         await copied_at_once(rig)
+
+
+async def test_one_that_has_woken_stays_awake_for_longer() -> None:
+    async with divided(dataclasses.replace(LIMITS, busy_partitions=1, quiet_again_after=60.0)) as (
+        rig,
+        busy,
+        quiet,
+    ):
+        rig.source.add("t", 7)
+        await rig.settled()
+        rig.source.add("t", 0)
+        await eventually(lambda: 7 in numbers(busy), 5, rig.state)
+        asked, until = quiet.requests, time.monotonic() + POLL_MS / 1000 + 3 * LIMITS.quiet_after
+        while time.monotonic() < until:
+            rig.source.add("t", 0)
+            await rig.settled()
+        assert quiet.requests > asked, "it could have taken lanes over"
+        assert numbers(busy) == {0, 7}
 
 
 async def test_few_partitions_are_not_divided() -> None:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from fetcher.source_fetcher import FetchLimits
+from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually
@@ -21,7 +21,7 @@ SMALL = FetchLimits(
     reconnect_backoff=(0.02, 0.1),
 )
 # Lanes change over to the quiet fetcher and back all the time.
-DIVIDED = dataclasses.replace(SMALL, quiet_after=0.02, busy_partitions=1)
+DIVIDED = dataclasses.replace(SMALL, quiet_after=0.02, quiet_again_after=0.02, busy_partitions=1)
 STEPS = 50
 
 

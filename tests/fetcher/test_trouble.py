@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fetcher.source_fetcher import FetchLimits
+from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually

@@ -12,7 +12,7 @@ from controller.state import GroupProtocol
 from linker import examination
 from linker.admin.models import CheckResult
 from linker.clocks import ClockRange, Reading, bound
-from linker.config import parse_config
+from linker.config_file import parse_config
 from linker.examination import (
     FOLLOWER_BACKOFF,
     check_followers,

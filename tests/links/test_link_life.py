@@ -21,7 +21,7 @@ from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.state import Attempt, JobStatus, MirrorTopic
 from linker import sidecar as sidecar_module
-from linker.config import parse_config
+from linker.config_file import parse_config
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar

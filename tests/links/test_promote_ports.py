@@ -13,13 +13,13 @@ import pytest_asyncio
 from controller.alignment import SourceEnd
 from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
-from linker.links import promote_ports
+from linker.links import tail_batches
 from linker.links.promote_ports import (
     ListedSourceEnds,
-    TailBatches,
     TargetHandOver,
     TopicConfigs,
 )
+from linker.links.tail_batches import TailBatches
 from linker.target import TargetCluster
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
@@ -220,7 +220,7 @@ def five_batches(*clusters: FakeCluster, second: bytes = b"two") -> None:
 async def test_what_lies_behind_the_watermarks_is_compared(
     monkeypatch: pytest.MonkeyPatch, source: FakeCluster, replicas: FakeCluster
 ) -> None:
-    monkeypatch.setattr(promote_ports, "_RESTS_TIMEOUT", 5.0)
+    monkeypatch.setattr(tail_batches, "_RESTS_TIMEOUT", 5.0)
     five_batches(source)
     five_batches(replicas, second=b"TWO")
     assert await compare(source, replicas, {T0: 5}) == {}  # the last batch alone does not show it
@@ -241,7 +241,7 @@ async def test_only_the_replica_that_differs_is_told_of(
 ) -> None:
     """The evidence names the replica: the other one is as good as the source."""
     five_batches(source, replicas)
-    read_tails = promote_ports.read_tails
+    read_tails = tail_batches.read_tails
 
     async def other_at_two(cluster: Any, node: int, ends: Any, **more: Any) -> Any:
         found = await read_tails(cluster, node, ends, **more)
@@ -249,7 +249,7 @@ async def test_only_the_replica_that_differs_is_told_of(
             found = {tp: replace(tail, crc=tail.crc ^ 1) for tp, tail in found.items() if tail is not None}
         return found
 
-    monkeypatch.setattr(promote_ports, "read_tails", other_at_two)
+    monkeypatch.setattr(tail_batches, "read_tails", other_at_two)
     differing, told = await compare_from(source, replicas, {T0: 5}, {})
     assert "broker 2" in differing[T0]
     assert told == {1: True, 2: False}
@@ -258,8 +258,8 @@ async def test_only_the_replica_that_differs_is_told_of(
 async def test_more_than_a_few_bytes_are_left_to_the_run_after_the_hand_over(
     monkeypatch: pytest.MonkeyPatch, source: FakeCluster, replicas: FakeCluster
 ) -> None:
-    monkeypatch.setattr(promote_ports, "_RESTS_TIMEOUT", 5.0)
-    monkeypatch.setattr(promote_ports, "_RESTS_BYTES", 150)
+    monkeypatch.setattr(tail_batches, "_RESTS_TIMEOUT", 5.0)
+    monkeypatch.setattr(tail_batches, "_RESTS_BYTES", 150)
     five_batches(source)
     five_batches(replicas, second=b"TWO")
     differing, _ = await compare_from(source, replicas, {T0: 5}, {1: 0, 2: 0})

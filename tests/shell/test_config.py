@@ -10,7 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linker.config import Config, ConfigError, Listener, load_config, parse_config
+from linker.config import Config, ConfigError, Listener
+from linker.config_file import load_config, parse_config
 from linker.properties import PropertyError, parse_bootstrap_servers, parse_listener
 
 BASE = Path("/etc/linker")

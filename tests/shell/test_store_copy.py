@@ -14,7 +14,8 @@ import yaml
 
 from controller.store import Put, SqliteStore, StoreError
 from controller.store.base import Candidate, Versioned
-from linker.config import Config, load_config
+from linker.config import Config
+from linker.config_file import load_config
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store
 from linker.stores.copy import TargetNotEmpty, copy_store, reopen_store
 from tests.fakes.cluster import FakeCluster

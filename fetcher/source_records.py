@@ -1,0 +1,43 @@
+"""The records of a fetch answer as chunks of a window: the leader epoch stamped in place, nothing copied without need.
+
+Not here: whose lane it is, and what happens when a batch cannot be read (source_fetcher.py, manager.py).
+"""
+
+from __future__ import annotations
+
+from fetcher.budget import Charge, MemoryBudget
+from fetcher.lane import Lane
+from fetcher.window import WindowChunk
+from wire.batch import Walk, patch_batches
+from wire.fetch import FetchedPartition
+from wire.framing import SCRATCH_MAX
+
+
+def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
+    """What an answer's bytes cost. Large frames have a buffer of their own, which may be longer than they are; small
+    ones are copied.
+    """
+    size = len(frame)
+    if size > SCRATCH_MAX:
+        size = max(size, memoryview(frame.obj).nbytes)
+    return Charge(budget, size)
+
+
+def read_records(
+    lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+) -> tuple[Walk, list[WindowChunk]]:
+    """The chunks that lie above the lane's position, and what was seen on the way; MalformedFrame if it is no records."""
+    spec = lane.mirror.spec
+    start, end = part.records_start, part.records_end
+    if len(frame) <= SCRATCH_MAX:
+        # A small frame shares its buffer with others: a copy keeps one idle partition from pinning them all.
+        frame = memoryview(bytearray(frame[start:end]))
+        start, end = 0, len(frame)
+    chunk_bytes = min(partition_bytes, spec.segment_bytes)
+    walk: Walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, lane.last_epoch)
+    chunks = [
+        WindowChunk(base, following, frame[first:last], last - first, charge)
+        for first, last, base, following in walk.chunks
+        if following > lane.position
+    ]
+    return walk, chunks
