@@ -46,6 +46,11 @@ CATALOGUE: dict[str, Entry] = {
         "Forwarded produces that the source had taken and whose answers waited for the lease.",
         ("link",),
     ),
+    "linker_carried_batches": Entry(
+        "counter",
+        "Batches that a new leader of the target acknowledged through the sidecar, right after a hand-over.",
+        ("link",),
+    ),
     "linker_unknown_answers": Entry(
         "counter", "Writes that the source had taken, but that clients were told to be of unknown outcome."
     ),
@@ -236,6 +241,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_forwarded_produces", link.forwarded_produces, link.link)
         page.add("linker_forwarded_bytes", link.forwarded_bytes, link.link)
         page.add("linker_lease_waits", link.waited_answers, link.link)
+        page.add("linker_carried_batches", link.carried_batches, link.link)
         for error, count in link.forward_errors.items():
             page.add("linker_forward_errors", count, link.link, error)
         page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)

@@ -116,18 +116,21 @@ async def check_target_rights(target: Target) -> list[Finding]:
 
 
 async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[Finding]:
-    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way."""
+    """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; without WRITE
+    alone it only takes producers longer.
+    """
     response = await _describe_topics(target.cluster, topics)
     return [
         Finding(
             "target rights",
-            True,
-            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target",
+            operation != WRITE,
+            f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target"
+            + (": a promote lets producers wait longer than it has to" if operation == WRITE else ""),
             "kafka-acls.sh --add --allow-principal User:<sidecar> "
             f"--operation {_acl_flag(operation)} --topic {topic.name}",
         )
         for topic in response.topics
-        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+        for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS, WRITE)
         if int(topic.error_code) == _TOPIC_AUTHORIZATION_FAILED
         or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), operation))
     ]

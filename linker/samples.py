@@ -75,6 +75,7 @@ class LinkSample:
     forwarded_produces: int = 0
     forwarded_bytes: int = 0
     waited_answers: int = 0
+    carried_batches: int = 0
     forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
     forward_latency: LatencyHistogram | None = None
     window_bytes: int = 0

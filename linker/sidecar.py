@@ -33,6 +33,7 @@ from linker.config import Config
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Departures, Leaving
 from linker.fleet.fleet import Fleet
+from linker.fleet.hand_overs import HandOvers
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
@@ -209,6 +210,7 @@ class Sidecar:
                 mirrors=self.mirrors,
                 image=lambda: self.target.image,
                 source=self._source,
+                target=lambda: self.target.cluster,
                 local_log=lambda tp: self.copies(tp.topic, tp.partition),
                 followers=self.followers,
                 open_upstream=self._open_upstream,
@@ -224,6 +226,9 @@ class Sidecar:
         fences.rebuild()
         self.controller.listeners.add(fences.on_records)
         self._ports.target, self._ports.router = self.target, self.router
+        hand_overs = HandOvers(self.router, self.target.cluster, lambda: self.target.image, self.link_brokers)
+        self._ports.hand_overs = hand_overs
+        stack.callback(self.target.metadata.subscribe(hand_overs.on_target_change))
         self._ports.links, self._ports.link_brokers = self.links, self.link_brokers
         self.fleet.member.about = self._about
         stack.callback(self.target.metadata.subscribe(self._on_target_change))

@@ -80,6 +80,7 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         forwarded_produces=traffic.forwarded_produces,
         forwarded_bytes=traffic.forwarded_bytes,
         waited_answers=runtime.router.stats.produce_deferred,
+        carried_batches=runtime.router.stats.produce_carried,
         forward_errors={
             error_name(code): count for code, count in runtime.router.stats.produce_errors.items()
         },

@@ -47,10 +47,18 @@ def refusal(
     partition = mirror.partition(tp.partition)
     if partition is None:
         return UNKNOWN_TOPIC_OR_PARTITION
-    if not partition.leading or hub.fences.state(tp) is FenceState.HANDED_OVER:
+    state = hub.fences.state(tp)
+    carried = state is FenceState.CARRIED
+    # Between the hand-over and the new leader's knowing of it a fence holds on: who is told now asks too early.
+    fenced = state is FenceState.FENCED and hub.carrying.handed_over(tp)
+    if state is FenceState.HANDED_OVER or not (partition.leading or carried or fenced):
         return NOT_LEADER_OR_FOLLOWER
     if len(records) < BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
         return INVALID_RECORD
-    if _ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL or not partition.forwarding or not leased:
+    transactional = bool(_ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL)
+    if carried:
+        # No lease is needed where real brokers decide; a transaction is between them and its producer.
+        return NOT_LEADER_OR_FOLLOWER if transactional else NONE
+    if transactional or not (partition.forwarding or fenced) or not leased:
         return NOT_ENOUGH_REPLICAS
     return NONE

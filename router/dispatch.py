@@ -12,6 +12,7 @@ from typing import Any, Final
 from router import api_versions
 from router.authorize import Authorizer
 from router.consumer_fetch import FetchSession
+from router.fence import FenceState
 from router.forwarded import ForwardedBook
 from router.hub import ForwardingHub
 from router.offsets import OffsetSession
@@ -161,6 +162,23 @@ class Router:
 
     def unfence(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.unfence(tps)
+
+    def carry(self, tps: Iterable[TopicPartition]) -> None:
+        """See ForwardingHub.carry: between the hand-over and handed_over()."""
+        self.hub.carry(tps)
+
+    def carried_enough(self, tps: Iterable[TopicPartition]) -> None:
+        self.hub.carried_enough(tps)
+
+    def fenced_for_hand_over(self, tp: TopicPartition) -> bool:
+        """Whether produces are held for it, and a real broker leads it by the metadata log."""
+        return self.hub.fences.state(tp) is FenceState.FENCED and self.hub.carrying.handed_over(tp)
+
+    def holds(self, tps: Iterable[TopicPartition]) -> bool:
+        return self.hub.holds(tps)
+
+    def led_elsewhere(self, tps: Iterable[TopicPartition]) -> None:
+        self.hub.led_elsewhere(tps)
 
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.handed_over(tps)

@@ -25,15 +25,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Generic
+from typing import Final, Generic
 
+from router.lane_states import LaneState
 from router.lanes import Answer, JobT, Lane
 from wire.types import TopicPartition
 
 
 class FenceState(Enum):
     FENCED = "fenced"
+    CARRIED = "carried"
+    """Handed over, and not every broker knows it yet: what clients still send here goes on to the new leader."""
     HANDED_OVER = "handed over"
+
+
+LED_ELSEWHERE: Final = frozenset({FenceState.CARRIED, FenceState.HANDED_OVER})
+"""The source's log is not the partition's log any more."""
+
+
+_OPEN: Final = frozenset({None, FenceState.CARRIED})
 
 
 class FenceTable(Generic[JobT]):
@@ -59,7 +69,7 @@ class FenceTable(Generic[JobT]):
     # Lanes come and go
 
     def open_lane(self, tp: TopicPartition) -> Lane[JobT]:
-        lane: Lane[JobT] = Lane(tp, held=tp in self._state)
+        lane: Lane[JobT] = Lane(tp, held=self._state.get(tp) not in _OPEN)
         lane.on_settling = self._on_settling
         self._lanes.setdefault(tp, set()).add(lane)
         return lane
@@ -82,7 +92,7 @@ class FenceTable(Generic[JobT]):
 
     def fence(self, tps: Iterable[TopicPartition]) -> None:
         for tp in tps:
-            if self._state.get(tp) is FenceState.HANDED_OVER:
+            if self._state.get(tp) in LED_ELSEWHERE:
                 continue
             self._state[tp] = FenceState.FENCED
             for lane in self._lanes.get(tp, ()):
@@ -95,7 +105,8 @@ class FenceTable(Generic[JobT]):
             if self._state.pop(tp, None) is None:
                 continue
             for lane in self._lanes.get(tp, ()):
-                lane.unfence()
+                if lane.state is LaneState.HELD:
+                    lane.unfence()
                 if lane.queue:
                     moved.append(lane)
         return moved
@@ -104,12 +115,29 @@ class FenceTable(Generic[JobT]):
         """The source is given up: the answers for what was in flight there. The partitions are fenced already."""
         return [answer for tp in tps for lane in self._lanes.get(tp, ()) for answer in lane.cut()]
 
+    def carry(self, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Somebody else leads, and lanes send there from now on; wake() and pump them. Returns the partitions it applies
+        to: those whose fence stands, so that nothing of this router is on its way to the source in any lane.
+        """
+        carried = []
+        for tp in tps:
+            lanes = self._lanes.get(tp, ())
+            if self._state.get(tp) is FenceState.FENCED and all(lane.settled for lane in lanes):
+                self._state[tp] = FenceState.CARRIED
+                carried.append(tp)
+                for lane in lanes:
+                    lane.unfence()
+        return carried
+
     def hand_over(self, tps: Iterable[TopicPartition]) -> list[Answer[JobT]]:
-        """From now on somebody else leads: the answers for what was held."""
+        """From now on clients are told that somebody else leads: the answers for what was held. A lane that carries
+        brings what it has to the new leader; it gets nothing more.
+        """
         answers: list[Answer[JobT]] = []
         for tp in tps:
+            carried = self._state.get(tp) is FenceState.CARRIED
             self._state[tp] = FenceState.HANDED_OVER
-            for lane in self._lanes.get(tp, ()):
+            for lane in () if carried else self._lanes.get(tp, ()):
                 lane.fence()
                 answers += lane.hand_over()
         return answers

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from router.authorize import Authorizer, Operation
-from router.fence import FenceState
+from router.fence import LED_ELSEWHERE
 from router.hub import ForwardingHub
 from router.leadership import current_leader
 from router.ports import LocalLog, Mirror
@@ -100,7 +100,7 @@ def decide(
     partition = mirror.partition(asked.index)
     if partition is None:
         return FetchPartitionResult(asked.index, UNKNOWN_TOPIC_OR_PARTITION)
-    if not partition.serving or hub.fences.state(part.tp) is FenceState.HANDED_OVER:
+    if not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE:
         return FetchPartitionResult(asked.index, NOT_LEADER_OR_FOLLOWER)
     leader = current_leader(image, part.tp)
     if asked.current_leader_epoch >= 0 and leader is not None and asked.current_leader_epoch != leader[1]:

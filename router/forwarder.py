@@ -20,6 +20,10 @@ from router.tasks import TaskKeeper
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
 from wire.types import Buffer, Node, TopicPartition
 
+TARGET: Final = ""
+"""In the place of a link's name: the target's own brokers, for the moment after a hand-over."""
+
+_TARGET_IDLE: Final = 2.0
 _QUIET: Final = 2.0  # seconds without trouble after which the back-off starts at its beginning again
 
 OnReply = Callable[[memoryview | WireError], None]
@@ -199,8 +203,10 @@ class RouteTable:
                         peer=f"{route.node.host}:{route.node.port}",
                     )
                 )
-            elif route.open and not route.owes and now - route.last_used > self._limits.source_idle:
-                self._drop(key, route)
+            elif route.open and not route.owes:
+                idle = _TARGET_IDLE if route.link == TARGET else self._limits.source_idle
+                if now - route.last_used > idle:
+                    self._drop(key, route)
 
     def close_idle(self) -> None:
         """Close whatever owes no answer (the client is gone); the others close when they have answered."""

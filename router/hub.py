@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from router.budget import BytesBudget
-from router.fence import FenceTable
+from router.carrying import Carrying
+from router.fence import FenceState, FenceTable
 from router.first_fetches import FirstFetches
 from router.forwarded import ForwardedBook
-from router.forwarder import Recovery
+from router.forwarder import TARGET, Recovery
 from router.lanes import Answer, Batch
 from router.lease_gate import LeaseGate, Told
-from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper
 from wire.errors import LinkerError
 from wire.gathering import gathered_writes
@@ -88,13 +89,18 @@ class ForwardingHub:
         self._sessions: set[Swept] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._fence_waiters: set[asyncio.Event] = set()
+        self.carrying = Carrying(ports, limits.carried_clients)
 
     # Clients
+
+    def cluster(self, name: str) -> SourceCluster:
+        """Where forwarded produces go: the source of the link, or the target's own brokers (TARGET)."""
+        return self.ports.target() if name == TARGET else self.ports.source(name)
 
     def recover(self, link: str, topic: str, waiter: Callable[[str], None]) -> None:
         recovery = self._recoveries.get(link)
         if recovery is None:
-            recovery = self._recoveries[link] = Recovery(link, self.ports.source, self.tasks, self.limits)
+            recovery = self._recoveries[link] = Recovery(link, self.cluster, self.tasks, self.limits)
         recovery.need(topic, waiter)
 
     def recovery_error(self, link: str) -> LinkerError | None:
@@ -179,6 +185,7 @@ class ForwardingHub:
         """
         wanted = list(tps)
         self.hold(wanted)
+        self.carrying.expect(wanted, anew=FenceState.CARRIED not in self.fences.closed.values())
         changed = asyncio.Event()
         self._fence_waiters.add(changed)
         deadline = self.loop.time() + timeout
@@ -202,8 +209,46 @@ class ForwardingHub:
             lane.wake()
         self._pump(lanes)
 
+    # Hand-overs
+
+    def carry(self, tps: Iterable[TopicPartition]) -> None:
+        """Real brokers of the target lead now: send on to them what was held, and what clients still send here, until
+        handed_over(). An acknowledgement is the new leader's own. A partition with a write that may still be
+        on its way to the source is handed over instead, and all of them are where the target refused us.
+        """
+        wanted = list(tps)
+        ready = [] if self.carrying.refused else [tp for tp in wanted if self.carrying.handed_over(tp)]
+        carried = self.fences.carry(ready)
+        self.gate.opened(carried)
+        lanes = [lane for tp in carried for lane in self.fences.lanes(tp)]
+        for lane in lanes:
+            lane.wake()
+        self._pump(lanes)
+        left = [tp for tp in wanted if self.fences.state(tp) is FenceState.FENCED]
+        if left:
+            self.handed_over(left)
+
+    def carry_refused(self, tps: Iterable[TopicPartition], reason: str) -> None:
+        """The target does not let us write: clients find the new leaders themselves."""
+        self.carrying.refuse(reason)
+        self.handed_over(tps)
+
+    def holds(self, tps: Iterable[TopicPartition]) -> bool:
+        """Whether some client has produced to one of them on the connection that it has."""
+        return any(self.fences.lanes(tp) for tp in tps)
+
+    def carried_enough(self, tps: Iterable[TopicPartition]) -> None:
+        """handed_over() for what is still being carried; the state of others is somebody else's by now."""
+        self.handed_over(tp for tp in tps if self.fences.state(tp) is FenceState.CARRIED)
+
+    def led_elsewhere(self, tps: Iterable[TopicPartition]) -> None:
+        """handed_over(), but for what is carried: that ends when every broker names the new leader."""
+        self.handed_over(tp for tp in tps if self.fences.state(tp) is not FenceState.CARRIED)
+
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
-        """The target leads now: what was held is answered NOT_LEADER_OR_FOLLOWER with the new leader."""
+        """The target leads now: what was held, and what comes from now on, is answered NOT_LEADER_OR_FOLLOWER with the
+        new leader. What is being carried is answered by the new leader first.
+        """
         wanted = list(tps)
         self._deliver(self.fences.hand_over(wanted))
         self._conclude(self.gate.closed(wanted))

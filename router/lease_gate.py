@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Generic
 
-from router.fence import FenceState, FenceTable
+from router.fence import LED_ELSEWHERE, FenceTable
 from router.lane_states import DUPLICATE_SEQUENCE_NUMBER, NONE
 from router.lanes import Answer, Batch, Deferred, JobT, Lane
 from router.ports import LeasePort
@@ -75,7 +75,7 @@ class LeaseGate(Generic[JobT]):
         if result.error not in ACKNOWLEDGES or batch.closed:
             return lane.answered(batch, result.error)
         state = self._fences.state(lane.tp)
-        if covered and state is not FenceState.HANDED_OVER:
+        if covered and state not in LED_ELSEWHERE:
             return lane.answered(batch, result.error)
         if state is not None:
             return self._unknown(lane, batch, result)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from router.authorize import Authorizer, Operation
-from router.fence import FenceState
+from router.fence import LED_ELSEWHERE
 from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
 from router.ports import Mirror
@@ -168,7 +168,7 @@ class OffsetSession:
         partition = mirror.partition(tp.partition)
         if partition is None:
             return UNKNOWN_TOPIC_OR_PARTITION
-        if not partition.serving or self.hub.fences.state(tp) is FenceState.HANDED_OVER:
+        if not partition.serving or self.hub.fences.state(tp) in LED_ELSEWHERE:
             return NOT_LEADER_OR_FOLLOWER
         return 0
 

@@ -125,6 +125,9 @@ class SourceCluster(Protocol):
     @property
     def topics(self) -> Mapping[str, TopicMetadata]: ...
 
+    @property
+    def nodes(self) -> Mapping[int, Node]: ...
+
     def leader(self, tp: TopicPartition) -> Node | None: ...
 
     async def refresh(self, topics: Iterable[str] | None = None, *, timeout: float) -> None: ...
@@ -202,6 +205,8 @@ class RouterPorts:
     followers: FollowerApi
     open_upstream: OpenUpstream
     events: RouterEvents
+    target: Callable[[], SourceCluster]
+    """The real brokers of the target, with the sidecar's own credentials."""
     link_brokers: Callable[[], frozenset[int]]
     """Broker ids of all sidecars: never chosen as an upstream."""
     lease: LeasePort = field(default_factory=EndlessLease)
@@ -225,6 +230,8 @@ class RouterLimits:
     """A source connection that owes an answer this long beyond the request's own timeout is closed."""
     settle_grace: float = 3.0
     source_idle: float = 300.0
+    carried_clients: int = 64
+    """Client connections whose produces go on to the new leaders for the moment after a hand-over."""
     backoff_min: float = 0.02
     backoff_max: float = 0.5
     authorization_ttl: float = 30.0
@@ -242,6 +249,8 @@ class RouterStats:
     produce_retries: int = 0
     produce_lost: int = 0
     produce_deferred: int = 0
+    produce_carried: int = 0
+    """Batches that a new leader of the target acknowledged for clients who had not found it yet."""
     produce_seconds: float = 0.0
     produce_slowest: float = 0.0
     held_bytes: int = 0

@@ -16,27 +16,27 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from router.admission import BATCH_HEADER_SIZE, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
-from router.forwarder import RouteTable, SourceRoute, leader_of
+from router.forwarder import TARGET, SourceRoute
 from router.given_back import GivenBack
 from router.hub import ForwardingHub
 from router.lane_states import (
     NONE,
-    NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
-    LaneState,
     Verdict,
     verdict,
 )
 from router.lanes import Answer, Batch, Lane
 from router.ports import Mirror
 from router.produce_job import Pair, ProduceJob, SourceRequest, answer, source_request
+from router.ways import Ways
 from wire.errors import LinkerError, LocalProtocolError, MalformedFrame, WireError, error_name
 from wire.produce import (
+    ProduceResponse,
     ProduceResult,
     TopicKey,
     encode_produce_request,
@@ -44,7 +44,7 @@ from wire.produce import (
     parse_produce_response,
 )
 from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
+from wire.types import Node, TopicPartition
 
 _PRODUCER = struct.Struct(">qhi")  # at 43: producer id, epoch, base sequence
 
@@ -58,12 +58,12 @@ class ProduceSession:
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self._given_back = GivenBack()
-        self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._ways: Ways[ProduceJob] = Ways(hub, self, self.deliver, self.pump_lanes)
         self._jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
-        self._stuck: dict[Lane[ProduceJob], str] = {}  # waits for a leader or a connection: its link
         self._vanished = False
+        hub.carrying.joined(self)
 
     # Requests
 
@@ -164,6 +164,11 @@ class ProduceSession:
 
     # Sending
 
+    def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
+        """Where this client writes to one of these partitions: open the connection ahead."""
+        if not self._vanished:
+            self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
+
     def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
         """Send whatever may be sent now: batches of one request to one source node leave together."""
         todo = list(lanes)
@@ -177,7 +182,7 @@ class ProduceSession:
             more = []
             for lane in todo:
                 if lane not in routes:
-                    routes[lane] = self._route(lane, leased)
+                    routes[lane] = self._ways.find(lane, leased)
                 route = routes[lane]
                 if route is not None and (batch := lane.take(route)) is not None:
                     groups.setdefault((route, batch.job), []).append((lane, batch))
@@ -190,58 +195,10 @@ class ProduceSession:
         """The usual case: nothing to be put together."""
         if not lane.queue:
             return
-        route = self._route(lane, self.hub.ports.lease.valid())
+        route = self._ways.find(lane, self.hub.ports.lease.valid())
         if route is not None:
             while lane.queue and (batch := lane.take(route)) is not None:
                 self._send(route, batch.job, [(lane, batch)])
-
-    def _route(self, lane: Lane[ProduceJob], leased: bool) -> SourceRoute | None:
-        """The open connection to the partition's leader; without one the lane is stuck until that changes."""
-        if not lane.needs_route:
-            return None
-        mirror = self.hub.ports.mirrors.by_name(lane.tp.topic)
-        partition = mirror.partition(lane.tp.partition) if mirror is not None else None
-        if mirror is None or partition is None or not partition.leading:
-            self.deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
-            return None
-        if lane.state is LaneState.HELD:
-            leased = self.hub.gate.may_send(lane.tp)
-        if not partition.forwarding or not leased:
-            self.deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
-            return None
-        if lane.stale or lane.state is LaneState.WAITING:
-            self._wait(lane, mirror.link)
-            return None
-        node = leader_of(self.hub.ports.source(mirror.link), mirror, lane.tp.partition)
-        if node is None:
-            self._wait(lane, mirror.link)
-            return None
-        route = self._routes.get(mirror.link, node)
-        if route is None:
-            self._stuck[lane] = mirror.link  # on_change comes when it is open, or failed
-        return route
-
-    def _wait(self, lane: Lane[ProduceJob], link: str) -> None:
-        self._stuck[lane] = link
-        self.hub.recover(link, lane.tp.topic, self._recovered)
-
-    def _route_changed(self, link: str, error: LinkerError | None) -> None:
-        if error is None:
-            self._move_on(link)
-            return
-        for lane, of in list(self._stuck.items()):
-            if of == link:
-                self.hub.recover(link, lane.tp.topic, self._recovered)
-
-    def _recovered(self, link: str) -> None:
-        self._move_on(link)
-
-    def _move_on(self, link: str) -> None:
-        lanes = [lane for lane, of in self._stuck.items() if of == link]
-        for lane in lanes:
-            del self._stuck[lane]
-            lane.wake()
-        self.pump_lanes(lanes)
 
     def _send(self, route: SourceRoute, job: ProduceJob, pairs: list[Pair]) -> None:
         try:
@@ -250,8 +207,11 @@ class ProduceSession:
             )
         except LinkerError as error:
             # The node cannot take forwarded produces at all; retriable for the client, an operator must act.
-            self._refused(route.link, str(error))
+            if route.link != TARGET:
+                self._refused(route.link, str(error))
             self._settle([told for lane, batch in pairs for told in lane.answered(batch, 35)], pairs)
+            if route.link == TARGET:
+                self.hub.carry_refused([lane.tp for lane, _ in pairs], str(error))
             return
         now = self.hub.loop.time()
         timeout_ms = max(1, min(job.request.timeout_ms, int((job.deadline - now) * 1000)))
@@ -294,6 +254,9 @@ class ProduceSession:
             self._lost(pairs)
             route.close(error)
             return
+        if route.link == TARGET:
+            self._carried(pairs, response, results)
+            return
         answers: list[Answer[ProduceJob]] = []
         for (lane, batch), result in zip(pairs, results, strict=True):
             if response.throttle_ms > batch.job.throttle_ms:
@@ -314,6 +277,23 @@ class ProduceSession:
                 self.hub.stats.produce_retries += 1
             answers.extend(self._own_words(batch, result, what))
         self._settle(answers, pairs)
+
+    def _carried(self, pairs: list[Pair], response: ProduceResponse, results: list[ProduceResult]) -> None:
+        """A new leader answered: its word needs no lease, for its log is the partition's."""
+        answers: list[Answer[ProduceJob]] = []
+        refused: dict[TopicPartition, int] = {}
+        for (lane, batch), result in zip(pairs, results, strict=True):
+            batch.job.throttle_ms = max(batch.job.throttle_ms, response.throttle_ms)
+            if result.error == NONE:
+                self.hub.stats.produce_carried += 1
+            elif verdict(result.error) is Verdict.OURS:
+                # Not this client's fault: it is told where to go instead.
+                refused[lane.tp] = result.error
+                result.error = NOT_LEADER_OR_FOLLOWER
+            answers.extend(self._own_words(batch, result, lane.answered(batch, result.error)))
+        self._settle(answers, pairs)
+        for tp, code in refused.items():
+            self.hub.carry_refused([tp], f"the target answered {error_name(code)} to a produce of {tp}")
 
     def _own_words(
         self, batch: Batch[ProduceJob], result: ProduceResult, what: Sequence[Answer[ProduceJob]]
@@ -350,7 +330,7 @@ class ProduceSession:
                 self._lanes.pop(lane.tp, None)
         if self._vanished:
             if not self._lanes:
-                self._routes.close_idle()
+                self._ways.close_idle()
         elif waiting := [lane for lane in lanes if lane.queue]:
             self.pump_lanes(waiting)
         self.hub.lanes_changed()
@@ -395,8 +375,8 @@ class ProduceSession:
         for job in list(self._jobs):
             if job.deadline <= now:
                 self._expire(job)
-        self._routes.sweep(now)
-        return bool(self._jobs) or bool(len(self._routes))
+        self._ways.sweep(now)
+        return bool(self._jobs) or self._ways.any
 
     def _expire(self, job: ProduceJob) -> None:
         if not job.batches:  # still in the backlog
@@ -418,8 +398,8 @@ class ProduceSession:
         answered.
         """
         self._vanished = True
-        self._stuck.clear()
-        self.hub.forget_waiter(self._recovered)
+        self._ways.abandon()
+        self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
         for job in self._backlog:
             self._left(job)
@@ -433,5 +413,5 @@ class ProduceSession:
             if self.hub.fences.discard_lane(lane):
                 del self._lanes[tp]
         self._jobs.clear()
-        self._routes.close_idle()
+        self._ways.close_idle()
         self.hub.lanes_changed()

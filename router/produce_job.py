@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from router.forwarder import SourceRoute
+from router.forwarder import TARGET, SourceRoute
 from router.hub import ForwardingHub
 from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER
 from router.lanes import Batch, Lane
@@ -98,17 +98,15 @@ class SourceRequest(NamedTuple):
 def source_request(
     route: SourceRoute, parts: Sequence[tuple[TopicPartition, memoryview]], mirrors: MirrorDirectory
 ) -> SourceRequest:
-    """In the newest version that node and we speak; with the source's own topic ids if that version has
+    """In the newest version that node and we speak; with the topic ids of the node's own cluster if that version has
     them.
     """
     if len(parts) == 1:
         return _single_request(route, *parts[0], mirrors)
     ids: dict[str, bytes] = {}
     for tp, _ in parts:
-        if tp.topic not in ids:
-            mirror = mirrors.by_name(tp.topic)
-            if mirror is not None and mirror.source_topic_id is not None:
-                ids[tp.topic] = mirror.source_topic_id
+        if tp.topic not in ids and (topic_id := _topic_id(route, tp.topic, mirrors)) is not None:
+            ids[tp.topic] = topic_id
     version = _version(route, with_ids=all(tp.topic in ids for tp, _ in parts))
     topics: dict[TopicKey, list[tuple[int, memoryview]]] = {}
     keys = []
@@ -117,6 +115,13 @@ def source_request(
         topics.setdefault(key, []).append((tp.partition, records))
         keys.append((key, tp.partition))
     return SourceRequest(version, list(topics.items()), keys)
+
+
+def _topic_id(route: SourceRoute, topic: str, mirrors: MirrorDirectory) -> bytes | None:
+    mirror = mirrors.by_name(topic)
+    if mirror is None:
+        return None
+    return mirror.topic_id if route.link == TARGET else mirror.source_topic_id
 
 
 def _version(route: SourceRoute, *, with_ids: bool) -> int:
@@ -128,8 +133,7 @@ def _single_request(
     route: SourceRoute, tp: TopicPartition, records: memoryview, mirrors: MirrorDirectory
 ) -> SourceRequest:
     """The usual case: nothing to be grouped."""
-    mirror = mirrors.by_name(tp.topic)
-    topic_id = None if mirror is None else mirror.source_topic_id
+    topic_id = _topic_id(route, tp.topic, mirrors)
     version = _version(route, with_ids=topic_id is not None)
     key = topic_id if topic_id is not None and version >= _FIRST_WITH_TOPIC_IDS else tp.topic
     return SourceRequest(version, [(key, [(tp.partition, records)])], [(key, tp.partition)])

@@ -25,6 +25,7 @@ from wire.types import TopicPartition
 
 if TYPE_CHECKING:
     from fetcher.mirror_partition import MirrorPartition
+    from linker.fleet.hand_overs import HandOvers
     from linker.target import TargetCluster
     from router.dispatch import Router
 
@@ -92,7 +93,7 @@ class PhaseFences:
         if fenced:
             self._router.hold(fenced)
         if over:
-            self._router.handed_over(over)
+            self._router.led_elsewhere(over)
         if opened:
             self._router.unfence(opened)
 
@@ -112,6 +113,7 @@ class SidecarPorts:
         self.links: Mapping[str, LinkCopies] = {}
         self.state: Callable[[], ControllerImage] = ControllerImage
         self.target: TargetCluster | None = None
+        self.hand_overs: HandOvers | None = None
         self.link_brokers: Callable[[], Collection[int]] = frozenset
 
     async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
@@ -140,7 +142,7 @@ class SidecarPorts:
 
     async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         """Clients are told the new leader out of our own copy of the metadata: a moment for it to arrive."""
-        if self.target is None or self.router is None:
+        if self.target is None or self.hand_overs is None:
             return
         links = self.link_brokers()
         # Else they look for it themselves, which takes them a little longer.
@@ -149,7 +151,7 @@ class SidecarPorts:
                 lambda image: True if all(_led_elsewhere(image, tp, links) for tp in tps) else None,
                 min(timeout, _LEADER_KNOWN),
             )
-        self.router.handed_over(tps)
+        await self.hand_overs.released(tps, timeout=timeout)
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
         now = time.monotonic()

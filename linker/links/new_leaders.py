@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from linker.tasks import together
@@ -49,9 +49,13 @@ async def wait_known(
     tps: Collection[TopicPartition],
     link_brokers: Collection[int],
     *,
+    leading: Callable[[Collection[TopicPartition]], None] = lambda _tps: None,
     timeout: float,
 ) -> None:
-    """Until each new leader of `tps` knows that it leads, and every other real broker names it to clients."""
+    """Until each new leader of `tps` knows that it leads, and every real broker names it to clients.
+
+    leading: called for each leader, with its partitions, once it has said that it leads them.
+    """
     led: dict[int, dict[TopicPartition, int]] = {}
     leaders: dict[TopicPartition, int] = {}
     for tp in tps:
@@ -62,15 +66,16 @@ async def wait_known(
             leaders[tp] = partition.leader
     if not leaders:
         return
-    others = [
-        broker.id
-        for broker in image.brokers.values()
-        if not broker.fenced and broker.id not in link_brokers and broker.id not in led
-    ]
+    real = [b.id for b in image.brokers.values() if not b.fenced and b.id not in link_brokers]
+
+    async def until_leads(node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
+        if await _until_leads(cluster, node_id, epochs):
+            leading(epochs.keys())
+
     await _bounded(
         [
-            *(_until_leads(cluster, node_id, epochs) for node_id, epochs in led.items()),
-            *(_until_names(cluster, node_id, leaders) for node_id in others),
+            *(until_leads(node_id, epochs) for node_id, epochs in led.items()),
+            *(_until_names(cluster, node_id, leaders) for node_id in real),
         ],
         timeout,
     )
@@ -96,8 +101,8 @@ async def wait_named(
         await _bounded([_until_names(cluster, node_id, leaders) for node_id in real], timeout)
 
 
-async def _until_leads(cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
-    """A broker answers ListOffsets for what it leads only once it does."""
+async def _until_leads(cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]) -> bool:
+    """A broker answers ListOffsets for what it leads only once it does. False if it does not answer."""
     fields = {
         "replica_id": -1,
         "isolation_level": 0,
@@ -122,10 +127,10 @@ async def _until_leads(cluster: Cluster, node_id: int, epochs: Mapping[TopicPart
             answer = await cluster.call("list_offsets", fields, node_id=node_id, timeout=_CALL_TIMEOUT)
         except LinkerError as error:
             log.info("broker %d did not tell whether it leads what was handed over: %s", node_id, error)
-            return
+            return False
         codes = {int(part.error_code) for topic in answer.topics for part in topic.partitions}
         if not codes & _NOT_YET:
-            return
+            return True
         await asyncio.sleep(_PAUSE)
 
 

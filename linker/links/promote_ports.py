@@ -20,7 +20,7 @@ from controller.handover import HandOverItem, find, listed_targets, revoke_assig
 from controller.ports import PromotePorts, SourceEnds, Tps, Validation
 from controller.replica_plan import Brokers, Cancel, Reassign, Step, open_step
 from controller.validations import watermark
-from linker.links.new_leaders import open_ways, wait_known
+from linker.links.new_leaders import open_ways
 from linker.links.tail_batches import TailBatches
 from linker.target import AlterPartitionItem, TargetCluster
 from linker.tasks import together
@@ -31,7 +31,6 @@ from wire.types import Node, TopicPartition
 
 _POLL = 0.003
 _CONNECT_TIMEOUT = 1.0
-_KNOWN_TIMEOUT = 0.2  # longer than that a client's own retries do better
 _READ_COMMITTED = 1
 _METADATA_VERSION = 12
 _ASK_LEADERS = 0.5
@@ -75,14 +74,7 @@ class FleetFence:
         await self._head.commands.tell("unfence", self._link, tps, timeout=timeout)
 
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
-        await wait_known(
-            self._target.cluster,
-            self._target.image,
-            tps,
-            self._link_brokers(),
-            timeout=min(_KNOWN_TIMEOUT, timeout / 2),
-        )
-        await self._head.commands.tell("handed_over", self._link, tps, timeout=timeout / 2)
+        await self._head.commands.tell("handed_over", self._link, tps, timeout=timeout)
 
 
 class ListedSourceEnds:

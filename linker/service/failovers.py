@@ -61,8 +61,8 @@ class Failovers(ServiceBase):
         rights, alive = await asyncio.gather(
             preflight.check_mirror_rights(self._sidecar.target, topics), answers(runtime.source, tps)
         )
-        blockers += [finding.detail for finding in rights]
-        warnings = []
+        blockers += [finding.detail for finding in rights if finding.fatal]
+        warnings = [finding.detail for finding in rights if not finding.fatal]
         if alive:
             told = f"the source still answers for {_some(alive)}: a promote loses nothing"
             if request.force:

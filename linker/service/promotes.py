@@ -48,7 +48,7 @@ class Promotes(Validations):
             blockers.append(str(error))
         blockers += await self._grown(runtime, topics)
         rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
-        blockers += [finding.detail for finding in rights]
+        blockers += [finding.detail for finding in rights if finding.fatal]
         shown = []
         for topic in topics:
             mirror = self._image.mirrors[link, topic]
@@ -66,7 +66,8 @@ class Promotes(Validations):
             )
         if request.options.fence_source:
             blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
-        warnings = await self._open_transactions(runtime, topics)
+        warnings = [finding.detail for finding in rights if not finding.fatal]
+        warnings += await self._open_transactions(runtime, topics)
         producers, more = await self._producers(runtime, topics)
         warnings += more
         policy = self._policy(request)

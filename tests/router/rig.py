@@ -177,6 +177,7 @@ class Rig:
         lease: LeasePort | None = None,
     ) -> None:
         self.lease = lease or EndlessLease()
+        self.sasl_users = sasl_users
         self.source = FakeCluster(source_nodes, api_versions=source_versions)
         self.target = FakeCluster([1, 2], sasl_users=sasl_users)
         self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01)
@@ -193,6 +194,7 @@ class Rig:
         self.router: Router
         self.listener: Listener
         self.cluster: Cluster
+        self.target_cluster: Cluster
 
     async def __aenter__(self) -> Rig:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.loop_errors.append(context))
@@ -200,11 +202,16 @@ class Rig:
         await self.target.__aenter__()
         self.cluster = Cluster("east", self.source.bootstrap, ClientSecurity.plaintext(), "linker")
         await self.cluster.connect(timeout=5)
+        self.target_cluster = Cluster("target", self.target.bootstrap, self._credentials(), "linker")
+        await self.target_cluster.connect(timeout=5)
+        self.target.requests.clear()
+        self.target.counts.clear()
         ports = RouterPorts(
             broker_id=LINK_BROKER,
             mirrors=self.directory,
             image=lambda: self.image,
             source=lambda link: self.cluster,
+            target=lambda: self.target_cluster,
             local_log=self.logs.get,
             followers=self.followers,
             open_upstream=UpstreamConnector(lambda: None),
@@ -229,6 +236,20 @@ class Rig:
         self.image.brokers[LINK_BROKER] = self._broker(LINK_BROKER, self.listener.port, "r9")
         self.mirror("orders", self.partitions)
         return self
+
+    def _credentials(self) -> ClientSecurity:
+        """The sidecar's own at the target: the first user."""
+        if self.sasl_users is None:
+            return ClientSecurity.plaintext()
+        user, password = next(iter(self.sasl_users.items()))
+        return ClientSecurity.from_properties(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                f'username="{user}" password="{password}";',
+            }
+        )
 
     @staticmethod
     def _broker(broker_id: int, port: int, rack: str) -> BrokerImage:
@@ -261,6 +282,14 @@ class Rig:
         """The target's controller moved leadership."""
         self.image.topics_by_name[name].partitions[index] = self.partition_image(index, leader, epoch)
 
+    def hand_over(self, name: str, index: int, leader: int) -> None:
+        """The target's replica has everything, producers' state included, and a real broker leads it from now on."""
+        at_target = self.target.partition(name, index)
+        at_target.log = self.source.partition(name, index).log
+        self.target.move_leader(name, index, leader)
+        self.directory.mirrors[name].partitions[index].leading = False
+        self.elect(name, index, leader, E0 + 1)
+
     async def client(self, client_id: str = "app") -> Connection:
         connection = await Connection.open(
             "127.0.0.1", self.listener.port, ClientSecurity.plaintext(), client_id=client_id, timeout=5
@@ -274,6 +303,7 @@ class Rig:
         await self.listener.close()
         await self.router.close()
         await self.cluster.close()
+        await self.target_cluster.close()
         await self.source.__aexit__()
         await self.target.__aexit__()
         assert self.loop_errors == []

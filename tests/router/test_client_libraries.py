@@ -50,8 +50,10 @@ def lead_by_link_broker(rig: Rig) -> None:
 class Story:
     """What happens to the clusters while an application produces."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, *, carried: bool) -> None:
+        """carried: until clients are told of the hand-over, produces go on to the new leader."""
         self.rig = rig
+        self.carried = carried
 
     async def run(self) -> None:
         """Leader changes at the source, a cut connection, an abandoned promote, then the hand-over."""
@@ -71,6 +73,14 @@ class Story:
         await asyncio.sleep(0.3)
         await rig.router.fence([TP0], timeout=5)
         self.hand_over()
+        if self.carried:
+            rig.router.carry([TP0])
+            await asyncio.sleep(0.3)
+            rig.target.inject("produce", close_after=0)
+            await asyncio.sleep(0.3)
+            rig.router.carried_enough([TP0])
+        else:
+            rig.router.handed_over([TP0])
         await asyncio.sleep(0.5)
 
     def hand_over(self) -> None:
@@ -81,10 +91,9 @@ class Story:
         rig.source.topics.pop("orders")
         at_target.leader, at_target.leader_epoch = 1, E0 + 1
         rig.elect("orders", 0, 1, E0 + 1)
-        rig.router.handed_over([TP0])
 
 
-async def check(produce: Application) -> None:
+async def check(produce: Application, *, carried: bool) -> None:
     async with Rig(partitions=1) as rig:
         lead_by_link_broker(rig)
         stop = threading.Event()
@@ -93,12 +102,13 @@ async def check(produce: Application) -> None:
             asyncio.to_thread(produce, rig.target.bootstrap_servers, stop, seen)
         )
         try:
-            await Story(rig).run()
+            await Story(rig, carried=carried).run()
         finally:
             stop.set()
             await asyncio.wait_for(application, 30)
         assert seen["errors"] == []
         assert len(seen["acked"]) == seen["sent"] > 50
+        assert (rig.router.stats.produce_carried > 0) == carried
         log = rig.target.partition("orders", 0).log
         values = dict(values_of(log.bytes()))
         assert {offset: value for value, offset in seen["acked"].items()} == values  # none lost, none doubled
@@ -173,6 +183,7 @@ def kafka_python(bootstrap: str, stop: threading.Event, seen: dict[str, Any]) ->
 
 # kafka-python 2 reads its schemas with a deprecated function of importlib.resources.
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("library", [librdkafka, aiokafka, kafka_python])
-async def test_no_error_reaches_the_application(library: Application) -> None:
-    await check(library)
+async def test_no_error_reaches_the_application(library: Application, carried: bool) -> None:
+    await check(library, carried=carried)

@@ -113,6 +113,8 @@ class World:
         ] = []  # in the queue of a broker, connection dead
         self.stands = False
         self.aligned_at: list[tuple[int, int]] = []
+        #: Brokers that may lead: those of the source, then those of the target, whose log goes on where that one ended.
+        self.nodes = [0, 1]
 
     def everyone(self) -> list[Client]:
         return self.clients + self.vanished
@@ -181,7 +183,7 @@ class World:
             self.source.append(node, one.producer[0], one.base_sequence)
 
     def elect(self, choose: Choose) -> None:
-        self.source.leader = choose([0, 1])
+        self.source.leader = choose(self.nodes)
 
     def refresh(self, choose: Choose) -> None:
         self.known_leader = self.source.leader
@@ -241,6 +243,28 @@ class World:
         assert all(not client.out for client in self.clients)
         self.unfence(choose)
 
+    def carry(self, choose: Choose) -> None:
+        """Real brokers lead, and what was held goes on to them. Late requests of dead connections are the old nodes'."""
+        if not self.stands:
+            return
+        assert self.fences.carry([TP]) == [TP]
+        self.stands = False
+        self.nodes = [node + 2 for node in self.nodes]
+        self.source.leader = self.known_leader = self.nodes[0]
+        for client in self.everyone():
+            client.lane.wake()
+            self.pump(client)
+
+    def carried_enough(self, choose: Choose) -> None:
+        """Clients are sent away; as producers of a mirror that is made anew they come back with what went wrong."""
+        if self.fences.state(TP) is not FenceState.CARRIED:
+            return
+        assert self.fences.hand_over([TP]) == []
+        for client in self.clients:
+            if choose([True, False]):  # it has to be sent again, or nobody can be reached
+                client.take_answers(client.lane.refuse(NOT_LEADER_OR_FOLLOWER))
+        self.unfence(choose)
+
     # What must hold after each of them
 
     def check(self) -> None:
@@ -295,6 +319,8 @@ EVENTS: dict[str, int] = {
     "give_up_source": 1,
     "unfence": 1,
     "hand_over_and_back": 1,
+    "carry": 4,
+    "carried_enough": 3,
 }
 
 

@@ -1,0 +1,132 @@
+"""The ways of one client's lanes: which connection a lane sends on now, and the waiting for it.
+
+Lives here: `Ways`. Not here: what is sent on them (`produce.py`), opening connections and finding leaders again
+(`forwarder.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic
+
+from router.carrying import CarriedClient
+from router.fence import LED_ELSEWHERE, FenceState
+from router.forwarder import TARGET, RouteTable, SourceRoute, leader_of
+from router.hub import ForwardingHub
+from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
+from router.lanes import Answer, JobT, Lane
+from wire.errors import LinkerError
+from wire.types import Node
+
+
+class Ways(Generic[JobT]):
+    """To the leaders at the source; after a hand-over, for a moment, to those at the target."""
+
+    def __init__(
+        self,
+        hub: ForwardingHub,
+        session: CarriedClient,
+        deliver: Callable[[Iterable[Answer[JobT]]], None],
+        pump: Callable[[Iterable[Lane[JobT]]], None],
+    ) -> None:
+        self._hub = hub
+        self._session = session
+        self._deliver = deliver
+        self._pump = pump
+        self._routes = RouteTable(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a connection."""
+        return bool(len(self._routes))
+
+    def expect(self, nodes: Collection[Node]) -> None:
+        """These real brokers are likely to lead soon."""
+        if nodes and self._hub.carrying.chosen(self._session):
+            for node in nodes:
+                self._routes.get(TARGET, node)
+
+    def sweep(self, now: float) -> None:
+        self._routes.sweep(now)
+
+    def close_idle(self) -> None:
+        self._routes.close_idle()
+
+    def abandon(self) -> None:
+        """The client is gone: nothing waits any more."""
+        self._stuck.clear()
+        self._hub.forget_waiter(self._recovered)
+
+    def find(self, lane: Lane[JobT], leased: bool) -> SourceRoute | None:
+        """The open connection to the partition's leader; without one the lane is stuck until that changes."""
+        if not lane.needs_route:
+            return None
+        state = self._hub.fences.state(lane.tp)
+        if state in LED_ELSEWHERE and lane.state is not LaneState.HELD:
+            return self._carrying(lane, last=state is FenceState.HANDED_OVER)
+        mirror = self._hub.ports.mirrors.by_name(lane.tp.topic)
+        partition = mirror.partition(lane.tp.partition) if mirror is not None else None
+        if mirror is None or partition is None or not partition.leading:
+            self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            return None
+        if lane.state is LaneState.HELD:
+            leased = self._hub.gate.may_send(lane.tp)
+        if not partition.forwarding or not leased:
+            self._deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
+            return None
+        if lane.stale or lane.state is LaneState.WAITING:
+            self._wait(lane, mirror.link)
+            return None
+        node = leader_of(self._hub.ports.source(mirror.link), mirror, lane.tp.partition)
+        if node is None:
+            self._wait(lane, mirror.link)
+            return None
+        route = self._routes.get(mirror.link, node)
+        if route is None:
+            self._stuck[lane] = mirror.link  # on_change comes when it is open, or failed
+        return route
+
+    def _carrying(self, lane: Lane[JobT], *, last: bool) -> SourceRoute | None:
+        """The open connection to the partition's new leader, a real broker of the target. last: what cannot be sent
+        right away is for its client to send, which is told so.
+        """
+        chosen = self._hub.carrying.chosen(self._session)
+        node = self._hub.carrying.leader(lane.tp) if chosen else None
+        if node is None or lane.stale or lane.state is LaneState.WAITING:
+            if last or not chosen:
+                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            else:
+                self._wait(lane, TARGET)
+            return None
+        route = self._routes.get(TARGET, node)
+        if route is None:
+            self._stuck[lane] = TARGET
+        return route
+
+    def _wait(self, lane: Lane[JobT], link: str) -> None:
+        self._stuck[lane] = link
+        self._hub.recover(link, lane.tp.topic, self._recovered)
+
+    def _route_changed(self, link: str, error: LinkerError | None) -> None:
+        if error is None:
+            self._move_on(link)
+            return
+        for lane, of in list(self._stuck.items()):
+            if of != link:
+                continue
+            if link == TARGET and self._hub.fences.state(lane.tp) is FenceState.HANDED_OVER:
+                del self._stuck[lane]
+                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            else:
+                self._hub.recover(link, lane.tp.topic, self._recovered)
+
+    def _recovered(self, link: str) -> None:
+        self._move_on(link)
+
+    def _move_on(self, link: str) -> None:
+        lanes = [lane for lane, of in self._stuck.items() if of == link]
+        for lane in lanes:
+            del self._stuck[lane]
+            lane.wake()
+        self._pump(lanes)
