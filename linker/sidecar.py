@@ -33,11 +33,11 @@ from linker.config import Config
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Departures, Leaving
 from linker.fleet.fleet import Fleet
-from linker.fleet.hand_overs import HandOvers
+from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.mirrors import Mirrors
-from linker.links.new_leaders import wait_named
+from linker.links.new_leaders import wait_known, wait_named
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
@@ -226,7 +226,7 @@ class Sidecar:
         fences.rebuild()
         self.controller.listeners.add(fences.on_records)
         self._ports.target, self._ports.router = self.target, self.router
-        hand_overs = HandOvers(self.router, self.target.cluster, lambda: self.target.image, self.link_brokers)
+        hand_overs = HandOvers(self.router, self._wait_known)
         self._ports.hand_overs = hand_overs
         stack.callback(self.target.metadata.subscribe(hand_overs.on_target_change))
         self._ports.links, self._ports.link_brokers = self.links, self.link_brokers
@@ -401,6 +401,11 @@ class Sidecar:
             not_ready=self.not_ready(),
             heartbeat_age=None if age == float("inf") else age,
             links=[own_traffic(runtime) for runtime in self.links.values()],
+        )
+
+    async def _wait_known(self, tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:
+        return await wait_known(
+            self.target.cluster, self.target.image, tps, self.link_brokers(), leading=leading, timeout=timeout
         )
 
     async def _wait_named(self, tps: Collection[TopicPartition]) -> None:

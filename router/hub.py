@@ -250,7 +250,9 @@ class ForwardingHub:
         new leader. What is being carried is answered by the new leader first.
         """
         wanted = list(tps)
+        carried = [tp for tp in wanted if self.fences.state(tp) is FenceState.CARRIED]
         self._deliver(self.fences.hand_over(wanted))
+        self._pump(lane for tp in carried for lane in self.fences.lanes(tp))
         self._conclude(self.gate.closed(wanted))
         self.lanes_changed()
 

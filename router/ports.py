@@ -230,8 +230,9 @@ class RouterLimits:
     """A source connection that owes an answer this long beyond the request's own timeout is closed."""
     settle_grace: float = 3.0
     source_idle: float = 300.0
-    carried_clients: int = 64
-    """Client connections whose produces go on to the new leaders for the moment after a hand-over."""
+    carried_clients: int = 16
+    """Client connections whose produces go on to the new leaders for the moment after a hand-over. Each costs connections
+    of ours, which are opened while a fence is taken: a millisecond of the loop each, more with TLS."""
     backoff_min: float = 0.02
     backoff_max: float = 0.5
     authorization_ttl: float = 30.0

@@ -7,7 +7,7 @@ Lives here: `Ways`. Not here: what is sent on them (`produce.py`), opening conne
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Generic
+from typing import Final, Generic
 
 from router.carrying import CarriedClient
 from router.fence import LED_ELSEWHERE, FenceState
@@ -17,6 +17,8 @@ from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, Lane
 from router.lanes import Answer, JobT, Lane
 from wire.errors import LinkerError
 from wire.types import Node
+
+_LAST_WAIT: Final = 1.0  # seconds for a connection to a new leader once clients are sent away
 
 
 class Ways(Generic[JobT]):
@@ -35,6 +37,7 @@ class Ways(Generic[JobT]):
         self._pump = pump
         self._routes = RouteTable(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
+        self._late_at: float | None = None
 
     @property
     def any(self) -> bool:
@@ -49,6 +52,22 @@ class Ways(Generic[JobT]):
 
     def sweep(self, now: float) -> None:
         self._routes.sweep(now)
+        late = [lane for lane, of in self._stuck.items() if of == TARGET and self._is_last(lane)]
+        if not late:
+            self._late_at = None
+        elif self._late_at is None:
+            self._late_at = now + _LAST_WAIT
+        elif now >= self._late_at:
+            self._give_back(late)
+
+    def _is_last(self, lane: Lane[JobT]) -> bool:
+        """Whether clients are sent away already: what it has is the last."""
+        return self._hub.fences.state(lane.tp) is FenceState.HANDED_OVER
+
+    def _give_back(self, lanes: Iterable[Lane[JobT]]) -> None:
+        for lane in lanes:
+            del self._stuck[lane]
+            self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
 
     def close_idle(self) -> None:
         self._routes.close_idle()
@@ -88,15 +107,15 @@ class Ways(Generic[JobT]):
         return route
 
     def _carrying(self, lane: Lane[JobT], *, last: bool) -> SourceRoute | None:
-        """The open connection to the partition's new leader, a real broker of the target. last: what cannot be sent
-        right away is for its client to send, which is told so.
+        """The open connection to the partition's new leader, a real broker of the target. A client that is not carried
+        waits until it is told who leads. last: what cannot be sent now is for its client to send, which is told so.
         """
         chosen = self._hub.carrying.chosen(self._session)
         node = self._hub.carrying.leader(lane.tp) if chosen else None
         if node is None or lane.stale or lane.state is LaneState.WAITING:
-            if last or not chosen:
+            if last:
                 self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
-            else:
+            elif chosen:
                 self._wait(lane, TARGET)
             return None
         route = self._routes.get(TARGET, node)
@@ -112,13 +131,11 @@ class Ways(Generic[JobT]):
         if error is None:
             self._move_on(link)
             return
-        for lane, of in list(self._stuck.items()):
-            if of != link:
-                continue
-            if link == TARGET and self._hub.fences.state(lane.tp) is FenceState.HANDED_OVER:
-                del self._stuck[lane]
-                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
-            else:
+        stuck = [lane for lane, of in self._stuck.items() if of == link]
+        if link == TARGET:
+            self._give_back([lane for lane in stuck if self._is_last(lane)])
+        for lane in stuck:
+            if lane in self._stuck:
                 self._hub.recover(link, lane.tp.topic, self._recovered)
 
     def _recovered(self, link: str) -> None:

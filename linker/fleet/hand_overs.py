@@ -7,7 +7,7 @@ every real broker knows. What was held, and what still comes, goes on to a new l
 and its acknowledgements are what the clients get.
 
 It begins when our own copy of the metadata log shows that a real broker leads what is fenced here: no command is needed
-for that, and none that is lost can keep producers waiting. It ends after KNOWN_WITHIN at the latest.
+for that, and none that is lost can keep producers waiting. It ends after LEADS_WITHIN + KNOWN_WITHIN at the latest.
 
 Not here: the promote that leads to it (controller), what carrying is (router).
 """
@@ -15,53 +15,59 @@ Not here: the promote that leads to it (controller), what carrying is (router).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final, Protocol
 
-from linker.links.new_leaders import wait_known
-from router.dispatch import Router
-from wire.cluster import Cluster
+from router.tasks import TaskKeeper
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
 from wire.waiting import until_set
 
 #: Seconds. A new leader that has not said by then that it leads is sent what was held all the same; it may refuse it.
 LEADS_WITHIN: Final = 1.0
-#: Seconds. Clients find out by themselves what a broker does not know by then.
-KNOWN_WITHIN: Final = 3.0
+#: Seconds after that. Clients find out by themselves what a broker does not know by then.
+KNOWN_WITHIN: Final = 2.0
+
+Leading = Callable[[Collection[TopicPartition]], None]
+Known = Callable[[Collection[TopicPartition], Leading, float], Awaitable[bool]]
+"""Asks the target's brokers until all know who leads these partitions, for so many seconds: whether they do.
+Each leader's partitions are told when it says that it leads them (linker.links.new_leaders.wait_known)."""
+
+
+class Produces(Protocol):
+    """What is done to producers (router.dispatch.Router)."""
+
+    @property
+    def tasks(self) -> TaskKeeper: ...
+
+    def fenced_for_hand_over(self, tp: TopicPartition) -> bool: ...
+
+    def holds(self, tps: Iterable[TopicPartition]) -> bool: ...
+
+    def carry(self, tps: Iterable[TopicPartition]) -> None: ...
+
+    def carried_enough(self, tps: Iterable[TopicPartition]) -> None: ...
+
+    def led_elsewhere(self, tps: Iterable[TopicPartition]) -> None: ...
+
+    def handed_over(self, tps: Iterable[TopicPartition]) -> None: ...
 
 
 class HandOvers:
-    """One per sidecar. `tasks` of the router run it."""
+    """One per sidecar."""
 
-    def __init__(
-        self,
-        router: Router,
-        cluster: Cluster,
-        image: Callable[[], ClusterImage],
-        link_brokers: Callable[[], Collection[int]],
-    ) -> None:
-        """cluster: the target, as a client sees it."""
+    def __init__(self, router: Produces, known: Known) -> None:
         self._router = router
-        self._cluster = cluster
-        self._image = image
-        self._link_brokers = link_brokers
+        self._known = known
         self._releasing: dict[TopicPartition, asyncio.Event] = {}
 
     def on_target_change(self, image: ClusterImage, topics: Iterable[bytes]) -> None:
         """A subscriber of the metadata log."""
         touched = (image.topics_by_id[topic_id] for topic_id in topics if topic_id in image.topics_by_id)
-        self._begin(TopicPartition(topic.name, index) for topic in touched for index in topic.partitions)
+        self.look(TopicPartition(topic.name, index) for topic in touched for index in topic.partitions)
 
-    async def released(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """The hand-over of these is known to have happened: returns when nothing is held for them any more."""
-        self._begin(tps)
-        deadline = asyncio.get_running_loop().time() + timeout
-        for event in {self._releasing[tp] for tp in tps if tp in self._releasing}:
-            await until_set(event, deadline - asyncio.get_running_loop().time())
-        self._router.led_elsewhere(tps)
-
-    def _begin(self, tps: Iterable[TopicPartition]) -> None:
+    def look(self, tps: Iterable[TopicPartition]) -> None:
+        """Begin with those that are fenced here and that a real broker leads."""
         over = [tp for tp in tps if tp not in self._releasing and self._router.fenced_for_hand_over(tp)]
         if not over:
             return
@@ -72,28 +78,30 @@ class HandOvers:
         self._releasing |= dict.fromkeys(over, released)
         self._router.tasks.spawn(self._guide(over, released), f"hand-over of {len(over)} partitions")
 
-    async def _guide(self, tps: Collection[TopicPartition], released: asyncio.Event) -> None:
-        left = set(tps)
+    async def released(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """The hand-over of these is known to have happened: returns when nothing is held for them any more."""
+        self.look(tps)
+        deadline = asyncio.get_running_loop().time() + timeout
+        for event in dict.fromkeys(self._releasing[tp] for tp in tps if tp in self._releasing):
+            await until_set(event, deadline - asyncio.get_running_loop().time())
+        self._router.led_elsewhere(tps)
 
-        def leading(some: Iterable[TopicPartition]) -> None:
-            known = left.intersection(some)
-            left.difference_update(known)
-            self._router.carry(known)
+    async def _guide(self, tps: Collection[TopicPartition], released: asyncio.Event) -> None:
+        left = dict.fromkeys(tps)
+
+        def leading(some: Collection[TopicPartition]) -> None:
+            news = [tp for tp in some if tp in left]
+            for tp in news:
+                del left[tp]
+            self._router.carry(news)
             if not left:
                 released.set()
 
-        late = asyncio.get_running_loop().call_later(LEADS_WITHIN, lambda: leading(tuple(left)))
         try:
-            await wait_known(
-                self._cluster,
-                self._image(),
-                tps,
-                self._link_brokers(),
-                leading=leading,
-                timeout=KNOWN_WITHIN,
-            )
+            if not await self._known(tps, leading, LEADS_WITHIN):
+                leading(tuple(left))
+                await self._known(tps, lambda _tps: None, KNOWN_WITHIN)
         finally:
-            late.cancel()
             for tp in tps:
                 del self._releasing[tp]
             self._router.carried_enough(tps)

@@ -51,8 +51,9 @@ async def wait_known(
     *,
     leading: Callable[[Collection[TopicPartition]], None] = lambda _tps: None,
     timeout: float,
-) -> None:
-    """Until each new leader of `tps` knows that it leads, and every real broker names it to clients.
+) -> bool:
+    """Until each new leader of `tps` knows that it leads, and every real broker names it to clients. False if that was
+    not heard of in time.
 
     leading: called for each leader, with its partitions, once it has said that it leads them.
     """
@@ -65,14 +66,14 @@ async def wait_known(
             led.setdefault(partition.leader, {})[tp] = partition.leader_epoch
             leaders[tp] = partition.leader
     if not leaders:
-        return
+        return True
     real = [b.id for b in image.brokers.values() if not b.fenced and b.id not in link_brokers]
 
     async def until_leads(node_id: int, epochs: Mapping[TopicPartition, int]) -> None:
         if await _until_leads(cluster, node_id, epochs):
             leading(epochs.keys())
 
-    await _bounded(
+    return await _bounded(
         [
             *(until_leads(node_id, epochs) for node_id, epochs in led.items()),
             *(_until_names(cluster, node_id, leaders) for node_id in real),
@@ -158,9 +159,10 @@ async def _until_names(cluster: Cluster, node_id: int, leaders: Mapping[TopicPar
         await asyncio.sleep(_PAUSE)
 
 
-async def _bounded(work: Iterable[Coroutine[Any, Any, None]], timeout: float) -> None:
+async def _bounded(work: Iterable[Coroutine[Any, Any, None]], timeout: float) -> bool:
     try:
         async with asyncio.timeout(timeout):
             await together(work)
     except TimeoutError:
-        return
+        return False
+    return True

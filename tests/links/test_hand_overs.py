@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import pytest
 
 from linker.fleet import hand_overs
-from linker.fleet.hand_overs import HandOvers
+from linker.fleet.hand_overs import HandOvers, Leading
+from linker.links.new_leaders import wait_known
 from tests.router.rig import E0, LINK_BROKER, Producer, Rig, eventually
 from wire.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
+def hand_overs_of(rig: Rig) -> HandOvers:
+    async def known(tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:
+        return await wait_known(
+            rig.target_cluster, rig.image, tps, {LINK_BROKER}, leading=leading, timeout=timeout
+        )
+
+    return HandOvers(rig.router, known)
+
+
 @contextlib.asynccontextmanager
 async def fenced() -> AsyncIterator[tuple[Rig, HandOvers, Producer, asyncio.Future[list[object]]]]:
     """Both partitions are fenced; a client's produce to each is held."""
     async with Rig() as rig:
-        guide = HandOvers(rig.router, rig.target_cluster, lambda: rig.image, lambda: {LINK_BROKER})
+        guide = hand_overs_of(rig)
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0, 1)
         await rig.router.fence([TP0, TP1], timeout=5)
@@ -104,7 +114,7 @@ async def test_a_broker_that_never_knows_is_not_waited_for(monkeypatch: pytest.M
 
 async def test_without_clients_of_ours_no_broker_is_asked() -> None:
     async with Rig() as rig:
-        guide = HandOvers(rig.router, rig.target_cluster, lambda: rig.image, lambda: {LINK_BROKER})
+        guide = hand_overs_of(rig)
         await rig.router.fence([TP0, TP1], timeout=5)
         hand_over(rig, known=False)
         await asyncio.wait_for(guide.released([TP0, TP1], timeout=5), 1)

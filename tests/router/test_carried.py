@@ -137,6 +137,24 @@ async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() 
         assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 2)] == [6, 6, 6]
 
 
+async def test_a_new_leader_that_does_not_accept_a_connection_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("router.ways._LAST_WAIT", 0.2)
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        rig.target.inject("api_versions", node=1, delay=5, times=None)
+        await rig.router.fence([TP0], timeout=5)
+        held = [producer.send(0) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        rig.hand_over("orders", 0, 1)
+        rig.router.carry([TP0])
+        rig.router.carried_enough([TP0])
+        assert [r[0].error for r in await asyncio.wait_for(asyncio.gather(*held), 2)] == [6, 6, 6]
+        assert rig.router.hub.budget.used == 0
+
+
 async def test_ways_to_those_who_will_lead_are_open_before_the_hand_over() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
@@ -259,12 +277,17 @@ async def test_clients_beyond_the_limit_find_the_new_leader_themselves() -> None
         await handed_over(rig)
         rig.router.carry([TP0])
         assert (await one.send(0))[0].error == 0
-        assert (await other.send(0))[0].error == 6
+        waiting = [other.send(0) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in waiting)  # not before it can be told who leads
         rig.router.carried_enough([TP0])
+        assert [r[0].error for r in await asyncio.gather(*waiting)] == [6, 6]
         await handed_over(rig, [TP1])
         rig.router.carry([TP1])
         assert (await other.send(1))[0].error == 0  # the next hand-over counts anew
-        assert (await one.send(1))[0].error == 6
+        waiting = [one.send(1)]
+        rig.router.carried_enough([TP1])
+        assert [r[0].error for r in await asyncio.gather(*waiting)] == [6]
 
 
 async def test_a_client_that_leaves_while_it_is_carried_leaves_nothing_behind() -> None:

@@ -68,11 +68,12 @@ def main() -> int:
         told = run(options.seed)
         _show(told)
         return told.broken is not None
-    begun, handed_over, acks, events = time.monotonic(), 0, 0, 0
+    begun, handed_over, acks, carries, events = time.monotonic(), 0, 0, 0, 0
     with multiprocessing.Pool(options.processes) as pool:
         seeds = range(options.first, options.first + options.seeds)
         for told in pool.imap(run, seeds, chunksize=4):
             handed_over, acks, events = handed_over + told.handed_over, acks + told.acks, events + told.events
+            carries += told.carries
             if told.broken is not None:
                 pool.terminate()
                 _show(told)
@@ -80,7 +81,7 @@ def main() -> int:
                 return 1
     took = time.monotonic() - begun
     print(
-        f"{options.seeds} stories in {took:.0f} s: {events} events, {acks} acknowledged writes, "
+        f"{options.seeds} stories in {took:.0f} s: {events} events, {acks} acknowledged writes, {carries} carried, "
         f"{handed_over} partitions handed over, every invariant held"
     )
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from router.fence import FenceTable
-from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
+from router.fence import LED_ELSEWHERE, FenceState, FenceTable
+from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
 from router.lanes import Answer, Batch, Lane
 from router.lease_gate import ACKNOWLEDGES, LeaseGate, Told
 from wire.errors import LinkerError
@@ -15,6 +15,7 @@ from wire.produce import ProduceResult
 from wire.types import TopicPartition
 
 if TYPE_CHECKING:
+    from tests.controller.kraft_model import Partition
     from tests.sim.sidecar import Sidecar
 
 DEADLINE = 6.0  # longer than a lease, as clients' timeouts are
@@ -50,10 +51,12 @@ class SimRouter:
     def produce(
         self, client: str, tp: TopicPartition, record: str, idempotent: bool, reply: Callable[[int], None]
     ) -> None:
-        if not self._sidecar.leads(tp):
+        state = self.fences.state(tp)
+        carried = state is FenceState.CARRIED
+        if not (self._sidecar.leads(tp) or carried or self.fenced_for_hand_over(tp)):
             reply(NOT_LEADER_OR_FOLLOWER)
             return
-        if not self._sidecar.lease.valid():
+        if not (carried or self._sidecar.lease.valid()):
             reply(NOT_ENOUGH_REPLICAS)
             return
         lane = self._lanes.get((client, tp))
@@ -76,6 +79,11 @@ class SimRouter:
 
     def _pump(self, lane: Lane[Job]) -> None:
         while lane.needs_route:
+            state = self.fences.state(lane.tp)
+            if state in LED_ELSEWHERE and lane.state is not LaneState.HELD:
+                if not self._carry_on(lane, last=state is FenceState.HANDED_OVER):
+                    return
+                continue
             if not self._sidecar.leads(lane.tp):
                 self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
                 return
@@ -104,6 +112,47 @@ class SimRouter:
                 self._moved(lane)
 
         self._lost[id(batch)] = world.source.write(self._process, lane.tp, batch.job.record, answered)
+
+    def _carry_on(self, lane: Lane[Job], *, last: bool) -> bool:
+        """To the new leader; whether more can be sent."""
+        if lane.stale or lane.state is LaneState.WAITING:
+            if last:
+                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            else:
+                self._process.later(0.02, self._again, lane)
+            return False
+        client = next(key[0] for key, known in self._lanes.items() if known is lane)
+        batch = lane.take(self._routes.setdefault(f"{client} at the target", object()))
+        if batch is None:
+            return False
+        world = self._sidecar.world
+        leader = self._view(lane.tp).leader
+
+        def arrive() -> None:
+            """At the real broker."""
+            good = world.target.append(lane.tp, leader, batch.job.record)
+            world.network.deliver(
+                str(leader),
+                self._process.name,
+                lambda: self._process.call(self._carried, lane, batch, good),
+                world.network.delay(),
+            )
+
+        world.network.deliver(self._process.name, str(leader), arrive, world.network.delay())
+        return True
+
+    def _again(self, lane: Lane[Job]) -> None:
+        lane.wake()
+        self._pump(lane)
+
+    def _carried(self, lane: Lane[Job], batch: Batch[Job], good: bool) -> None:
+        for told, code in lane.answered(batch, NONE if good else NOT_LEADER_OR_FOLLOWER):
+            if told.job.told is None:
+                told.job.told = code
+                if code == NONE:
+                    self._sidecar.world.carried(self._sidecar, told.job.tp, told.job.record)
+                told.job.reply(code)
+        self._moved(lane)
 
     def connections_lost(self) -> None:
         """Of all clients at once: the source's broker went away."""
@@ -177,6 +226,44 @@ class SimRouter:
         for lane in [lane for tp in wanted for lane in self._of(tp) if lane in lanes]:
             lane.wake()
             self._pump(lane)
+
+    # The moment after a hand-over (linker.fleet.hand_overs.Produces).
+
+    @property
+    def tasks(self) -> SimRouter:
+        return self
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._process.spawn(work)
+
+    def _view(self, tp: TopicPartition) -> Partition:
+        return self._sidecar.target.image.topics_by_name["t"].partitions[tp.partition]
+
+    def fenced_for_hand_over(self, tp: TopicPartition) -> bool:
+        leader = self._view(tp).leader
+        return (
+            self.fences.state(tp) is FenceState.FENCED
+            and leader >= 0
+            and leader not in self._sidecar.world.sidecar_ids
+        )
+
+    def holds(self, tps: Iterable[TopicPartition]) -> bool:
+        return any(self.fences.lanes(tp) for tp in tps)
+
+    def carry(self, tps: Iterable[TopicPartition]) -> None:
+        wanted = list(tps)
+        carried = self.fences.carry(tp for tp in wanted if self.fenced_for_hand_over(tp))
+        self.gate.opened(carried)
+        for lane in [lane for tp in carried for lane in self._of(tp)]:
+            lane.wake()
+            self._pump(lane)
+        self.handed_over(tp for tp in wanted if self.fences.state(tp) is FenceState.FENCED)
+
+    def carried_enough(self, tps: Iterable[TopicPartition]) -> None:
+        self.handed_over(tp for tp in tps if self.fences.state(tp) is FenceState.CARRIED)
+
+    def led_elsewhere(self, tps: Iterable[TopicPartition]) -> None:
+        self.handed_over(tp for tp in tps if self.fences.state(tp) is not FenceState.CARRIED)
 
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         wanted = list(tps)

@@ -24,6 +24,7 @@ from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver
 from controller.state import SidecarIdentity
 from controller.store.base import Candidate, Seat
+from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.links.promote_ports import TargetHandOver
@@ -204,6 +205,9 @@ class Sidecar:
         self.member.lease = self.watched = WatchedLease()
         self.router = SimRouter(self)
         self.ports.router = cast(Any, self.router)
+        self.hand_overs = HandOvers(cast(Any, self.router), self._known)
+        self.ports.hand_overs = self.hand_overs
+        self.target.metadata.subscribe(lambda _image, _topics: self.hand_overs.look(world.tps))
         self.ports.state = lambda: self.shared.image
         self.ports.target = cast(Any, self.target)
         self.ports.link_brokers = lambda: frozenset(world.sidecar_ids)
@@ -224,6 +228,18 @@ class Sidecar:
         self._positions: dict[tuple[TopicPartition, int], dict[int, tuple[int, int]]] = {}
         self.driver: PromoteDriver | None = None
         self._wanted = asyncio.Event()
+
+    async def _known(self, tps: Collection[TopicPartition], leading: Leading, timeout: float) -> bool:
+        """Real brokers take their time to know who leads."""
+        rng = self.world.rng_carried
+        takes = rng.choice([0.01, 0.1, 0.4, 5.0])
+        if takes > timeout:
+            await asyncio.sleep(timeout)
+            return False
+        await asyncio.sleep(takes / 2)
+        leading(tps)
+        await asyncio.sleep(takes / 2)
+        return True
 
     def start(self) -> None:
         self.process.spawn(self._run())

@@ -34,6 +34,7 @@ class Told:
     events: int
     seconds: float
     acks: int
+    carries: int
     handed_over: int
     epochs: int
     trace: str  # its digest: two runs of a seed are the same run
@@ -392,7 +393,7 @@ async def _pause(world: World, seconds: float) -> None:
 
 async def _end(world: World) -> None:
     """Everything stops in order; what is judged was judged before."""
-    world.ignore = "abcdefx"
+    world.ignore = "abcdefgx"
     alive_again(world.everybody)
     for _ in range(50):
         # What is still begun meanwhile ends too.
@@ -462,6 +463,7 @@ def tell(seed: int, *, ignore: str = "") -> Told:
         events,
         seconds,
         world.acks,
+        world.carries,
         sum(world.owned.values()),
         max(world.epochs),
         digest,

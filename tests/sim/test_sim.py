@@ -15,15 +15,15 @@ from tests.sim.story import tell
 #: Seeds that noticed it, the likely ones first. Any change of the product moves them, so others are tried too.
 LIKELY = {
     "lease-check-off": 3,
-    "term-ignored": 9,
+    "term-ignored": 4,
     "fence-unanswered": 4,
     "expiry-ignored": 15,
     "versions-off": 69,
     "epochs-off": 7,
-    "proof-skipped": 4,
+    "proof-skipped": 15,
     "inherit-skipped": 15,
-    "no-recheck": 49,
-    "fences-late": 38,
+    "no-recheck": 9,
+    "fences-late": 99,
     "bye-renewed": 6,
     "lease-from-answer": 9,
 }

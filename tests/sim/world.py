@@ -70,7 +70,9 @@ class World:
         self.target = Target(self)
         self.store = StoreServer(self)
         self.ended = asyncio.Event()
+        self.rng_carried = random.Random(rng.random())
         self.acks = 0
+        self.carries = 0
         self.last_ack: dict[TopicPartition, float] = dict.fromkeys(self.tps, 0.0)
 
     # Who is there.
@@ -177,6 +179,16 @@ class World:
             )
         if not sidecar.watched.allows(term, arrived, sidecar.process.clock()):
             self.broken(f"f: {sidecar.process.name} acknowledged {record} of {tp} without a lease")
+        self.acked[tp].add(record)
+
+    def carried(self, sidecar: Sidecar, tp: TopicPartition, record: str) -> None:
+        """A client is told by a sidecar what a new leader said."""
+        self.carries += 1
+        self.last_ack[tp] = self.loop.time()
+        if not self.owned[tp] or not all(record in log for log in self.target.logs[tp].values()):
+            self.broken(
+                f"g: {sidecar.process.name} carried {record} of {tp}, and its new owner has not got it"
+            )
         self.acked[tp].add(record)
 
     def target_changed(self, before: Image, now: Image) -> None:
