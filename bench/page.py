@@ -35,8 +35,9 @@ def page(document: Mapping[str, Any], cases: Sequence[CaseResult]) -> str:
     machine, versions = document["machine"], document["versions"]
     where = (
         f"{document['started_at']}, {machine.get('cores')} cores {machine.get('cpu')}, {machine.get('memory')}, "
-        f"Linux {machine.get('kernel')}, load {machine.get('load_average')} at the beginning and "
-        f"{document['load_average_at_the_end']} at the end. "
+        f"Linux {machine.get('kernel')}. At the beginning and at the end: load {machine.get('load_average')} and "
+        f"{document['load_average_at_the_end']}, ten million additions in Python {machine.get('python_seconds')} and "
+        f"{document['python_seconds_at_the_end']} s. "
         f"{', '.join(f'{name} {value}' for name, value in versions.items())}."
     )
     parts = [

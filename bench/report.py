@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -20,6 +21,8 @@ from bench.results import CaseResult, rounded
 from bench.settings import Settings
 from linker.demo.kafka_dist import DEFAULT_VERSION
 
+_ADDITIONS = 2_000_000
+
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
@@ -29,7 +32,21 @@ def machine() -> dict[str, Any]:
         "memory": _first_value("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
         "load_average": [round(one, 2) for one in os.getloadavg()],
+        "python_seconds": python_seconds(),
     }
+
+
+def python_seconds() -> float:
+    """Processor seconds of ten million additions, the best of five: how fast the host is just now. A shared one may take
+    half as long again on another day, and with it every figure in seconds.
+    """
+    best = float("inf")
+    for _ in range(5):
+        began, total = time.process_time(), 0
+        for number in range(_ADDITIONS):
+            total += number
+        best = min(best, time.process_time() - began)
+    return round(best * 10_000_000 / _ADDITIONS, 3)
 
 
 def versions() -> dict[str, Any]:
@@ -58,6 +75,7 @@ def as_json(
         "started_at": started_at,
         "machine": machine_before,
         "load_average_at_the_end": [round(one, 2) for one in os.getloadavg()],
+        "python_seconds_at_the_end": python_seconds(),
         "versions": versions(),
         "settings": asdict(settings),
         "all_goals_met": bool(goals) and not failures and all(goal.met for goal in goals),

@@ -13,51 +13,49 @@ import importlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from controller.fleet.balancer import Balancer
-from controller.fleet.balancer_ports import BalancerSettings
 from controller.fleet.head import Head
 from controller.fleet.messages import SidecarReport
 from controller.fleet.shared import SharedController
-from controller.state import Link, Record
+from controller.state import Link
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.config import Config
 from linker.doors import PATIENCE, Doors
-from linker.fleet.departures import Departures, Leaving
+from linker.fleet.departures import Leaving
 from linker.fleet.fleet import Fleet
 from linker.fleet.hand_overs import HandOvers, Leading
-from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
+from linker.fleet.reign import Reign
 from linker.links.mirrors import Mirrors
-from linker.links.new_leaders import wait_known, wait_named
-from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
+from linker.links.new_leaders import wait_known
+from linker.links.running import RunningLinks
+from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.registration import hosted_partitions
 from linker.tasks import first_error
+from linker.upstreams import Upstreams, relay_security
 from linker.validation.process import ValidatorProcess
 from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
 from wire.buffers import FramePool
-from wire.channel import Channel
 from wire.cluster import Cluster
-from wire.errors import ConnectionLost, LinkerError
+from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
 from wire.server import ListenerInfo, start_listener
 from wire.task_group import TaskGroup
-from wire.types import Node, TopicPartition, format_address
+from wire.types import TopicPartition, format_address
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +69,6 @@ _COORDINATOR_TIMEOUT = 10.0
 _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
 _CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
-_LINK_RESTART = 5.0
-_BALANCER_RESTART = 1.0
-_NAMED_TIMEOUT = 0.15  # longer than that a client's own retries do better
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -88,7 +83,7 @@ class Sidecar:
         self.config = config
         self._doors = doors or Doors()
         self.version = __version__
-        self.links: dict[str, LinkRuntime] = {}
+        self.links = RunningLinks(self._link_runtime, lambda: self.controller)
         self.copies = MirrorDirectory()
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
@@ -107,14 +102,10 @@ class Sidecar:
         )
         self.mirrors: Mirrors
         self.followers: FollowerServer
-        self._relay_security: ClientSecurity
+        self._upstreams: Upstreams
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
-        self._registered = asyncio.Event()
-        #: While this sidecar is the link controller of a fleet.
-        self.balancer: Balancer | None = None
-        self._group: TaskGroup | None = None
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.reign = Reign(self)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -124,12 +115,12 @@ class Sidecar:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.validator.process.close)
             cluster = await self._find_target(stack)
-            self.fleet = await Fleet.open(self.config, self._ports, self._reign, cluster, stack)
+            self.fleet = await Fleet.open(self.config, self._ports, self.reign, cluster, stack)
             self.controller = self.fleet.controller
             self._ports.state = lambda: self.controller.image
             try:
                 async with TaskGroup() as group:
-                    self._group = group
+                    self.links.group = group
                     tasks = [
                         group.create_task(self.fleet.runner.run(), name="fleet"),
                         group.create_task(self._trim_frames(), name="frames"),
@@ -146,12 +137,12 @@ class Sidecar:
                     finally:
                         # While the channel is still there: whoever leads the fleet need not wait for our lease to end.
                         self.fleet.member.leave()
-                    for task in [*self._tasks.values(), *tasks]:
+                    for task in [*self.links.tasks, *tasks]:
                         task.cancel()
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
             finally:
-                self._group = None
+                self.links.group = None
 
     async def _find_target(self, stack: contextlib.AsyncExitStack) -> Cluster:
         """The target as a client sees it: its id says which fleet this is."""
@@ -172,7 +163,7 @@ class Sidecar:
         """Everything that the target's membership consists of, not started yet."""
         settings = self.config.sidecar
         properties = self.config.target.client_properties()
-        self._relay_security = relay_security(properties)
+        self._upstreams = Upstreams(relay_security(properties))
         self.advertised = [
             AdvertisedListener(
                 one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol]
@@ -213,7 +204,7 @@ class Sidecar:
                 target=lambda: self.target.cluster,
                 local_log=lambda tp: self.copies(tp.topic, tp.partition),
                 followers=self.followers,
-                open_upstream=self._open_upstream,
+                open_upstream=self._upstreams,
                 events=self,
                 link_brokers=self.link_brokers,
                 lease=self.fleet.lease,
@@ -232,11 +223,11 @@ class Sidecar:
         self._ports.links, self._ports.link_brokers = self.links, self.link_brokers
         self.fleet.member.about = self._about
         stack.callback(self.target.metadata.subscribe(self._on_target_change))
-        self.controller.listeners.add(self._follow_links)
-        self._follow_links(())
+        self.controller.listeners.add(self.links.follow)
+        self.links.follow(())
         await self._listen(stack)
         await self.target.serve(_SERVE_TIMEOUT)
-        self._registered.set()
+        self.reign.registered()
         await self._start_admin(stack)
         self._starting = None
         log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
@@ -330,54 +321,6 @@ class Sidecar:
 
     # --- roles -------------------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _reign(self, head: Head) -> AsyncIterator[None]:
-        """This sidecar is the link controller: what only that one does runs from here to there."""
-        for runtime in self.links.values():
-            runtime.begin_reign()
-        deciding = (
-            []
-            if self.fleet.alone
-            else [
-                asyncio.create_task(self._balance(head), name="balancer"),
-                asyncio.create_task(self._see_off(head), name="departures"),
-            ]
-        )
-        try:
-            yield
-        finally:
-            for task in deciding:
-                task.cancel()
-            await asyncio.gather(*deciding, return_exceptions=True)
-            await asyncio.gather(*(runtime.end_reign() for runtime in self.links.values()))
-
-    async def _balance(self, head: Head) -> None:
-        """Leadership over the fleet's link brokers, from the moment this sidecar is one of them."""
-        await self._registered.wait()
-        ports = FleetLeadership(head, self.target, self.links, self.link_brokers, known=self._wait_named)
-        try:
-            while True:
-                self.balancer = Balancer(ports, BalancerSettings(link_brokers=self.config.fleet.link_brokers))
-                try:
-                    await self.balancer.run()
-                except Exception:
-                    log.exception("balancing leadership hit a bug and begins again")
-                await asyncio.sleep(_BALANCER_RESTART)
-        finally:
-            self.balancer = None
-            ports.close()
-
-    async def _see_off(self, head: Head) -> None:
-        """Those that leave the fleet."""
-        await self._registered.wait()
-        departures = Departures(head, self.target, self.fleet.runner.resign)
-        while True:
-            try:
-                await departures.run()
-            except Exception:
-                log.exception("seeing sidecars off hit a bug and begins again")
-            await asyncio.sleep(_BALANCER_RESTART)
-
     async def _leave_when_told(self) -> None:
         """In a fleet the state says that a sidecar is to leave."""
         if self.fleet.alone:
@@ -408,49 +351,10 @@ class Sidecar:
             self.target.cluster, self.target.image, tps, self.link_brokers(), leading=leading, timeout=timeout
         )
 
-    async def _wait_named(self, tps: Collection[TopicPartition]) -> None:
-        await wait_named(
-            self.target.cluster, self.target.image, tps, self.link_brokers(), timeout=_NAMED_TIMEOUT
-        )
-
-    async def settle_moves(self) -> None:
-        """Before a promote: a change of leader that is under way comes to its end."""
-        if self.balancer is not None:
-            await self.balancer.settled()
-
     def _head(self) -> Head | None:
         return self.fleet.head
 
-    def _follow_links(self, records: Sequence[Record]) -> None:
-        """A listener of the controller. Where another sidecar decides, links come and go with what it has committed."""
-        if self.controller.is_head and records:
-            return  # the service that asked for the change sees to it
-        wanted = self.controller.image.links
-        for name in self.links.keys() - wanted.keys():
-            self._spawn(self.stop_link(name))
-        for name, link in wanted.items():
-            runtime = self.links.get(name)
-            if runtime is None:
-                self.start_link(link)
-            elif runtime.link.properties != link.properties or _fetching(runtime.link) != _fetching(link):
-                self._spawn(self.restart_link(name))
-            else:
-                runtime.follow(records)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._group is None:
-            work.close()
-            return
-        self._group.create_task(work)
-
     # --- links -------------------------------------------------------------------------------------------------------
-
-    def start_link(self, link: Link) -> None:
-        """Run a link of the controller's state."""
-        if self._group is None:
-            raise LinkerError("the sidecar is not running")
-        runtime = self.links[link.name] = self._link_runtime(link)
-        self._tasks[link.name] = self._group.create_task(self._run_link(runtime), name=f"link {link.name}")
 
     def _link_runtime(self, link: Link) -> LinkRuntime:
         return LinkRuntime(
@@ -465,53 +369,9 @@ class Sidecar:
             link_brokers=self.link_brokers,
             head=self._head,
             link_replicas=self.config.fleet.link_brokers,
-            before_promote=self.settle_moves,
+            before_promote=self.reign.settle_moves,
             validator=self.validator,
         )
-
-    async def _run_link(self, runtime: LinkRuntime) -> None:
-        """Until cancelled. A link that ends by itself is shown with the reason and begins again from its durable state,
-        as it would in a new process; the other links go on.
-        """
-        before: str | None = None
-        while True:
-            try:
-                await runtime.run()
-            except Exception as error:
-                reason = first_error(error) if isinstance(error, BaseExceptionGroup) else error
-                if isinstance(reason, LinkerError):
-                    runtime.trouble = str(reason)
-                    if runtime.trouble != before:
-                        log.warning("link %s cannot run: %s", runtime.name, reason)
-                else:
-                    runtime.trouble = f"internal error: {reason!r}; see the log"
-                    log.exception("link %s ended by a bug and begins again", runtime.name)
-                before = runtime.trouble
-            # Nothing fills the windows any more: who asks for a partition is told to come again.
-            runtime.fetcher.remove(list(runtime.fetcher.partitions))
-            await asyncio.sleep(_LINK_RESTART)
-            link = self.controller.image.links.get(runtime.name)
-            if link is None:
-                return  # deleted; whoever did it takes the rest away
-            runtime = self.links[runtime.name] = self._link_runtime(link)
-
-    async def stop_link(self, name: str) -> None:
-        """End a link's work. Its state is the controller's business."""
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        # Last, and without a wait in between: until here the router may ask for the link's source.
-        runtime = self.links.pop(name, None)
-        if runtime is not None:
-            runtime.fetcher.remove(list(runtime.fetcher.partitions))
-
-    async def restart_link(self, name: str) -> None:
-        """With its present state, after an update."""
-        await self.stop_link(name)
-        link = self.controller.image.links.get(name)
-        if link is not None and name not in self.links:
-            self.start_link(link)
 
     def link_brokers(self) -> frozenset[int]:
         """Broker ids of all sidecars that this store knows."""
@@ -549,42 +409,6 @@ class Sidecar:
     def forwarding_refused(self, link: str, reason: str) -> None:
         """router.ports.RouterEvents"""
         log.error("link %s: the source refuses forwarded produces: %s", link, reason)
-
-    async def _open_upstream(self, node: Node, security_protocol: str) -> Any:
-        """A raw channel to a real broker for one client; whatever the client says is relayed on it."""
-        channel = Channel()
-        context = self._relay_security.ssl_context() if security_protocol.endswith("SSL") else None
-        try:
-            await asyncio.get_running_loop().create_connection(
-                lambda: channel,
-                node.host,
-                node.port,
-                ssl=context,
-                server_hostname=node.host if context is not None and context.check_hostname else None,
-            )
-        except OSError as error:
-            raise ConnectionLost(
-                f"cannot connect: {error.strerror or error}",
-                sent=False,
-                peer=format_address(node.host, node.port),
-            ) from error
-        return channel
-
-
-def _fetching(link: Link) -> dict[str, Any]:
-    """The options that a link has to begin anew for."""
-    return {name: value for name, value in link.options.items() if name not in LIVE_OPTIONS}
-
-
-def relay_security(properties: Mapping[str, str]) -> ClientSecurity:
-    """TLS towards real brokers on behalf of clients: the sidecar's trust, never its keystore. With its own certificate
-    on these connections, every client would be the sidecar in the brokers' eyes."""
-    trusted = {
-        name: value
-        for name, value in properties.items()
-        if name.startswith("ssl.truststore.") or name == "ssl.endpoint.identification.algorithm"
-    }
-    return ClientSecurity.from_properties({**trusted, "security.protocol": "SSL"})
 
 
 def _load_admin(alone: bool) -> None:

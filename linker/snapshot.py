@@ -62,10 +62,10 @@ def _fleet(sidecar: Sidecar) -> FleetSample | None:
     if head is not None:
         sample.sidecars = len(sidecar.controller.image.identities.keys() | head.members.keys())
         sample.sidecars_alive = len(head.alive() & head.members.keys())
-        if sidecar.balancer is not None:
-            sample.moves = sidecar.balancer.moves_done
-            sample.fenced_dead = sidecar.balancer.fenced_dead
-            sample.moving_partitions = len(sidecar.balancer.moving)
+        if sidecar.reign.balancer is not None:
+            sample.moves = sidecar.reign.balancer.moves_done
+            sample.fenced_dead = sidecar.reign.balancer.fenced_dead
+            sample.moving_partitions = len(sidecar.reign.balancer.moving)
     return sample
 
 

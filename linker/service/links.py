@@ -65,7 +65,7 @@ class LinkChanges(ServiceBase):
                 request.name, cluster_id, request.properties, request.options.model_dump(), dry_run=dry_run
             )
             if not dry_run:
-                self._sidecar.start_link(link)
+                self._sidecar.links.start(link)
         return ChangeResult(
             dry_run=dry_run,
             actions=[
@@ -138,7 +138,7 @@ class LinkChanges(ServiceBase):
             ).model_dump()
             await self._sidecar.controller.update_link(link, kept, options, dry_run=dry_run)
             if not dry_run:
-                await self._sidecar.restart_link(link)
+                await self._sidecar.links.restart(link)
         return ChangeResult(dry_run=dry_run, actions=[Action(action="update link", resource=link)])
 
     async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
@@ -151,7 +151,7 @@ class LinkChanges(ServiceBase):
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
             if not dry_run:
-                await self._sidecar.stop_link(link)
+                await self._sidecar.links.stop(link)
         return ChangeResult(dry_run=dry_run, actions=[Action(action="delete link", resource=link)])
 
     async def _delete_released(self, link: str) -> None:

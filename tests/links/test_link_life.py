@@ -20,8 +20,8 @@ from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.state import Attempt, JobStatus, MirrorTopic
-from linker import sidecar as sidecar_module
 from linker.config_file import parse_config
+from linker.links import running as running_module
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar
@@ -67,15 +67,15 @@ async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
     router: Any = SimpleNamespace(hub=hub)
     sidecar.target, sidecar.router = target, router
     async with TaskGroup() as group:
-        sidecar._group = group
+        sidecar.links.group = group
         for name, properties in links.items():
             await sidecar.controller.create_link(name, name, properties)
-            sidecar.start_link(sidecar.controller.image.links[name])
+            sidecar.links.start(sidecar.controller.image.links[name])
         try:
             yield sidecar
         finally:
             for name in list(links):
-                await sidecar.stop_link(name)
+                await sidecar.links.stop(name)
 
 
 async def until_available(sidecar: Sidecar, name: str) -> None:
@@ -92,7 +92,7 @@ def properties(source: FakeCluster, **more: str) -> dict[str, str]:
 async def test_a_secret_that_is_not_there_stops_only_its_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sidecar_module, "_LINK_RESTART", 0.05)
+    monkeypatch.setattr(running_module, "_RESTART", 0.05)
     async with FakeCluster(1, cluster_id="east") as east, FakeCluster(1, cluster_id="west") as west:
         secret = tmp_path / "client.id"
         async with a_sidecar(
@@ -109,7 +109,7 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
 
 
 async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar_module, "_LINK_RESTART", 0.2)
+    monkeypatch.setattr(running_module, "_RESTART", 0.2)
     run = LinkRuntime.run
     broken: list[LinkRuntime] = []
 
@@ -151,7 +151,7 @@ async def test_a_promote_that_was_written_down_too_late_is_left_to_the_next_link
 async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> None:
     async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
         await until_available(sidecar, "east")
-        stopping = asyncio.create_task(sidecar.stop_link("east"))
+        stopping = asyncio.create_task(sidecar.links.stop("east"))
         await asyncio.sleep(0)
         assert not stopping.done()
         assert sidecar._source("east").name == "source east"
@@ -188,13 +188,13 @@ async def test_what_was_handed_over_is_finished_without_the_source(
         attempts = {T0: Attempt(leader_epoch=3, partition_epoch=2)}
         await controller.advance("east", [T0], Phase.VALIDATED, attempts=attempts)
         await controller.advance("east", [T0], Phase.HANDED_OVER)
-        sidecar.start_link(controller.image.links["east"])
+        sidecar.links.start(controller.image.links["east"])
         try:
             async with asyncio.timeout(5):
                 while controller.image.jobs["east", job.id].status is JobStatus.RUNNING:
                     await asyncio.sleep(0.01)
         finally:
-            await sidecar.stop_link("east")
+            await sidecar.links.stop("east")
         assert controller.image.jobs["east", job.id].status is JobStatus.DONE
         assert controller.image.partitions["east", T0].phase is Phase.PROMOTED
 

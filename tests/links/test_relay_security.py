@@ -2,7 +2,7 @@
 
 import ssl
 
-from linker.sidecar import relay_security
+from linker.upstreams import relay_security
 from tests.fakes.certs import Authority
 
 

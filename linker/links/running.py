@@ -1,0 +1,127 @@
+"""The links that run in this process, by name: started, stopped, begun again, and following what other sidecars decide.
+
+Not here: what one link does (`runtime.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from controller.fleet.shared import SharedController
+from controller.state import Link, Record
+from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
+from linker.tasks import first_error
+from wire.errors import LinkerError
+from wire.task_group import TaskGroup
+
+log = logging.getLogger(__name__)
+
+_RESTART: Final = 5.0
+
+
+class RunningLinks(Mapping[str, LinkRuntime]):
+    """`group` is whose tasks they are; without one nothing can be started."""
+
+    def __init__(
+        self, make: Callable[[Link], LinkRuntime], controller: Callable[[], SharedController]
+    ) -> None:
+        self._make = make
+        self._controller = controller
+        self._links: dict[str, LinkRuntime] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.group: TaskGroup | None = None
+
+    def __getitem__(self, name: str) -> LinkRuntime:
+        return self._links[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._links)
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def tasks(self) -> Collection[asyncio.Task[None]]:
+        return tuple(self._tasks.values())
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """A listener of the controller. Where another sidecar decides, links come and go with what it has committed."""
+        controller = self._controller()
+        if controller.is_head and records:
+            return  # the service that asked for the change sees to it
+        wanted = controller.image.links
+        for name in self._links.keys() - wanted.keys():
+            self._spawn(self.stop(name))
+        for name, link in wanted.items():
+            runtime = self._links.get(name)
+            if runtime is None:
+                self.start(link)
+            elif runtime.link.properties != link.properties or _fetching(runtime.link) != _fetching(link):
+                self._spawn(self.restart(name))
+            else:
+                runtime.follow(records)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self.group is None:
+            work.close()
+            return
+        self.group.create_task(work)
+
+    def start(self, link: Link) -> None:
+        """Run a link of the controller's state."""
+        if self.group is None:
+            raise LinkerError("the sidecar is not running")
+        runtime = self._links[link.name] = self._make(link)
+        self._tasks[link.name] = self.group.create_task(self._run(runtime), name=f"link {link.name}")
+
+    async def _run(self, runtime: LinkRuntime) -> None:
+        """Until cancelled. A link that ends by itself is shown with the reason and begins again from its durable state,
+        as it would in a new process; the other links go on.
+        """
+        before: str | None = None
+        while True:
+            try:
+                await runtime.run()
+            except Exception as error:
+                reason = first_error(error) if isinstance(error, BaseExceptionGroup) else error
+                if isinstance(reason, LinkerError):
+                    runtime.trouble = str(reason)
+                    if runtime.trouble != before:
+                        log.warning("link %s cannot run: %s", runtime.name, reason)
+                else:
+                    runtime.trouble = f"internal error: {reason!r}; see the log"
+                    log.exception("link %s ended by a bug and begins again", runtime.name)
+                before = runtime.trouble
+            # Nothing fills the windows any more: who asks for a partition is told to come again.
+            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+            await asyncio.sleep(_RESTART)
+            link = self._controller().image.links.get(runtime.name)
+            if link is None:
+                return  # deleted; whoever did it takes the rest away
+            runtime = self._links[runtime.name] = self._make(link)
+
+    async def stop(self, name: str) -> None:
+        """End a link's work. Its state is the controller's business."""
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        # Last, and without a wait in between: until here the router may ask for the link's source.
+        runtime = self._links.pop(name, None)
+        if runtime is not None:
+            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+
+    async def restart(self, name: str) -> None:
+        """With its present state, after an update."""
+        await self.stop(name)
+        link = self._controller().image.links.get(name)
+        if link is not None and name not in self._links:
+            self.start(link)
+
+
+def _fetching(link: Link) -> dict[str, Any]:
+    """The options that a link has to begin anew for."""
+    return {name: value for name, value in link.options.items() if name not in LIVE_OPTIONS}
