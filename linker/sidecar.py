@@ -213,11 +213,11 @@ class Sidecar:
             RouterLimits(),
         )
         stack.push_async_callback(self.router.close)
-        fences = PhaseFences(self.router, lambda: self.controller.image)
+        hand_overs = HandOvers(self.router, self._wait_known)
+        fences = PhaseFences(self.router, lambda: self.controller.image, hand_overs.look)
         fences.rebuild()
         self.controller.listeners.add(fences.on_records)
         self._ports.target, self._ports.router = self.target, self.router
-        hand_overs = HandOvers(self.router, self._wait_known)
         self._ports.hand_overs = hand_overs
         stack.callback(self.target.metadata.subscribe(hand_overs.on_target_change))
         self._ports.links, self._ports.link_brokers = self.links, self.link_brokers

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 class CarriedClient(Protocol):
     """A client's forwarding (``produce.ProduceSession``)."""
 
+    last_request: float
+
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """These real brokers of the target are likely to lead soon."""
 
@@ -60,7 +62,7 @@ class Carrying:
             self.refused = None
         if self.refused is None:
             leaders = {tp: node for tp in tps if (node := self._next_leader(tp)) is not None}
-            for client in list(self.clients):
+            for client in sorted(self.clients, key=lambda one: -one.last_request):  # those at work come first
                 client.expect_leaders(leaders)
 
     def refuse(self, reason: str) -> None:

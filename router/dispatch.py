@@ -163,6 +163,9 @@ class Router:
     def unfence(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.unfence(tps)
 
+    def expect_hand_over(self, tps: Iterable[TopicPartition]) -> None:
+        self.hub.expect_hand_over(tps)
+
     def carry(self, tps: Iterable[TopicPartition]) -> None:
         """See ForwardingHub.carry: between the hand-over and handed_over()."""
         self.hub.carry(tps)

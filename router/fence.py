@@ -113,7 +113,8 @@ class FenceTable(Generic[JobT]):
 
     def cut(self, tps: Iterable[TopicPartition]) -> list[Answer[JobT]]:
         """The source is given up: the answers for what was in flight there. The partitions are fenced already."""
-        return [answer for tp in tps for lane in self._lanes.get(tp, ()) for answer in lane.cut()]
+        ours = [tp for tp in tps if self._state.get(tp) not in LED_ELSEWHERE]
+        return [answer for tp in ours for lane in self._lanes.get(tp, ()) for answer in lane.cut()]
 
     def carry(self, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Somebody else leads, and lanes send there from now on; wake() and pump them. Returns the partitions it applies
@@ -135,9 +136,11 @@ class FenceTable(Generic[JobT]):
         """
         answers: list[Answer[JobT]] = []
         for tp in tps:
-            carried = self._state.get(tp) is FenceState.CARRIED
+            carried = self._state.get(tp) in LED_ELSEWHERE
             self._state[tp] = FenceState.HANDED_OVER
-            for lane in () if carried else self._lanes.get(tp, ()):
+            for lane in self._lanes.get(tp, ()):
+                if carried and lane.state is not LaneState.HELD:
+                    continue
                 lane.fence()
                 answers += lane.hand_over()
         return answers
@@ -147,6 +150,8 @@ class FenceTable(Generic[JobT]):
         now = self._clock()
         left: dict[TopicPartition, str] = {}
         for tp in tps:
+            if self._state.get(tp) is FenceState.CARRIED:
+                continue  # what is on its way goes to the target
             lanes = self._lanes.get(tp, ())
             in_flight = sum(len(lane.in_flight) for lane in lanes)
             unknown = sum(batch.unsettled for lane in lanes for batch in lane.queue)

@@ -185,7 +185,6 @@ class ForwardingHub:
         """
         wanted = list(tps)
         self.hold(wanted)
-        self.carrying.expect(wanted, anew=FenceState.CARRIED not in self.fences.closed.values())
         changed = asyncio.Event()
         self._fence_waiters.add(changed)
         deadline = self.loop.time() + timeout
@@ -210,6 +209,10 @@ class ForwardingHub:
         self._pump(lanes)
 
     # Hand-overs
+
+    def expect_hand_over(self, tps: Iterable[TopicPartition]) -> None:
+        """These are fenced to be handed over."""
+        self.carrying.expect(tps, anew=FenceState.CARRIED not in self.fences.closed.values())
 
     def carry(self, tps: Iterable[TopicPartition]) -> None:
         """Real brokers of the target lead now: send on to them what was held, and what clients still send here, until

@@ -63,6 +63,7 @@ class ProduceSession:
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
         self._vanished = False
+        self.last_request = 0.0
         hub.carrying.joined(self)
 
     # Requests
@@ -71,6 +72,7 @@ class ProduceSession:
         header = exchange.header
         request = parse_produce_request(exchange.frame, exchange.body_offset, header.api_version)
         now = self.hub.loop.time()
+        self.last_request = now
         job = ProduceJob(self, exchange, request, now)
         self.hub.stats.produce_requests += 1
         self.hub.budget.add(self._connection, job.size)
@@ -168,6 +170,7 @@ class ProduceSession:
         """Where this client writes to one of these partitions: open the connection ahead."""
         if not self._vanished:
             self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
+            self.hub.watch(self)
 
     def pump_lanes(self, lanes: Iterable[Lane[ProduceJob]]) -> None:
         """Send whatever may be sent now: batches of one request to one source node leave together."""

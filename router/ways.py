@@ -66,8 +66,9 @@ class Ways(Generic[JobT]):
 
     def _give_back(self, lanes: Iterable[Lane[JobT]]) -> None:
         for lane in lanes:
-            del self._stuck[lane]
-            self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
+            # An answer may close the connection, which abandons all that waits.
+            if self._stuck.pop(lane, None) is not None:
+                self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
 
     def close_idle(self) -> None:
         self._routes.close_idle()
@@ -79,9 +80,12 @@ class Ways(Generic[JobT]):
 
     def find(self, lane: Lane[JobT], leased: bool) -> SourceRoute | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
+        state = self._hub.fences.state(lane.tp)
+        if state is FenceState.HANDED_OVER and lane.state is LaneState.HELD:
+            self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))  # it came back, and nobody will open this lane
+            return None
         if not lane.needs_route:
             return None
-        state = self._hub.fences.state(lane.tp)
         if state in LED_ELSEWHERE and lane.state is not LaneState.HELD:
             return self._carrying(lane, last=state is FenceState.HANDED_OVER)
         mirror = self._hub.ports.mirrors.by_name(lane.tp.topic)

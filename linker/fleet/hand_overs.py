@@ -15,13 +15,13 @@ Not here: the promote that leads to it (controller), what carrying is (router).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, Protocol
 
 from router.tasks import TaskKeeper
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
-from wire.waiting import until_set
 
 #: Seconds. A new leader that has not said by then that it leads is sent what was held all the same; it may refuse it.
 LEADS_WITHIN: Final = 1.0
@@ -82,8 +82,11 @@ class HandOvers:
         """The hand-over of these is known to have happened: returns when nothing is held for them any more."""
         self.look(tps)
         deadline = asyncio.get_running_loop().time() + timeout
-        for event in dict.fromkeys(self._releasing[tp] for tp in tps if tp in self._releasing):
-            await until_set(event, deadline - asyncio.get_running_loop().time())
+        events = dict.fromkeys(self._releasing[tp] for tp in tps if tp in self._releasing)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                for event in events:
+                    await event.wait()
         self._router.led_elsewhere(tps)
 
     async def _guide(self, tps: Collection[TopicPartition], released: asyncio.Event) -> None:

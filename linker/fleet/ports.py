@@ -58,9 +58,16 @@ class RouterLease:
 class PhaseFences:
     """Keeps the router's fences as the partitions' phases say. A listener of the controller."""
 
-    def __init__(self, router: Router, state: Callable[[], ControllerImage]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        state: Callable[[], ControllerImage],
+        fenced: Callable[[Iterable[TopicPartition]], None],
+    ) -> None:
+        """fenced: told what was fenced just now; the metadata log may have its hand-over already (HandOvers.look)."""
         self._router = router
         self._state = state
+        self._fenced = fenced
         self._known: dict[TopicPartition, Phase] = {}
 
     def on_records(self, records: Sequence[Record]) -> None:
@@ -92,6 +99,7 @@ class PhaseFences:
             )
         if fenced:
             self._router.hold(fenced)
+            self._fenced(fenced)
         if over:
             self._router.led_elsewhere(over)
         if opened:
@@ -127,8 +135,14 @@ class SidecarPorts:
             # The state came ahead of the command: there is no answer of that source to wait for.
             self.router.cut(given_up)
         rest = [tp for tp in tps if tp not in given_up]
+        # Not before a planned move of leadership, which fences too.
+        self.router.expect_hand_over(
+            tp for tp in tps if (s := partitions.get((link, tp))) is not None and s.phase in HELD
+        )
         if rest:
             await self.router.fence(rest, timeout=timeout)
+        if self.hand_overs is not None:
+            self.hand_overs.look(tps)
 
     async def unfence(self, link: str, tps: Collection[TopicPartition]) -> None:
         if self.router is not None:

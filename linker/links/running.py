@@ -43,6 +43,9 @@ class RunningLinks(Mapping[str, LinkRuntime]):
     def __len__(self) -> int:
         return len(self._links)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._links
+
     @property
     def tasks(self) -> Collection[asyncio.Task[None]]:
         return tuple(self._tasks.values())

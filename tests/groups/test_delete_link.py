@@ -42,13 +42,13 @@ class Controller:
 async def test_groups_are_held_as_long_as_the_link_is(refuses: bool, wanted: list[str]) -> None:
     events: list[str] = []
 
-    async def stop_link(link: str) -> None:
-        events.append("stopped")
+    class Links(dict[str, Any]):
+        async def stop(self, link: str) -> None:
+            events.append("stopped")
 
     sidecar: Any = SimpleNamespace(
         controller=Controller(events, refuses),
-        links={"old": SimpleNamespace(groups=Groups(events))},
-        stop_link=stop_link,
+        links=Links(old=SimpleNamespace(groups=Groups(events))),
     )
     service = LinkChanges(cast("Any", sidecar))
     if refuses:

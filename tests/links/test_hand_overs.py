@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from controller.phases import Phase
 from linker.fleet import hand_overs
 from linker.fleet.hand_overs import HandOvers, Leading
+from linker.fleet.ports import PhaseFences
 from linker.links.new_leaders import wait_known
 from tests.router.rig import E0, LINK_BROKER, Producer, Rig, eventually
 from wire.types import TopicPartition
@@ -89,6 +93,33 @@ async def test_the_metadata_log_is_enough_no_command_is_needed() -> None:
         hand_over(rig, known=True)
         guide.on_target_change(rig.image, [rig.directory.mirrors["orders"].topic_id, b"another topic's "])
         assert codes(await asyncio.wait_for(held, 2)) == [0, 0]
+
+
+async def test_a_command_that_comes_after_everything_was_released_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hand_overs, "LEADS_WITHIN", 30.0)
+    async with fenced() as (rig, guide, _producer, held):
+        hand_over(rig, known=False)
+        for index, leader in ((0, 1), (1, 2)):
+            brokers_know(rig, index, leader, publish=False)  # they lead, and do not say so to clients
+        guide.on_target_change(rig.image, [rig.directory.mirrors["orders"].topic_id])
+        assert codes(await asyncio.wait_for(held, 2)) == [0, 0]
+        await asyncio.wait_for(guide.released([TP0, TP1], timeout=20), 1)
+        assert rig.router.hub.fences.state(TP0).value == "carried"  # type: ignore[union-attr]
+
+
+async def test_what_is_fenced_after_its_hand_over_was_seen_is_released_too() -> None:
+    """A sidecar that restarts in between: the state says that it is held, the metadata log that it is over."""
+    async with Rig() as rig:
+        guide = hand_overs_of(rig)
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        rig.hand_over("orders", 0, 1)
+        state = SimpleNamespace(tp=TP0, phase=Phase.VALIDATED)
+        image: Any = SimpleNamespace(partitions={("east", TP0): state})
+        PhaseFences(rig.router, lambda: image, guide.look).rebuild()
+        assert codes(await asyncio.wait_for(producer.send(0), 2)) == [0]  # type: ignore[arg-type]
 
 
 async def test_a_change_that_is_no_hand_over_releases_nothing() -> None:

@@ -17,6 +17,7 @@ TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 async def handed_over(rig: Rig, tps: Iterable[TopicPartition] = (TP0,), *, leader: int = 1) -> None:
     """Fenced, and a real broker leads."""
     tps = list(tps)
+    rig.router.expect_hand_over(tps)
     await rig.router.fence(tps, timeout=5)
     for tp in tps:
         rig.hand_over(tp.topic, tp.partition, leader)
@@ -161,11 +162,69 @@ async def test_ways_to_those_who_will_lead_are_open_before_the_hand_over() -> No
         await producer.send(0)
         bystander = Producer(await rig.client(), rig, producer_id=6)
         await bystander.send(1)
+        rig.router.expect_hand_over([TP0])
         await rig.router.fence([TP0], timeout=5)
         await eventually(lambda: rig.router.stats.source_connections == 3)
         rig.router.unfence([TP0])
         assert (await producer.send(0))[0].error == 0
         assert rig.target.counts["produce"] == 0
+
+
+async def test_the_same_after_the_state_has_told_of_it_again() -> None:
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        await handed_over(rig)
+        rig.router.carry([TP0])
+        rig.target.inject("produce", error=6, delay=0.2)
+        under_way = producer.send(0)
+        await eventually(lambda: rig.target.counts["produce"] == 1)
+        rig.router.carried_enough([TP0])
+        rig.router.led_elsewhere([TP0])
+        rig.router.handed_over([TP0])
+        assert (await asyncio.wait_for(under_way, 2))[0].error == 6
+
+
+async def test_a_source_that_is_given_up_takes_nothing_from_what_is_carried() -> None:
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig)
+        await producer.send(0)
+        await handed_over(rig)
+        rig.target.inject("produce", delay=0.2)
+        rig.router.carry([TP0])
+        under_way = producer.send(0)
+        await eventually(lambda: rig.target.counts["produce"] == 1)
+        await rig.router.fence([TP0], timeout=0.1)  # taken again: nothing of ours is on its way to the source
+        rig.router.cut([TP0])
+        assert (await under_way)[0].error == 0
+
+
+async def test_producers_that_want_no_answer_are_cut_off_once_for_all_their_partitions() -> None:
+    async with Rig() as rig:
+        connection = await rig.client()
+        producer = Producer(connection, rig)
+        await producer.send(0, 1)
+        await rig.router.fence([TP0, TP1], timeout=5)
+        producer.send(0, 1, acks=0)
+        await eventually(lambda: rig.router.hub.budget.used > 0)
+        rig.target.inject("api_versions", close_after=0, process=False, times=None)
+        for index in (0, 1):
+            rig.hand_over("orders", index, 1)
+        rig.router.carry([TP0, TP1])
+        rig.router.carried_enough([TP0, TP1])
+        await eventually(lambda: connection.closed)
+        await eventually(lambda: rig.router.hub.budget.used == 0)
+
+
+async def test_clients_at_work_come_before_those_that_only_were() -> None:
+    async with Rig(limits=RouterLimits(carried_clients=1, settle_grace=0.3)) as rig:
+        idle = Producer(await rig.client(), rig, producer_id=5)
+        await idle.send(0)
+        active = Producer(await rig.client(), rig, producer_id=6)
+        await active.send(0)
+        await handed_over(rig)
+        rig.router.carry([TP0])
+        assert (await active.send(0))[0].error == 0
 
 
 async def test_a_cut_connection_to_the_new_leader_doubles_nothing() -> None:
@@ -272,7 +331,7 @@ async def test_clients_beyond_the_limit_find_the_new_leader_themselves() -> None
     async with Rig(limits=RouterLimits(carried_clients=1, settle_grace=0.3)) as rig:
         one = Producer(await rig.client(), rig, producer_id=5)
         other = Producer(await rig.client(), rig, producer_id=6)
-        for producer in (one, other):
+        for producer in (other, one):
             await producer.send(0)
         await handed_over(rig)
         rig.router.carry([TP0])
@@ -282,6 +341,7 @@ async def test_clients_beyond_the_limit_find_the_new_leader_themselves() -> None
         assert not any(each.done() for each in waiting)  # not before it can be told who leads
         rig.router.carried_enough([TP0])
         assert [r[0].error for r in await asyncio.gather(*waiting)] == [6, 6]
+        await other.send(1)
         await handed_over(rig, [TP1])
         rig.router.carry([TP1])
         assert (await other.send(1))[0].error == 0  # the next hand-over counts anew

@@ -78,6 +78,8 @@ class SimRouter:
     # Sending.
 
     def _pump(self, lane: Lane[Job]) -> None:
+        if self.fences.state(lane.tp) is FenceState.HANDED_OVER and lane.state is LaneState.HELD:
+            self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))
         while lane.needs_route:
             state = self.fences.state(lane.tp)
             if state in LED_ELSEWHERE and lane.state is not LaneState.HELD:
@@ -238,6 +240,9 @@ class SimRouter:
 
     def _view(self, tp: TopicPartition) -> Partition:
         return self._sidecar.target.image.topics_by_name["t"].partitions[tp.partition]
+
+    def expect_hand_over(self, tps: Iterable[TopicPartition]) -> None:
+        return None  # connections are not simulated
 
     def fenced_for_hand_over(self, tp: TopicPartition) -> bool:
         leader = self._view(tp).leader

@@ -211,7 +211,7 @@ class Sidecar:
         self.ports.state = lambda: self.shared.image
         self.ports.target = cast(Any, self.target)
         self.ports.link_brokers = lambda: frozenset(world.sidecar_ids)
-        self.fences = PhaseFences(cast(Any, self.router), lambda: self.shared.image)
+        self.fences = PhaseFences(cast(Any, self.router), lambda: self.shared.image, self.hand_overs.look)
         self.shared.listeners.add(self.fences.on_records)
         self.runner = FleetRunner(
             self.store,
