@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from linker.demo.history import History, LogRecord, Outcome, PartitionLog
 from linker.demo.log_compare import Comparison, ReplicaComparison
-from tests.chaos.checker import RULES, Aftermath, Answer, Judgement, judge
+from tests.chaos.checker import CARRIES, RULES, Aftermath, Answer, Judgement, judge
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
@@ -216,13 +217,25 @@ def answered(base_offset: int, asked: float) -> Aftermath:
     )
 
 
-def test_a_link_broker_that_acknowledges_an_offset_of_the_owners_is_stale() -> None:
-    assert broken(judge(acked(0, 1, 2, 3), answered(2, asked=99.0))) == {"stale_owner"}
+def test_a_link_broker_may_tell_what_the_owner_has_said() -> None:
+    """It carries for a moment after the hand-over."""
+    assert judge(acked(0, 1, 2, 3), answered(2, asked=99.0)).ok
+    assert judge(acked(0, 1, 2, 3), answered(2, asked=100.5)).ok
+    assert judge(acked(0, 1, 2, 3), answered(1, asked=100.5)).ok  # again, and the owner knows it
+    assert judge(acked(0, 1, None, 3), answered(2, asked=100.5)).ok  # whoever it was told to is gone
 
 
-def test_a_link_broker_that_takes_a_produce_after_the_hand_over_is_stale() -> None:
-    assert broken(judge(acked(0, 1, 2, 3), answered(1, asked=100.5))) == {"stale_owner"}
-    assert broken(judge(acked(0, 1, 2, 3), answered(-1, asked=100.5))) == {"stale_owner"}
+def test_a_link_broker_that_acknowledges_what_the_owner_has_not_is_stale() -> None:
+    beyond = replace(answered(4, asked=99.0), source={TP: log((0, 0), (1, 1), (4, 9))})
+    assert broken(judge(acked(0, 1, 2, 3), beyond)) == {"stale_owner"}
+    of_the_source = replace(answered(2, asked=99.0), source={TP: log((0, 0), (1, 1), (2, 9))})
+    assert broken(judge(acked(0, 1, None, 3), of_the_source)) == {"stale_owner"}
+
+
+def test_a_link_broker_that_takes_a_produce_long_after_the_hand_over_is_stale() -> None:
+    for base_offset in (1, 2, -1):
+        late = answered(base_offset, asked=100.5 + CARRIES)
+        assert broken(judge(acked(0, 1, 2, 3), late)) == {"stale_owner"}
 
 
 def test_one_that_was_asked_before_and_is_heard_later_is_not() -> None:

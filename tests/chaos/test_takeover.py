@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from linker.demo.history import History, LogRecord, PartitionLog
-from tests.chaos.checker import Aftermath, Answer, Judgement, judge
+from tests.chaos.checker import CARRIES, Aftermath, Answer, Judgement, judge
 from tests.chaos.takeover import TakenOver, taken_over
 from wire.types import TopicPartition
 
@@ -154,10 +154,17 @@ def test_a_consumer_that_goes_back_below_is_found() -> None:
     assert set(judge(history, after(TakenOver(2, 2))).findings) == {"consumer"}
 
 
-def test_a_link_broker_may_have_answered_for_the_source_before_and_not_after() -> None:
+def test_a_link_broker_may_have_answered_for_the_source_before_and_for_the_owner_after() -> None:
     early, late = Answer("link broker 900", TP, 2, 99.0), Answer("link broker 900", TP, 2, 100.5)
     assert judge(acked(), after(TakenOver(2, 2), answers=[early])).ok
-    assert set(judge(acked(), after(TakenOver(2, 2), answers=[late])).findings) == {"stale_owner"}
+    assert judge(acked(), after(TakenOver(2, 2), answers=[late])).ok
+    only_p = History(lambda: 0.0)
+    for sequence in range(4):
+        only_p.next_sequence("p", TP)
+        only_p.ack("p", sequence, TP, sequence)
+    assert "stale_owner" in judge(only_p, after(TakenOver(2, 2), answers=[late])).findings
+    long_after = Answer("link broker 900", TP, 2, 100.5 + CARRIES)
+    assert set(judge(acked(), after(TakenOver(2, 2), answers=[long_after])).findings) == {"stale_owner"}
 
 
 def test_a_report_of_the_admin_api() -> None:
