@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,7 +18,6 @@ from typing import Any, Final
 from router.leadership import endpoint
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.tasks import TaskKeeper
-from wire.channel import Channel
 from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
 from wire.server import Exchange, ServerConnection
 from wire.types import Node
@@ -164,26 +162,3 @@ class Upstream:
         self._waiting.clear()
         if self._channel is not None:
             self._channel.close()
-
-
-class UpstreamConnector:
-    """Opens raw channels: TCP, or TLS with the target's trust for SSL and SASL_SSL listeners."""
-
-    def __init__(self, tls: Callable[[], ssl.SSLContext | None]) -> None:
-        self._tls = tls
-
-    async def __call__(self, node: Node, security_protocol: str) -> Channel:
-        context = self._tls() if security_protocol.endswith("SSL") else None
-        channel = Channel()
-        try:
-            await asyncio.get_running_loop().create_connection(
-                lambda: channel,
-                node.host,
-                node.port,
-                ssl=context,
-                server_hostname=node.host if context is not None else None,
-            )
-        except OSError as error:
-            channel.close()
-            raise ConnectionLost(str(error), sent=False, peer=f"{node.host}:{node.port}") from error
-        return channel

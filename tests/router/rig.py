@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.fleet.lease import Lease
+from linker.upstreams import Upstreams
 from router.dispatch import Router
-from router.passthrough import UpstreamConnector
 from router.ports import EndlessLease, LeasePort, RouterLimits, RouterPorts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
@@ -214,7 +214,7 @@ class Rig:
             target=lambda: self.target_cluster,
             local_log=self.logs.get,
             followers=self.followers,
-            open_upstream=UpstreamConnector(lambda: None),
+            open_upstream=Upstreams(ClientSecurity.plaintext()),
             events=self.events,
             link_brokers=lambda: frozenset({LINK_BROKER}),
             lease=self.lease,

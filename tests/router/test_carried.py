@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
 from router.ports import RouterLimits
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
+from wire.produce import ProduceResult
 from wire.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -21,6 +23,28 @@ async def handed_over(rig: Rig, tps: Iterable[TopicPartition] = (TP0,), *, leade
     await rig.router.fence(tps, timeout=5)
     for tp in tps:
         rig.hand_over(tp.topic, tp.partition, leader)
+
+
+@contextlib.asynccontextmanager
+async def led_by_a_real_broker() -> AsyncIterator[tuple[Rig, Producer]]:
+    """A producer that wrote one batch through the sidecar, and a partition that was handed over since."""
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        await handed_over(rig)
+        yield rig, producer
+
+
+@contextlib.asynccontextmanager
+async def three_held() -> AsyncIterator[tuple[Rig, Producer, list[asyncio.Future[list[ProduceResult]]]]]:
+    """The same before the hand-over, with three batches that wait for it."""
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(0)
+        await rig.router.fence([TP0], timeout=5)
+        held = [producer.send(0) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        yield rig, producer, held
 
 
 def sent_to_source(rig: Rig) -> int:
@@ -52,10 +76,7 @@ async def test_what_was_held_is_acknowledged_by_the_new_leader(version: int) -> 
 
 
 async def test_then_clients_are_told_who_leads() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         assert (await producer.send(0))[0].error == 0
         rig.router.carried_enough([TP0])
@@ -65,10 +86,7 @@ async def test_then_clients_are_told_who_leads() -> None:
 
 
 async def test_what_is_carried_when_clients_are_sent_away_is_answered_first() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.target.inject("produce", delay=0.2, times=None)
         rig.router.carry([TP0])
         under_way = [producer.send(0) for _ in range(3)]
@@ -94,10 +112,7 @@ async def test_a_new_leader_that_does_not_know_yet_is_asked_again_in_order() -> 
 
 
 async def test_what_would_have_to_be_sent_again_later_goes_back_to_its_client() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         rig.target.inject("produce", error=6, delay=0.2)
         under_way = producer.send(0)
@@ -108,12 +123,7 @@ async def test_what_would_have_to_be_sent_again_later_goes_back_to_its_client() 
 
 
 async def test_what_was_held_is_brought_to_its_end_when_clients_are_sent_away_at_once() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
-        held = [producer.send(0) for _ in range(3)]
-        await asyncio.sleep(0.02)
+    async with three_held() as (rig, producer, held):
         rig.hand_over("orders", 0, 2)
         rig.router.carry([TP0])
         rig.router.carried_enough([TP0])
@@ -123,12 +133,7 @@ async def test_what_was_held_is_brought_to_its_end_when_clients_are_sent_away_at
 
 
 async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await rig.router.fence([TP0], timeout=5)
-        held = [producer.send(0) for _ in range(3)]
-        await asyncio.sleep(0.02)
+    async with three_held() as (rig, _producer, held):
         rig.hand_over("orders", 0, 2)
         rig.target.inject("api_versions", node=2, close_after=0, process=False, times=None)
         rig.router.carry([TP0])
@@ -171,10 +176,7 @@ async def test_ways_to_those_who_will_lead_are_open_before_the_hand_over() -> No
 
 
 async def test_the_same_after_the_state_has_told_of_it_again() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         rig.target.inject("produce", error=6, delay=0.2)
         under_way = producer.send(0)
@@ -229,10 +231,7 @@ async def test_clients_at_work_come_before_those_that_only_were() -> None:
 
 
 async def test_a_cut_connection_to_the_new_leader_doubles_nothing() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.target.inject("produce", close_after=0)
         rig.router.carry([TP0])
         assert [r[0].error for r in await asyncio.gather(*[producer.send(0) for _ in range(5)])] == [0] * 5
@@ -270,10 +269,7 @@ async def test_no_lease_is_needed_where_real_brokers_decide() -> None:
 
 
 async def test_transactions_are_sent_away() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         assert (await producer.send(0, transactional=True))[0].error == 6
 
@@ -371,10 +367,7 @@ async def test_a_client_that_leaves_while_it_is_carried_leaves_nothing_behind() 
 
 
 async def test_held_on_between_the_hand_over_and_the_new_leaders_knowing() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         late = producer.send(0)
         await asyncio.sleep(0.05)
         assert not late.done()
@@ -383,10 +376,7 @@ async def test_held_on_between_the_hand_over_and_the_new_leaders_knowing() -> No
 
 
 async def test_the_phases_of_the_state_do_not_end_it() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         rig.router.hold([TP0])  # VALIDATED is still written there
         rig.router.led_elsewhere([TP0])  # HANDED_OVER
@@ -394,10 +384,7 @@ async def test_the_phases_of_the_state_do_not_end_it() -> None:
 
 
 async def test_the_end_of_a_carry_does_not_touch_a_mirror_that_was_made_anew() -> None:
-    async with Rig() as rig:
-        producer = Producer(await rig.client(), rig, producer_id=5)
-        await producer.send(0)
-        await handed_over(rig)
+    async with led_by_a_real_broker() as (rig, producer):
         rig.router.carry([TP0])
         await producer.send(0)
         rig.router.unfence([TP0])
