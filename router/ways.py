@@ -86,7 +86,7 @@ class Ways(Generic[JobT]):
             return None
         if not lane.needs_route:
             return None
-        if state in LED_ELSEWHERE and lane.state is not LaneState.HELD:
+        if state in LED_ELSEWHERE:
             return self._carrying(lane, last=state is FenceState.HANDED_OVER)
         mirror = self._hub.ports.mirrors.by_name(lane.tp.topic)
         partition = mirror.partition(lane.tp.partition) if mirror is not None else None

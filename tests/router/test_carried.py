@@ -43,7 +43,7 @@ async def three_held() -> AsyncIterator[tuple[Rig, Producer, list[asyncio.Future
         await producer.send(0)
         await rig.router.fence([TP0], timeout=5)
         held = [producer.send(0) for _ in range(3)]
-        await asyncio.sleep(0.02)
+        await eventually(lambda: rig.router.stats.produce_requests == 4)
         yield rig, producer, held
 
 
