@@ -49,6 +49,13 @@ def python_seconds() -> float:
     return round(best * 10_000_000 / _ADDITIONS, 3)
 
 
+def python_in_a_shared_library() -> bool:
+    """Whether the interpreter is in libpython instead of in the executable, which makes it slower: its own calls go through
+    the linker's table.
+    """
+    return "/libpython3" in Path("/proc/self/maps").read_text()
+
+
 def versions() -> dict[str, Any]:
     return {
         "linker": linker.__version__,
@@ -56,6 +63,7 @@ def versions() -> dict[str, Any]:
         "kafka": DEFAULT_VERSION,
         "java": (_output(["java", "-version"]) or "").partition("\n")[0] or None,
         "python": platform.python_version(),
+        "python_in_a_shared_library": python_in_a_shared_library(),
         "uvloop": version("uvloop"),
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from linker.admin import api, service
+from linker.admin import error_answers, service
 from linker.admin.api import create_app
 from linker.cli.app import app as cli_app
 from linker.config_file import SECTIONS, section_keys
@@ -153,8 +153,8 @@ def admin_api() -> str:
     )
     limits = (
         f"Bodies are at most 1 MiB and unknown fields are refused, as are unknown query names of a change. A request is "
-        f"given up after {api.REQUEST_TIMEOUT:.0f} s; a promote answers at once and is read by its id. With `dry_run` "
-        "a change answers 200 and changes nothing. Errors: [errors](errors.md)."
+        f"given up after {error_answers.REQUEST_TIMEOUT:.0f} s; a promote answers at once and is read by its id. With "
+        "`dry_run` a change answers 200 and changes nothing. Errors: [errors](errors.md)."
     )
     return page("Admin API", intro, limits, *parts)
 

@@ -1,7 +1,7 @@
 """The admin API: HTTP and JSON over a LinkService; paths follow Confluent's REST v3 where it has the same.
 
-No decision is taken here: requests are validated, handed to the service with a deadline, and every error
-becomes `{error_code, message}`. Serving the app on a socket is server.py's.
+No decision is taken here: requests are validated and handed to the service with a deadline. What an error becomes is
+error_answers.py's, serving the app on a socket server.py's.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import Field
-from starlette.exceptions import HTTPException
 
-from controller.fleet.shared import NotTheController
-from controller.store.base import ControllerFenced, StoreError
-from linker.admin.base import RETRY_AFTER, TopicName
+from linker.admin.error_answers import BUG, REQUEST_TIMEOUT, answer_errors
 from linker.admin.limits import GuardMiddleware
 from linker.admin.models import (
-    LINK_NAME_PATTERN,
-    TOPIC_NAME_PATTERN,
     ChangeResult,
     ControllerDescription,
     CreateLinkRequest,
@@ -35,7 +27,6 @@ from linker.admin.models import (
     FailoverPlan,
     FailoverRequest,
     GroupDescription,
-    GroupName,
     GroupSummary,
     Health,
     LagReport,
@@ -43,7 +34,6 @@ from linker.admin.models import (
     LinkSummary,
     MirrorDescription,
     MirrorSummary,
-    Model,
     PromoteGroupsRequest,
     PromoteJob,
     PromotePlan,
@@ -53,7 +43,20 @@ from linker.admin.models import (
     Status,
     UpdateLinkRequest,
 )
-from linker.admin.service import InvalidRequest, LinkService, NoLinkController, NotReady, ServiceError
+from linker.admin.parameters import (
+    Change,
+    DeleteMirrorQuery,
+    DrainQuery,
+    GroupPath,
+    JobPath,
+    LagQuery,
+    LeaveQuery,
+    LinkPath,
+    ResumeMirrorQuery,
+    SidecarPath,
+    TopicPath,
+)
+from linker.admin.service import InvalidRequest, LinkService, ServiceError
 from linker.admin.validation_models import (
     ContinuousValidationRequest,
     LinkValidationDescription,
@@ -70,46 +73,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = 60.0
-_RETRIED = (NotReady.error_code, NoLinkController.error_code)
-BUG = "internal error; the sidecar's log has the details"
-
-LinkPath = Annotated[str, Path(pattern=LINK_NAME_PATTERN)]
-SidecarPath = Annotated[int, Path(ge=0, le=2**31 - 1)]
-GroupPath = Annotated[GroupName, Path()]
-JobPath = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
-TopicPath = Annotated[str, Path(pattern=TOPIC_NAME_PATTERN)]
-
 T = TypeVar("T")
-
-
-class ChangeQuery(Model):
-    """Query of a change. Unknown names are refused: a misspelt dry_run must not become the real thing."""
-
-    dry_run: bool = False
-
-
-class DeleteMirrorQuery(ChangeQuery):
-    keep_data: bool = False
-
-
-class DrainQuery(ChangeQuery):
-    undo: bool = False
-
-
-class LeaveQuery(ChangeQuery):
-    dead: bool = False
-
-
-class ResumeMirrorQuery(ChangeQuery):
-    restart: bool = False
-
-
-class LagQuery(Model):
-    topic: list[TopicName] = Field(default=[])
-
-
-Change = Annotated[ChangeQuery, Query()]
 
 
 def _service(request: Request) -> LinkService:
@@ -394,75 +358,6 @@ def _created(response: Response, result: ChangeResult, location: str) -> ChangeR
     return result
 
 
-# --- errors
-
-
-def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
-    headers = {"retry-after": str(RETRY_AFTER)} if error_code in _RETRIED else None
-    return JSONResponse(
-        {"error_code": error_code, "message": " ".join(message.split())}, status_code, headers=headers
-    )
-
-
-async def _on_service_error(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, ServiceError):
-        raise error
-    return _error(error.status, error.error_code, str(error))
-
-
-async def _on_linker_error(_request: Request, error: Exception) -> Response:
-    """A cluster did not do what the request needs: the request was fine, what stands behind us was not."""
-    log.warning("admin request failed: %s", error)
-    return _error(502, 50201, str(error))
-
-
-async def _on_no_controller(_request: Request, error: Exception) -> Response:
-    """The change was not taken, and may be by whoever is the link controller in a moment."""
-    log.warning("admin request failed: %s", error)
-    kind = NoLinkController
-    text = str(error)
-    if isinstance(error, ControllerFenced):
-        text = f"another sidecar has become the link controller ({error}); try again"
-    elif isinstance(error, StoreError):
-        text = f"the state store did not take it, look at the status before trying again: {error}"
-    return _error(kind.status, kind.error_code, text)
-
-
-async def _on_timeout(request: Request, _error_: Exception) -> Response:
-    log.warning("admin request %s %s took too long", request.method, request.url.path)
-    return _error(
-        504, 50401, f"no answer within {REQUEST_TIMEOUT:.0f} s; look at the status before trying again"
-    )
-
-
-async def _on_invalid(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
-    first = error.errors()[0]
-    kind = first["type"]
-    where = ".".join(str(part) for part in first["loc"][1:])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if kind == "json_invalid":
-        return _error(400, 40001, f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
-    if kind == "extra_forbidden":
-        return _error(400, 40001, f"unknown field {where}")
-    return _error(400, 40001, f"{where}: {message}" if where else message)
-
-
-async def _on_http(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    text = {404: "no such path", 405: "this path does not take that method"}.get(
-        error.status_code, error.detail
-    )
-    return _error(error.status_code, error.status_code * 100, str(text))
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    log.error("admin request %s %s failed", request.method, request.url.path, exc_info=error)
-    return _error(500, 50001, BUG)
-
-
 def operation_id(route: APIRoute) -> str:
     """The function's name: what generated clients call it."""
     return route.name
@@ -489,14 +384,7 @@ def create_app(
     app.state.metrics = metrics_page
     app.include_router(router)
     app.include_router(probes)
-    app.add_exception_handler(ServiceError, _on_service_error)
-    app.add_exception_handler(LinkerError, _on_linker_error)
-    app.add_exception_handler(TimeoutError, _on_timeout)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_bug)
-    app.add_exception_handler(NotTheController, _on_no_controller)
-    app.add_exception_handler(StoreError, _on_no_controller)
+    answer_errors(app)
     if forwarder is not None:
         from linker.admin.forward import ForwardMiddleware  # with it comes an HTTP client
 

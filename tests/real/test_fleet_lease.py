@@ -24,7 +24,8 @@ from tests.real.harness_stalls import stopped
 from wire.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(400)
-LEASE = 6.0
+# The next link controller takes 4 s and more to be one, and what is left then must be seen to be waited for.
+LEASE = 12.0
 CLOCKS = (0, +2, -2)  # hours by which the sidecars' clocks are off
 IN_FLIGHT = 0.4  # how long the source stands still before the sidecar does
 NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS = 6, 7, 19
