@@ -6,9 +6,10 @@ what has a meaning of its own for membership, and the table that names the right
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
-from wire.errors import BrokerError, LinkerError
+from wire.errors import BrokerError, LinkerError, error_name
 from wire.types import TopicPartition
 
 CLUSTER_AUTHORIZATION_FAILED = 31
@@ -115,6 +116,20 @@ def check_error(code: int, api: str, cluster: str, message: str | None = None) -
     if code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
         raise MissingRight(api, cluster)
     raise BrokerError(code, message=message, api=api, peer=cluster)
+
+
+def raise_refused(
+    api: str, cluster: str, what: str, failed: Mapping[str, tuple[int, str | None]]
+) -> NoReturn:
+    """For items with their error codes and messages: MissingRight if that is the reason, OperationFailed otherwise."""
+    codes = [code for code, _ in failed.values()]
+    if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
+        raise MissingRight(api, cluster)
+    raise OperationFailed(
+        f"{cluster}: {what}",
+        codes[0],
+        {item: f"{error_name(code)}{f': {text}' if text else ''}" for item, (code, text) in failed.items()},
+    )
 
 
 def _listed(partitions: list[TopicPartition], limit: int = 10) -> str:

@@ -1,4 +1,5 @@
-"""What a link broker asks of the target's controller: topics, replicas, ISR changes, configs, producer ids.
+"""What a link broker asks of the target's controller: replicas, ISR changes, brokers, elections, producer ids. Topics and
+their configs come from topic_operations.py.
 
 Each operation raises an error that says what to do, or answers per item. None of them decides when it is
 right to call it; that is the link controller's business.
@@ -14,28 +15,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
 
 from linker.target.alter_partition import AlterPartitionItem, alter_partition_request
 from linker.target.controller_channel import ControllerChannel
 from linker.target.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    MissingRight,
-    OperationFailed,
     check_error,
+    raise_refused,
 )
 from linker.target.metadata_log import MetadataLog
 from linker.target.producer_id_blocks import BlockAllocation
+from linker.target.topic_operations import DEFAULT_TIMEOUT, TopicOperations
 from wire.errors import BrokerError, ConnectionLost, LinkerError, error_name
-from wire.metadata.image import ClusterImage, TopicImage
 from wire.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT = 15.0
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_TOPIC_ALREADY_EXISTS = 36
 _NO_REASSIGNMENT_IN_PROGRESS = 85
 _ELECTION_NOT_NEEDED = 84
 _STALE_BROKER_EPOCH = 77
@@ -44,13 +39,10 @@ _MAX_ALTER_PARTITION_VERSION = 3
 _MAX_HEARTBEAT_VERSION = 2
 # Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
 _ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, _STALE_BROKER_EPOCH)
-_RESOURCE_TOPIC = 2
-_OP_SET, _OP_DELETE = 0, 1
 _ELECT_PREFERRED = 0
-_RACE_PAUSE = 0.1
 
 
-class TargetOperations:
+class TargetOperations(TopicOperations):
     """Operations of one registered link broker."""
 
     def __init__(
@@ -61,108 +53,9 @@ class TargetOperations:
         broker_id: int,
         broker_epoch: Callable[[], int],
     ) -> None:
-        self._channel = channel
-        self._metadata = metadata
+        super().__init__(channel, metadata)
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-
-    # --- topics ---------------------------------------------------------------------------------------------
-
-    async def create_mirror_topic(
-        self,
-        name: str,
-        assignments: Mapping[int, Sequence[int]],
-        configs: Mapping[str, str],
-        *,
-        validate_only: bool = False,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> TopicId:
-        """Create a topic by manual assignment (partition -> link brokers) and return its id.
-
-        Returns once the topic is in the image. An answer that got lost is settled there: a topic of ours has
-        exactly these partitions on exactly these replicas.
-        """
-        deadline = time.monotonic() + timeout
-        maybe_ours = False
-        while True:
-            remaining = max(0.001, deadline - time.monotonic())
-            try:
-                response = await self._channel.call(
-                    "create_topics",
-                    {
-                        "topics": [
-                            {
-                                "name": name,
-                                "num_partitions": -1,
-                                "replication_factor": -1,
-                                "assignments": [
-                                    {"partition_index": index, "broker_ids": list(replicas)}
-                                    for index, replicas in sorted(assignments.items())
-                                ],
-                                "configs": [
-                                    {"name": key, "value": value} for key, value in sorted(configs.items())
-                                ],
-                            }
-                        ],
-                        "timeout_ms": int(remaining * 1000),
-                        "validate_only": validate_only,
-                    },
-                    timeout=remaining,
-                )
-            except ConnectionLost as error:
-                maybe_ours = maybe_ours or (error.sent and not validate_only)
-                if time.monotonic() + _RACE_PAUSE >= deadline:
-                    raise
-                await asyncio.sleep(_RACE_PAUSE)
-                continue
-            break
-        if len(response.topics) != 1:
-            raise OperationFailed(
-                f"creating topic {name}", -1, {name: "the controller answered for other topics"}
-            )
-        result = response.topics[0]
-        code = int(result.error_code)
-        if code == _TOPIC_ALREADY_EXISTS and maybe_ours:
-            await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
-            topic = self._metadata.image.topics_by_name.get(name)
-            if topic is None or not _has_assignments(topic, assignments):
-                self._raise_for(
-                    "create_topics", f"creating topic {name}", {name: (code, result.error_message)}
-                )
-        elif code != 0:
-            self._raise_for("create_topics", f"creating topic {name}", {name: (code, result.error_message)})
-        if validate_only:
-            return bytes(16)
-        return await self._metadata.wait_for(
-            lambda image: _topic_id_with(image, name, len(assignments)),
-            max(0.001, deadline - time.monotonic()),
-        )
-
-    async def delete_topic(self, name: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Delete a topic and wait until the image does not have it; one that is not there is deleted."""
-        deadline = time.monotonic() + timeout
-        topic_id = _topic_id(self._metadata.image, name)
-        response = await self._channel.call(
-            "delete_topics",
-            {
-                "topics": [{"name": name, "topic_id": None}],
-                "topic_names": [name],
-                "timeout_ms": int(timeout * 1000),
-            },
-            timeout=timeout,
-            idempotent=True,
-        )
-        for result in response.responses:
-            code = int(result.error_code)
-            if code not in (0, _UNKNOWN_TOPIC_OR_PARTITION):
-                message = getattr(result, "error_message", None)
-                self._raise_for("delete_topics", f"deleting topic {name}", {name: (code, message)})
-        await self._metadata.wait_for(
-            lambda image: True if _topic_id(image, name) != topic_id or topic_id is None else None,
-            max(0.001, deadline - time.monotonic()),
-        )
-
-    # --- replicas -------------------------------------------------------------------------------------------
 
     async def reassign(
         self,
@@ -207,7 +100,9 @@ class TargetOperations:
                     continue
                 failed[str(tp)] = (code, partition.error_message)
         if failed:
-            self._raise_for("alter_partition_reassignments", "reassigning partitions", failed)
+            raise_refused(
+                "alter_partition_reassignments", self._channel.cluster_name, "reassigning partitions", failed
+            )
 
     async def alter_partition(
         self, items: Iterable[AlterPartitionItem], *, timeout: float = DEFAULT_TIMEOUT
@@ -396,86 +291,6 @@ class TargetOperations:
             for result in topic.partition_result
         }
 
-    # --- configs --------------------------------------------------------------------------------------------
-
-    async def set_topic_configs(
-        self,
-        name: str,
-        set: Mapping[str, str],  # noqa: A002  # Kafka's own word for the operation
-        delete: Iterable[str] = (),
-        *,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> None:
-        """IncrementalAlterConfigs (KIP-339) of one topic; returns when the image has the new values."""
-        deadline = time.monotonic() + timeout
-        wanted = dict(set)
-        removed = list(delete)
-        if not wanted and not removed:
-            return
-        changes = [
-            {"name": key, "config_operation": _OP_SET, "value": value} for key, value in wanted.items()
-        ]
-        changes += [{"name": key, "config_operation": _OP_DELETE, "value": None} for key in removed]
-        response = await self._channel.call(
-            "incremental_alter_configs",
-            {
-                "resources": [{"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configs": changes}],
-                "validate_only": False,
-            },
-            timeout=timeout,
-            idempotent=True,
-        )
-        for result in response.responses:
-            code = int(result.error_code)
-            if code != 0:
-                self._raise_for(
-                    "incremental_alter_configs",
-                    f"changing configs of {name}",
-                    {name: (code, result.error_message)},
-                )
-
-        def applied(image: ClusterImage) -> bool | None:
-            have = image.configs.get((_RESOURCE_TOPIC, name), {})
-            done = all(have.get(key) == value for key, value in wanted.items())
-            return True if done and not any(key in have for key in removed) else None
-
-        await self._metadata.wait_for(applied, max(0.001, deadline - time.monotonic()))
-
-    def topic_overrides(self, name: str) -> dict[str, str]:
-        """The configs set on the topic itself, from the image; no right needed."""
-        return dict(self._metadata.image.configs.get((_RESOURCE_TOPIC, name), {}))
-
-    async def describe_topic_configs(
-        self, names: Iterable[str], *, timeout: float = DEFAULT_TIMEOUT
-    ) -> dict[str, dict[str, str | None]]:
-        """Effective configs per topic, defaults of the cluster included."""
-        response = await self._channel.call(
-            "describe_configs",
-            {
-                "resources": [
-                    {"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configuration_keys": None}
-                    for name in names
-                ],
-                "include_synonyms": False,
-                "include_documentation": False,
-            },
-            timeout=timeout,
-            idempotent=True,
-        )
-        failed = {
-            result.resource_name: (int(result.error_code), result.error_message)
-            for result in response.results
-            if int(result.error_code) != 0
-        }
-        if failed:
-            self._raise_for("describe_configs", "describing topic configs", failed)
-        return {
-            result.resource_name: {config.name: config.value for config in result.configs}
-            for result in response.results
-        }
-
-    # --- producer ids ---
-
     async def allocate_producer_ids(
         self, count: int, *, connections: int = 8, timeout: float = 60.0, until: int | None = None
     ) -> tuple[int, int]:
@@ -489,27 +304,11 @@ class TargetOperations:
         )
         return await allocation.run(connections=connections, timeout=timeout)
 
-    # --- helpers --------------------------------------------------------------------------------------------
-
     def _epoch_of(self, broker_id: int) -> int:
         if broker_id == self._broker_id:
             return self._broker_epoch()
         broker = self._metadata.image.brokers.get(broker_id)
         return -1 if broker is None else broker.epoch
-
-    def _raise_for(self, api: str, what: str, failed: Mapping[str, tuple[int, str | None]]) -> NoReturn:
-        """MissingRight if that is the reason, OperationFailed otherwise."""
-        codes = [code for code, _ in failed.values()]
-        if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
-            raise MissingRight(api, self._channel.cluster_name)
-        raise OperationFailed(
-            f"{self._channel.cluster_name}: {what}",
-            codes[0],
-            {
-                item: f"{error_name(code)}{f': {text}' if text else ''}"
-                for item, (code, text) in failed.items()
-            },
-        )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
@@ -517,20 +316,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for tp in sorted(partitions):
         grouped.setdefault(tp.topic, []).append(tp)
     return grouped
-
-
-def _topic_id(image: ClusterImage, name: str) -> TopicId | None:
-    topic = image.topics_by_name.get(name)
-    return topic.id if topic is not None else None
-
-
-def _topic_id_with(image: ClusterImage, name: str, partitions: int) -> TopicId | None:
-    """The topic's id once all its partitions are replayed: their records follow the topic's one by one."""
-    topic = image.topics_by_name.get(name)
-    return topic.id if topic is not None and len(topic.partitions) >= partitions else None
-
-
-def _has_assignments(topic: TopicImage, assignments: Mapping[int, Sequence[int]]) -> bool:
-    return {index: list(p.replicas) for index, p in topic.partitions.items()} == {
-        index: list(replicas) for index, replicas in assignments.items()
-    }
