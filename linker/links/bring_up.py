@@ -6,14 +6,15 @@ Each mirror goes through the same steps whether it is new, half made when the si
     copies served -> reassignment to the real brokers open
 
 A step looks first whether it is done already, so that the whole is run again whenever something changed. Nothing here
-decides what a mirror should look like (controller), nor hands anything over (the promote).
+decides what a mirror should look like (controller), nor hands anything over (the promote). What a fetcher is told of a
+partition is copy_specs.py's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
@@ -26,11 +27,10 @@ from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
-from linker.links.configs import topic_configs
+from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
 from linker.target import TargetCluster
-from linker.tasks import together
 from wire.cluster import Cluster
-from wire.errors import BrokerError, LinkerError
+from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
@@ -39,9 +39,6 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
 _LEAST_PAUSE = 0.05
 _CALL_TIMEOUT = 15.0
-_LATEST, _EARLIEST = -1, -2
-_UNKNOWN_TOPIC = 3
-_METADATA_PAUSE = 0.05
 
 
 class BringUp:
@@ -69,6 +66,7 @@ class BringUp:
         self._target = target
         self._controller = controller
         self._fetcher = fetcher
+        self.specs = CopySpecs(link, target, controller)
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -315,7 +313,7 @@ class BringUp:
         ]
         if not waiting:
             return
-        offsets = await self._start_offsets(mirror, [state.tp for state in waiting])
+        offsets = await start_offsets(self._source, mirror, [state.tp for state in waiting])
         for state in waiting:
             partition = topic.partitions[state.partition]
             await self._controller.establish(
@@ -325,30 +323,6 @@ class BringUp:
                 session_epoch=partition.leader_epoch,
                 start_offset=offsets[state.tp],
             )
-
-    async def _start_offsets(
-        self, mirror: MirrorTopic, tps: list[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
-        asked = _number(mirror.start) if timestamp is None else timestamp
-        offsets = await self._list(tps, asked)
-        # No record is that young: the mirror begins with the next one.
-        late = [tp for tp in tps if offsets[tp] < 0]
-        if late:
-            offsets |= await self._list(late, _LATEST)
-        return offsets
-
-    async def _list(self, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        results = await self._source.list_offsets(dict.fromkeys(tps, timestamp), timeout=_CALL_TIMEOUT)
-        for tp, result in results.items():
-            if result.error:
-                raise BrokerError(
-                    result.error,
-                    message=f"{self._source.name}: no start offset",
-                    api="list_offsets",
-                    topic_partition=tp,
-                )
-        return {tp: result.offset for tp, result in results.items()}
 
     async def _serve(self, mirror: MirrorTopic) -> None:
         """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""
@@ -372,8 +346,8 @@ class BringUp:
                 (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
         if not waiting:
             return
-        segment_bytes = await self._segment_bytes(mirror.topic)
-        specs = [self._spec(mirror, state, segment_bytes) for state in waiting]
+        segment_bytes = await self.specs.segment_bytes(mirror.topic)
+        specs = [spec_of(mirror, state, segment_bytes) for state in waiting]
         self._fetcher.add(specs)
         image = self._target.image
         for spec in specs:
@@ -382,34 +356,6 @@ class BringUp:
                 self._epochs[spec.topic_partition] = partition.leader_epoch
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
-
-    async def copy_specs(
-        self, states: Sequence[PartitionState]
-    ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
-        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now. One
-        request for all topics, unless one of them makes it fail."""
-        topics = list(dict.fromkeys(state.topic for state in states))
-        trouble: dict[str, LinkerError] = {}
-        sizes: dict[str, int] = {}
-        try:
-            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
-            sizes = {topic: _number(configs[topic].effective["segment.bytes"]) for topic in topics}
-        except LinkerError:
-
-            async def ask(topic: str) -> None:
-                try:
-                    sizes[topic] = await self._segment_bytes(topic)
-                except LinkerError as error:
-                    trouble[topic] = error
-
-            await together(ask(topic) for topic in topics)
-        mirrors = self._controller.image.mirrors
-        specs = {
-            state.tp: self._spec(mirrors[self._link, state.topic], state, sizes[state.topic])
-            for state in states
-            if state.topic in sizes and (self._link, state.topic) in mirrors
-        }
-        return specs, trouble
 
     def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
         """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""
@@ -422,34 +368,6 @@ class BringUp:
     def _led_by_link(self, mirror: MirrorTopic, state: PartitionState) -> bool:
         partition = self._target.image.partition(mirror.topic_id, state.partition)
         return partition is None or partition.leader in self._link_brokers()
-
-    def _spec(self, mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
-        return MirrorSpec(
-            link=self._link,
-            topic=mirror.topic,
-            partition=state.partition,
-            topic_id=mirror.topic_id,
-            source_topic_id=mirror.source_topic_id,
-            session_epoch=state.session_epoch,
-            start_offset=state.start_offset or 0,
-            source_epochs=state.source_epochs,
-            segment_bytes=segment_bytes,
-            target_replicas=mirror.target_replicas[state.partition],
-            untruncated=state.untruncated,
-        )
-
-    async def _segment_bytes(self, topic: str) -> int:
-        """The effective value: an answer with more bytes than that makes the follower fail the partition."""
-        deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
-        while True:
-            try:
-                configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
-                return _number(configs[topic].effective["segment.bytes"])
-            except BrokerError as error:
-                # The topic was created just now; the broker that was asked has not heard of it yet.
-                if error.code != _UNKNOWN_TOPIC or asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(_METADATA_PAUSE)
 
     async def _reassign(self, mirror: MirrorTopic, topic: TopicImage) -> None:
         """Open the reassignment to the real brokers; again, if somebody cancelled it."""
@@ -521,10 +439,3 @@ def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | Non
 
 def _leadership(partition: PartitionImage) -> Leadership:
     return Leadership(partition.leader, partition.leader_epoch, partition.isr)
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ControllerError(f"{text!r} is not a number") from None

@@ -1,7 +1,7 @@
 """LinkRuntime: one link's tasks in one place, from the first connection to the source to the last promote.
 
 Lives here: the order in which things start, and what is restarted when the source was away. Does not live here: bringing
-a mirror up (bring_up.py), producer ids (producer_ids.py), the promote's ports (promote_ports.py).
+a mirror up (bring_up.py), producer ids (producer_ids.py), promotes (promotes.py) and their ports (promote_ports.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from controller.fleet.head import Head
 from controller.fleet.progress import copy_lag
 from controller.fleet.shared import NotTheController
 from controller.manager import LinkController
-from controller.phases import ENDED
-from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
+from controller.ports import PromotePorts, PromoteSettings
 from controller.source_fence import debts
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
@@ -36,6 +34,7 @@ from linker.links.bring_up import BringUp
 from linker.links.copies import Copies, CopyView
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
+from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
 from linker.links.source_events import SourceEvents
 from linker.links.source_fence import AclSourceFence
@@ -66,8 +65,6 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CONNECT_TIMEOUT = 10.0
-_STUCK_PAUSE = 2.0
-_SETTLE_TIMEOUT = 20.0
 _DEBTS_EVERY = 2.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION})
@@ -146,7 +143,6 @@ class LinkRuntime:
         )
         self._head = head
         self._link_brokers = link_brokers
-        self._before_promote = before_promote
         self.producer_ids = ProducerIdGuard(
             link.name, self.source, target, controller, link_brokers, is_head=lambda: head() is not None
         )
@@ -167,7 +163,7 @@ class LinkRuntime:
             self.fetcher,
             budget,
             copies,
-            self.bring_up.copy_specs,
+            self.bring_up.specs.of,
             self.bring_up.ask,
         )
         self.watch = SourceWatch(link.name, self.source, controller)
@@ -182,17 +178,24 @@ class LinkRuntime:
         self.validation = LinkValidation(
             link.name, controller, target, validator, self._source_side, self.copies.get, link_brokers
         )
-        #: The newest report of each running job, for status and API.
-        self.progress: dict[int, PromoteProgress] = {}
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
             "the source was not reached yet" if self.unusable is None else str(self.unusable)
         )
         self._away_since = time.monotonic()
         self._verified = asyncio.Event()
-        self._resumed = asyncio.Event()
-        # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
-        self._promoting = asyncio.Lock()
+        self.promotes = LinkPromotes(
+            link.name,
+            controller,
+            self._ports,
+            self.take_over_ports,
+            self.fetcher,
+            self.bring_up,
+            self.validation,
+            before_promote,
+            source_known=self._verified,
+            source_hopeless=self.unusable is not None,
+        )
         # While this sidecar is the head, and the link runs: what only the head does.
         self._reigning = False
         self._reign: set[asyncio.Task[None]] = set()
@@ -249,8 +252,8 @@ class LinkRuntime:
         """This sidecar is the head now, or the link begins to run while it is."""
         if self._running and self._head() is not None and not self._reigning:
             self._reigning = True
-            self._resumed.clear()
-            self._rule(self._resume_promotes(), "settling promotes")
+            self.promotes.begin()
+            self._rule(self.promotes.settle(), "settling promotes")
             self._rule(self._run_groups(), "groups")
             self._rule(self.validation.run(), "validation")
             self._rule(self._open_sources(), "sources that refuse writes")
@@ -265,10 +268,10 @@ class LinkRuntime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reign -= tasks
-        self.progress.clear()
+        self.promotes.progress.clear()
 
     async def _run_groups(self) -> None:
-        await self._wait_for_source()  # groups that are being opened do not need it
+        await self.promotes.wait_for_source()  # groups that are being opened do not need it
         await self.groups.run()
 
     async def _open_sources(self) -> None:
@@ -378,10 +381,6 @@ class LinkRuntime:
 
     # --- promote -----------------------------------------------------------------------------------------------------
 
-    def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
-        take_over = self.take_over_ports()
-        return PromoteDriver(self.controller, self.name, self._ports(), settings, self._report, take_over)
-
     def take_over_ports(self) -> TakeOverPorts:
         """LinkerError if this sidecar is not the link controller."""
         head, ports = self._head(), self._ports()
@@ -389,72 +388,10 @@ class LinkRuntime:
             raise LinkerError("this sidecar is not the link controller")
         return make_take_over_ports(self.name, head, ports, self.target, self._link_brokers)
 
-    def _report(self, progress: PromoteProgress) -> None:
-        self.progress[progress.job_id] = progress
-
-    async def _resume_promotes(self) -> None:
-        """Take up what a crash, or another head, left. Partitions stay fenced until that is settled."""
-        while True:
-            try:
-                # What was certainly not handed over does not have to wait for anything.
-                await self._driver().retreat()
-                running = self.controller.image.running_jobs(self.name)
-                if not running:
-                    break
-                if all(job.failover for job in running):
-                    # Its source is dead, and it does not need what only a source could tell.
-                    for outcome in await self._driver().resume():
-                        self._log_settled(outcome)
-                    break
-                await self._wait_for_source()
-                if self._verified.is_set():
-                    await self._wait_for_mirrors()
-                outcomes = await self._driver().resume()
-            except LinkerError as error:
-                log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
-                await asyncio.sleep(_STUCK_PAUSE)
-                continue
-            for outcome in outcomes:
-                self._log_settled(outcome)
-                self._prove(outcome.job_id)
-            break
-        self.progress.clear()
-        self._release_promoted()
-        self._resumed.set()
-        for mirror in self.controller.image.link_mirrors(self.name):
-            self.bring_up.ask(mirror.topic)  # what a promote holds was left alone until now
-
-    async def _wait_for_source(self) -> None:
-        """For a while: what was handed over does not need the source any more, which may be gone for good."""
-        if self.unusable is not None:
-            return
-        try:
-            async with asyncio.timeout(_SETTLE_TIMEOUT):
-                await self._verified.wait()
-        except TimeoutError:
-            log.warning("link %s: the source is away; settling promotes all the same", self.name)
-
-    async def _wait_for_mirrors(self) -> None:
-        """Positions of followers are needed; but one mirror in trouble must not keep the others fenced."""
-        try:
-            async with asyncio.timeout(_SETTLE_TIMEOUT):
-                await self.bring_up.settled.wait()
-        except TimeoutError:
-            log.warning("link %s: some mirrors are not complete; settling promotes all the same", self.name)
-
     @property
     def settling(self) -> bool:
         """Whether promotes of the last run are still being settled; no other may begin before that."""
-        return not self._resumed.is_set()
-
-    def _log_settled(self, outcome: PromoteOutcome) -> None:
-        log.info(
-            "link %s: promote %d settled: %d partitions promoted, %d active again",
-            self.name,
-            outcome.job_id,
-            len(outcome.promoted),
-            len(outcome.abandoned),
-        )
+        return self.promotes.settling
 
     def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
@@ -463,58 +400,7 @@ class LinkRuntime:
             raise LinkerError(f"link {self.name} is not running")
         if not self._reigning:
             raise NotTheController(None)  # while the job was written down; the next one settles it
-        self._rule(self._promote(job, settings), f"promote {job.id}")
-
-    async def _promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
-        async with self._promoting:
-            driver = self._driver(settings)
-            try:
-                await self._before_promote()
-                outcome = await driver.run(job)
-            except Exception as error:
-                if isinstance(error, LinkerError):
-                    log.warning("link %s: promote %d is stuck: %s; settling it", self.name, job.id, error)
-                else:
-                    log.exception("link %s: promote %d hit a bug; settling it", self.name, job.id)
-                await self._settle_stuck(driver, job.id)
-            else:
-                log.info(
-                    "link %s: promote %d ended: %d partitions promoted, %d abandoned%s; ms by phase %s",
-                    self.name,
-                    job.id,
-                    len(outcome.promoted),
-                    len(outcome.abandoned),
-                    f" ({outcome.reason})" if outcome.reason else "",
-                    {phase: round(ms) for phase, ms in outcome.phases_ms.items()},
-                )
-            finally:
-                self.validation.validator.turns.speak_up(self.name)
-        self.progress.pop(job.id, None)
-        self._release_promoted()
-        self._prove(job.id)
-        for topic in job.topics:
-            self.bring_up.ask(topic)  # what changed at the target meanwhile was left alone
-
-    def _prove(self, job_id: int) -> None:
-        """What was promoted is to be compared to its exact end."""
-        job = self.controller.image.jobs.get((self.name, job_id))
-        if job is not None:
-            self.validation.close_evidence(job)
-
-    async def _settle_stuck(self, driver: PromoteDriver, job_id: int) -> None:
-        while any(job.id == job_id for job in self.controller.image.running_jobs(self.name)):
-            await asyncio.sleep(_STUCK_PAUSE)
-            try:
-                for outcome in await driver.resume({job_id}):
-                    self._log_settled(outcome)
-            except LinkerError as error:
-                log.warning("link %s: a promote cannot be settled yet: %s (again)", self.name, error)
-
-    def _release_promoted(self) -> None:
-        """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""
-        for state in self.controller.image.link_partitions(self.name):
-            if state.phase in ENDED:
-                self.fetcher.remove([state.tp])
+        self._rule(self.promotes.run(job, settings), f"promote {job.id}")
 
     # --- the target changed --------------------------------------------------------------------------------------------
 

@@ -253,7 +253,7 @@ def find_job(image: ControllerImage, text: str) -> Job | None:
 def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
     """A job with its topics' phases."""
     image = runtime.controller.image
-    progress = runtime.progress.get(job.id)
+    progress = runtime.promotes.progress.get(job.id)
     topics = []
     for topic in job.topics:
         states = [

@@ -21,8 +21,8 @@ from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.state import Attempt, JobStatus, MirrorTopic
 from linker.config_file import parse_config
+from linker.links import promotes as promotes_module
 from linker.links import running as running_module
-from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
@@ -171,7 +171,7 @@ async def test_what_was_handed_over_is_finished_without_the_source(
     monkeypatch: pytest.MonkeyPatch, nowhere: dict[str, str]
 ) -> None:
     """The source may have been switched off right after the promote, and the sidecar killed before its end."""
-    monkeypatch.setattr(runtime_module, "_SETTLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(promotes_module, "_SETTLE_TIMEOUT", 0.1)
     async with a_sidecar() as sidecar:
         controller = sidecar.controller
         await controller.create_link("east", "east", nowhere)

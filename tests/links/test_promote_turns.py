@@ -16,7 +16,7 @@ from controller.phases import Phase
 from controller.ports import PromoteProgress, PromoteSettings
 from controller.promote import PromoteOutcome
 from controller.state import JobStatus, MirrorTopic, PromoteJob
-from linker.links import runtime as runtime_module
+from linker.links import promotes as promotes_module
 from linker.links.runtime import LinkRuntime
 from tests.fakes import FakeCluster
 from tests.links.test_link_life import a_sidecar, properties, until_available
@@ -64,7 +64,7 @@ class Stage:
             self.ends[job_id] = loop.create_future()
 
     def report(self, job_id: int) -> None:
-        self.runtime._report(PromoteProgress(job_id=job_id, phase=Phase.CATCHING_UP, partitions={}))
+        self.runtime.promotes._report(PromoteProgress(job_id=job_id, phase=Phase.CATCHING_UP, partitions={}))
 
     async def end(self, job: PromoteJob, status: JobStatus) -> PromoteOutcome:
         self.log.append(f"end {job.id}")
@@ -90,7 +90,7 @@ class Stage:
 
 @pytest_asyncio.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(runtime_module, "_STUCK_PAUSE", 0.01)
+    monkeypatch.setattr(promotes_module, "_STUCK_PAUSE", 0.01)
     async with (
         FakeCluster(1, cluster_id="east") as source,
         a_sidecar(east=properties(source)) as sidecar,
@@ -102,7 +102,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
                 runtime.bring_up.settled.wait()
             )  # it has begun, and will not look at mirrors that are made by hand below
         stage = Stage(runtime)
-        monkeypatch.setattr(runtime, "_driver", lambda settings=None: Driver(stage))
+        monkeypatch.setattr(runtime.promotes, "_driver", lambda settings=None: Driver(stage))
         monkeypatch.setattr(runtime.bring_up, "ask", stage.asked.append)
         for topic in TOPICS:
             await stage.controller.create_mirror(
@@ -157,7 +157,7 @@ async def test_a_stuck_one_is_settled_alone_and_the_next_still_runs(stage: Stage
 async def test_afterwards_its_progress_is_history_and_its_topics_are_looked_at(stage: Stage) -> None:
     job = await stage.begin("orders")
     await stage.until("run 1")
-    assert set(stage.runtime.progress) == {job.id}
+    assert set(stage.runtime.promotes.progress) == {job.id}
     assert stage.asked == []
     stage.ends[1].set_result(JobStatus.ABANDONED)
     await stage.until_over(job)
@@ -165,4 +165,4 @@ async def test_afterwards_its_progress_is_history_and_its_topics_are_looked_at(s
         while not stage.asked:
             await asyncio.sleep(0.001)
     assert stage.asked == ["orders"], "somebody may have cancelled its reassignment while the promote held it"
-    assert stage.runtime.progress == {}
+    assert stage.runtime.promotes.progress == {}

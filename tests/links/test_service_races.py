@@ -60,7 +60,7 @@ class Runtime:
     def __init__(self, name: str) -> None:
         self.name = name
         self.started: list[Any] = []
-        self.progress: dict[int, Any] = {}
+        self.promotes = SimpleNamespace(progress={})
         self.fetcher = SimpleNamespace(remove=lambda tps: None, partitions={})
         self.watch = SimpleNamespace(look=self._look, grown={})
         self.reached = asyncio.Event()

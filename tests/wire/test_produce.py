@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import codec, produce
+from wire import codec, produce_request, produce_response
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.produce import (
     ProduceRequest,
@@ -379,7 +379,7 @@ def test_a_request_of_one_batch_is_read_as_any_other(
 
     at_one_go = outcomes()
     assert request in at_one_go
-    monkeypatch.setattr(produce, "_parse_single", lambda *_: None)
+    monkeypatch.setattr(produce_request, "_parse_single", lambda *_: None)
     assert at_one_go == outcomes()
 
 
@@ -393,13 +393,13 @@ def test_an_answer_about_one_batch_is_read_as_any_other(monkeypatch: pytest.Monk
 
     at_one_go = outcomes()
     assert at_one_go[0] == ([(bytes(range(16)), [result])], 7)
-    monkeypatch.setattr(produce, "_parse_single_response", lambda _: None)
+    monkeypatch.setattr(produce_response, "_parse_single_response", lambda _: None)
     assert at_one_go == outcomes()
 
 
 def test_long_client_ids_are_not_remembered() -> None:
     """Clients choose them, up to 32 KiB each."""
-    produce._known_names.cache_clear()
+    produce_request._known_names.cache_clear()
     for length in (0, 256, 257, 30_000):
         encode_produce_request(9, 1, "c" * length, None, 1, 1, [("orders", [(0, b"r")])])
-    assert produce._known_names.cache_info().currsize == 2
+    assert produce_request._known_names.cache_info().currsize == 2

@@ -1,0 +1,130 @@
+"""What a fetcher is told of a partition that is copied (MirrorSpec), and where a new copy begins.
+
+Not here: which partitions are copied, and when (bring_up.py, stand_in.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from controller.errors import ControllerError
+from controller.manager import LinkController
+from controller.state import MirrorPartition as PartitionState
+from controller.state import MirrorTopic
+from fetcher.spec import MirrorSpec
+from linker.links.configs import topic_configs
+from linker.target import TargetCluster
+from linker.tasks import together
+from wire.cluster import Cluster
+from wire.errors import BrokerError, LinkerError
+from wire.types import TopicPartition
+
+_CALL_TIMEOUT = 15.0
+_LATEST, _EARLIEST = -1, -2
+_UNKNOWN_TOPIC = 3
+_METADATA_PAUSE = 0.05
+
+
+class CopySpecs:
+    """Those of one link, with the configs that the target's topics have now."""
+
+    def __init__(self, link: str, target: TargetCluster, controller: LinkController) -> None:
+        self._link = link
+        self._target = target
+        self._controller = controller
+
+    async def of(
+        self, states: Sequence[PartitionState]
+    ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
+        """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now. One
+        request for all topics, unless one of them makes it fail."""
+        topics = list(dict.fromkeys(state.topic for state in states))
+        trouble: dict[str, LinkerError] = {}
+        sizes: dict[str, int] = {}
+        try:
+            configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
+            sizes = {topic: _number(configs[topic].effective["segment.bytes"]) for topic in topics}
+        except LinkerError:
+
+            async def ask(topic: str) -> None:
+                try:
+                    sizes[topic] = await self.segment_bytes(topic)
+                except LinkerError as error:
+                    trouble[topic] = error
+
+            await together(ask(topic) for topic in topics)
+        mirrors = self._controller.image.mirrors
+        specs = {
+            state.tp: spec_of(mirrors[self._link, state.topic], state, sizes[state.topic])
+            for state in states
+            if state.topic in sizes and (self._link, state.topic) in mirrors
+        }
+        return specs, trouble
+
+    async def segment_bytes(self, topic: str) -> int:
+        """The effective value: an answer with more bytes than that makes the follower fail the partition."""
+        deadline = asyncio.get_running_loop().time() + _CALL_TIMEOUT
+        while True:
+            try:
+                configs = await topic_configs(self._target.cluster, [topic], timeout=_CALL_TIMEOUT)
+                return _number(configs[topic].effective["segment.bytes"])
+            except BrokerError as error:
+                # The topic was created just now; the broker that was asked has not heard of it yet.
+                if error.code != _UNKNOWN_TOPIC or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_METADATA_PAUSE)
+
+
+def spec_of(mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
+    """As the state has the partition; `segment_bytes` is the target topic's."""
+    return MirrorSpec(
+        link=mirror.link,
+        topic=mirror.topic,
+        partition=state.partition,
+        topic_id=mirror.topic_id,
+        source_topic_id=mirror.source_topic_id,
+        session_epoch=state.session_epoch,
+        start_offset=state.start_offset or 0,
+        source_epochs=state.source_epochs,
+        segment_bytes=segment_bytes,
+        target_replicas=mirror.target_replicas[state.partition],
+        untruncated=state.untruncated,
+    )
+
+
+async def start_offsets(
+    source: Cluster, mirror: MirrorTopic, tps: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where copies begin: at the source's earliest or latest offset, or at the first one that is not older than a time.
+
+    Raises BrokerError for a partition whose offset the source does not tell.
+    """
+    timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
+    asked = _number(mirror.start) if timestamp is None else timestamp
+    offsets = await _list(source, tps, asked)
+    # No record is that young: the mirror begins with the next one.
+    late = [tp for tp in tps if offsets[tp] < 0]
+    if late:
+        offsets |= await _list(source, late, _LATEST)
+    return offsets
+
+
+async def _list(source: Cluster, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    results = await source.list_offsets(dict.fromkeys(tps, timestamp), timeout=_CALL_TIMEOUT)
+    for tp, result in results.items():
+        if result.error:
+            raise BrokerError(
+                result.error,
+                message=f"{source.name}: no start offset",
+                api="list_offsets",
+                topic_partition=tp,
+            )
+    return {tp: result.offset for tp, result in results.items()}
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ControllerError(f"{text!r} is not a number") from None
