@@ -44,6 +44,8 @@ MEMORY_BUDGET = 128 << 20  # the sidecar's default `memory.bytes`
 
 # Deleted copies make room at once: rounds repeat, and so does their gigabyte.
 CLUSTER_PROPERTIES = {
+    # Kafka's own move of leaders back to where they are preferred, every five minutes: in the middle of a measurement.
+    "auto.leader.rebalance.enable": "false",
     "log.segment.delete.delay.ms": "1000",
     "log.retention.ms": "-1",
     "log.retention.bytes": "-1",
