@@ -13,7 +13,6 @@ from wire.errors import LocalProtocolError, MalformedFrame
 from wire.primitives import (
     INT32,
     INT64,
-    PARSE_ERRORS,
     compact_string,
     read_compact_count,
     read_compact_string,
@@ -25,6 +24,7 @@ from wire.primitives import (
     uvarint,
 )
 from wire.types import Buffer
+from wire.whole import add_entries, whole
 
 API = "fetch"
 MIN_VERSION, MAX_VERSION = 4, 18
@@ -83,18 +83,11 @@ def parse_fetch_request(frame: Buffer, body_offset: int, version: int) -> FetchR
     """Parse the body that begins at body_offset. Anything wrong in it is a MalformedFrame."""
     if not MIN_VERSION <= version <= MAX_VERSION:
         raise MalformedFrame("no such version", api=API, version=version)
-    try:
-        parse = _parse_flexible if version >= 12 else _parse_legacy
-        request, pos = parse(frame, body_offset, version)
-    except PARSE_ERRORS as error:
-        raise MalformedFrame(f"request is garbled: {error}", api=API, version=version) from error
-    except MalformedFrame as error:
-        raise MalformedFrame(error.message, api=API, version=version) from error
-    if pos != len(frame):
-        raise MalformedFrame(f"request of {len(frame)} bytes ends at byte {pos}", api=API, version=version)
-    return request
+    parse = _parse_flexible if version >= 12 else _parse_legacy
+    return parse(frame, body_offset, version)
 
 
+@whole(API, "request")
 def _parse_flexible(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, int]:
     replica_id = -1
     if version < 15:
@@ -108,11 +101,11 @@ def _parse_flexible(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest
     new = tuple.__new__
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     topic_count, pos = read_compact_count(frame, pos, 3)
-    entries = _add_entries(0, topic_count)
+    entries = add_entries(0, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
         key, pos = _read_key(frame, pos, by_id)
         count, pos = read_compact_count(frame, pos, 33)
-        entries = _add_entries(entries, count)
+        entries = add_entries(entries, count, MAX_ENTRIES)
         partitions: list[FetchPartition] = []
         append = partitions.append
         for _ in range(count):
@@ -132,11 +125,11 @@ def _parse_flexible(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest
         topics.append((key, partitions))
     forgotten: list[tuple[TopicKey, list[int]]] = []
     topic_count, pos = read_compact_count(frame, pos, 3)
-    entries = _add_entries(entries, topic_count)
+    entries = add_entries(entries, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
         key, pos = _read_key(frame, pos, by_id)
         count, pos = read_compact_count(frame, pos, 4)
-        entries = _add_entries(entries, count)
+        entries = add_entries(entries, count, MAX_ENTRIES)
         forgotten.append((key, list(struct.unpack_from(f">{max(count, 0)}i", frame, pos))))
         pos = skip_tags(frame, pos + 4 * max(count, 0))
     rack_id, pos = read_compact_string(frame, pos)
@@ -178,6 +171,7 @@ def _read_partition_tags(frame: Buffer, pos: int, version: int) -> tuple[int, in
     return high_watermark, pos
 
 
+@whole(API, "request")
 def _parse_legacy(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, int]:
     replica_id: int = INT32.unpack_from(frame, pos)[0]
     max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, pos + 4)
@@ -190,11 +184,11 @@ def _parse_legacy(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, 
     unpack, size = layout.unpack_from, layout.size
     topics: list[tuple[TopicKey, list[FetchPartition]]] = []
     topic_count, pos = read_count(frame, pos, 6)
-    entries = _add_entries(0, topic_count)
+    entries = add_entries(0, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
         name, pos = read_string(frame, pos)
         count, pos = read_count(frame, pos, size)
-        entries = _add_entries(entries, count)
+        entries = add_entries(entries, count, MAX_ENTRIES)
         partitions = []
         for _ in range(count):
             values = unpack(frame, pos)
@@ -212,11 +206,11 @@ def _parse_legacy(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, 
     forgotten: list[tuple[TopicKey, list[int]]] = []
     if version >= 7:
         topic_count, pos = read_count(frame, pos, 6)
-        entries = _add_entries(entries, topic_count)
+        entries = add_entries(entries, topic_count, MAX_ENTRIES)
         for _ in range(topic_count):
             name, pos = read_string(frame, pos)
             count, pos = read_count(frame, pos, 4)
-            entries = _add_entries(entries, count)
+            entries = add_entries(entries, count, MAX_ENTRIES)
             indexes = list(struct.unpack_from(f">{max(count, 0)}i", frame, pos))
             forgotten.append((_not_null(name, "topic"), indexes))
             pos += 4 * max(count, 0)
@@ -238,15 +232,6 @@ def _parse_legacy(frame: Buffer, pos: int, version: int) -> tuple[FetchRequest, 
         _not_null(rack_id, "rack id"),
     )
     return request, pos
-
-
-def _add_entries(entries: int, count: int) -> int:
-    if count < 0:
-        raise MalformedFrame("array is null")
-    entries += count
-    if entries > MAX_ENTRIES:
-        raise MalformedFrame(f"more than {MAX_ENTRIES} topics and partitions in one request")
-    return entries
 
 
 def _read_key(frame: Buffer, pos: int, by_id: bool) -> tuple[TopicKey, int]:

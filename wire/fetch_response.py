@@ -14,7 +14,6 @@ from wire.errors import LocalProtocolError, MalformedFrame
 from wire.fetch_request import API, TopicKey
 from wire.primitives import (
     INT32,
-    PARSE_ERRORS,
     compact_string,
     node_endpoint,
     read_compact_count,
@@ -26,6 +25,7 @@ from wire.primitives import (
     uvarint,
 )
 from wire.types import Buffer, Node
+from wire.whole import whole
 
 _EPOCH_END = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
@@ -236,20 +236,13 @@ def parse_fetch_response(frame: Buffer, version: int) -> FetchResponse:
     """Parse the envelope of a frame that begins with the correlation id. Versions 12 to 18."""
     if not 12 <= version <= 18:
         raise LocalProtocolError("only versions 12 to 18 are parsed", api=API, version=version)
-    try:
-        response, pos = _parse(frame, version)
-    except PARSE_ERRORS as error:
-        raise MalformedFrame(f"response is garbled: {error}", api=API, version=version) from error
-    except MalformedFrame as error:
-        raise MalformedFrame(error.message, api=API, version=version) from error
-    if pos != len(frame):
-        raise MalformedFrame(f"response of {len(frame)} bytes ends at byte {pos}", api=API, version=version)
-    return response
+    return _parse(frame, 4, version)
 
 
-def _parse(frame: Buffer, version: int) -> tuple[FetchResponse, int]:
+@whole(API, "response")
+def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
     limit = len(frame)
-    pos = skip_tags(frame, 4)
+    pos = skip_tags(frame, pos)
     throttle_ms, error, session_id = _TOP.unpack_from(frame, pos)
     pos += 10
     unpack = _PARTITION.unpack_from

@@ -1,11 +1,11 @@
 """Kafka's wire primitives for the parts that are parsed by hand: varints, strings, tagged fields.
 
 Lives here: what Fetch, Produce, record batches and the metadata log share. Every reader takes (buffer,
-position) and returns (value, next position). Not here: anything that knows an API (fetch_*.py, produce.py),
+position) and returns (value, next position). Not here: anything that knows an API (fetch_*.py, produce_*.py),
 the codec for everything off the hot path (codec.py).
 
 Readers may raise IndexError, struct.error or UnicodeDecodeError on a truncated buffer; the parser of a whole
-message turns those into MalformedFrame once (PARSE_ERRORS), which keeps the loops free of try blocks. A slice
+message turns those into MalformedFrame once (whole.py), which keeps the loops free of try blocks. A slice
 beyond the end is silently short in Python, so a parser must in the end compare its position with the length
 of the frame.
 """

@@ -20,16 +20,6 @@ read and written at one go, in the layout that the general functions have for it
 """
 
 
-def add_entries(entries: int, count: int) -> int:
-    """The entries of a message so far and `count` more; MalformedFrame if they are too many."""
-    if count < 0:
-        raise MalformedFrame("array is null")
-    entries += count
-    if entries > MAX_ENTRIES:
-        raise MalformedFrame(f"more than {MAX_ENTRIES} topics and partitions in one request")
-    return entries
-
-
 def read_key(frame: Buffer, pos: int, version: int) -> tuple[TopicKey, int]:
     """A topic's name or id, and the position behind it."""
     if version >= 13:

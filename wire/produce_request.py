@@ -25,15 +25,16 @@ from wire.primitives import (
 )
 from wire.produce_common import (
     API,
+    MAX_ENTRIES,
     MAX_VERSION,
     MIN_VERSION,
     ONE,
     TopicKey,
-    add_entries,
     encode_key,
     read_key,
 )
 from wire.types import Buffer
+from wire.whole import add_entries, whole
 
 
 @dataclass(slots=True)
@@ -61,17 +62,8 @@ def parse_produce_request(frame: Buffer, body_offset: int, version: int) -> Prod
     """Parse the body that begins at body_offset. Anything wrong in it is a MalformedFrame."""
     if not MIN_VERSION <= version <= MAX_VERSION:
         raise MalformedFrame("no such version", api=API, version=version)
-    view = memoryview(frame)
-    try:
-        parse = _parse_flexible if version >= 9 else _parse_legacy
-        request, pos = parse(view, body_offset, version)
-    except PARSE_ERRORS as error:
-        raise MalformedFrame(f"request is garbled: {error}", api=API, version=version) from error
-    except MalformedFrame as error:
-        raise MalformedFrame(error.message, api=API, version=version) from error
-    if pos != len(view):
-        raise MalformedFrame(f"request of {len(view)} bytes ends at byte {pos}", api=API, version=version)
-    return request
+    parse = _parse_flexible if version >= 9 else _parse_legacy
+    return parse(memoryview(frame), body_offset, version)
 
 
 def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest | None:
@@ -100,6 +92,7 @@ def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest |
     return ProduceRequest(version, None, acks, timeout_ms, [(key, [(index, frame[pos:end])])])
 
 
+@whole(API, "request")
 def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceRequest, int]:
     limit = len(frame)
     try:
@@ -113,11 +106,11 @@ def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceR
     pos += 6
     request = ProduceRequest(version, transactional_id, acks, timeout_ms)
     topic_count, pos = read_compact_count(frame, pos, 3)
-    entries = add_entries(0, topic_count)
+    entries = add_entries(0, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
         key, pos = read_key(frame, pos, version)
         count, pos = read_compact_count(frame, pos, 6)
-        entries = add_entries(entries, count)
+        entries = add_entries(entries, count, MAX_ENTRIES)
         partitions = []
         for _ in range(count):
             index = INT32.unpack_from(frame, pos)[0]
@@ -132,19 +125,20 @@ def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceR
     return request, skip_tags(frame, pos)
 
 
+@whole(API, "request")
 def _parse_legacy(frame: memoryview, pos: int, version: int) -> tuple[ProduceRequest, int]:
     limit = len(frame)
     transactional_id, pos = read_string(frame, pos)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, pos)
     request = ProduceRequest(version, transactional_id, acks, timeout_ms)
     topic_count, pos = read_count(frame, pos + 6, 6)
-    entries = add_entries(0, topic_count)
+    entries = add_entries(0, topic_count, MAX_ENTRIES)
     for _ in range(topic_count):
         name, pos = read_string(frame, pos)
         if name is None:
             raise MalformedFrame("topic is null")
         count, pos = read_count(frame, pos, 8)
-        entries = add_entries(entries, count)
+        entries = add_entries(entries, count, MAX_ENTRIES)
         partitions = []
         for _ in range(count):
             index, size = _INDEX_AND_SIZE.unpack_from(frame, pos)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.primitives import (
     INT32,
-    PARSE_ERRORS,
     compact_string,
     node_endpoint,
     read_compact_count,
@@ -30,6 +29,7 @@ from wire.produce_common import (
     read_key,
 )
 from wire.types import Buffer, Node
+from wire.whole import whole
 
 _SINGLE_RESPONSE = struct.Struct(">BB16sBihqqqBBBBiB")  # all of version 13 behind the correlation id
 _SINGLE_ANSWER = struct.Struct(">iiBB")  # size, correlation id, tags, topics
@@ -64,15 +64,7 @@ def parse_produce_response(frame: Buffer, version: int) -> ProduceResponse:
     """Parse a frame that begins with the correlation id, as (topics, throttle_ms). Versions 9 to 13."""
     if not 9 <= version <= MAX_VERSION:
         raise LocalProtocolError("only versions 9 to 13 are sent", api=API, version=version)
-    try:
-        response, pos = _parse_response(frame, version)
-    except PARSE_ERRORS as error:
-        raise MalformedFrame(f"response is garbled: {error}", api=API, version=version) from error
-    except MalformedFrame as error:
-        raise MalformedFrame(error.message, api=API, version=version) from error
-    if pos != len(frame):
-        raise MalformedFrame(f"response of {len(frame)} bytes ends at byte {pos}", api=API, version=version)
-    return response
+    return _parse_response(frame, 4, version)
 
 
 def _parse_single_response(frame: Buffer) -> ProduceResponse | None:
@@ -87,11 +79,12 @@ def _parse_single_response(frame: Buffer) -> ProduceResponse | None:
     return ProduceResponse([(key, [ProduceResult(*numbers)])], throttle_ms)
 
 
-def _parse_response(frame: Buffer, version: int) -> tuple[ProduceResponse, int]:
+@whole(API, "response")
+def _parse_response(frame: Buffer, pos: int, version: int) -> tuple[ProduceResponse, int]:
     single = _parse_single_response(frame) if version == 13 else None
     if single is not None:
         return single, len(frame)
-    pos = skip_tags(frame, 4)
+    pos = skip_tags(frame, pos)
     topics = []
     topic_count, pos = read_compact_count(frame, pos, 3)
     for _ in range(topic_count):
