@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,13 +53,14 @@ async def test_old_target(
 
 
 async def test_old_source(
-    target_cluster: KafkaCluster, unique_topic: Callable[[str], str], tmp_path: Path
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str], tmp_path: Path, _numbers: Iterator[int]
 ) -> None:
     """Kafka 2.8 with ZooKeeper: fetched by topic name. As a target it is refused, and nothing is left there."""
     async with ZooKeeperKafka(2, tmp_path / "old") as source:
         async with another(tmp_path / "refused", source.bootstrap, 900) as process:
             await refuses_to_run(process, "ZooKeeper mode", "KRaft")
-        async with linked_sidecar(source, target_cluster, 990, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
+        own_id = 900 + next(_numbers)
+        async with linked_sidecar(source, target_cluster, own_id, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
             scene = TroubleScene(source, target_cluster, sidecar, topics(unique_topic))  # type: ignore[arg-type]
             try:
                 await whole_way(scene)
