@@ -50,8 +50,8 @@ def python_seconds() -> float:
 
 
 def python_in_a_shared_library() -> bool:
-    """Whether the interpreter is in libpython instead of in the executable, which makes it slower: its own calls go through
-    the linker's table.
+    """Whether the interpreter is in libpython instead of in the executable: one way in which builds of Python differ, whose
+    speed differs as well.
     """
     return "/libpython3" in Path("/proc/self/maps").read_text()
 

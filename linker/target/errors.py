@@ -33,7 +33,6 @@ REQUIRED_RIGHTS: dict[str, tuple[str, str, str]] = {
     "create_topics": ("CREATE", "Cluster", "--operation Create --cluster"),
     "delete_topics": ("DELETE", "Topic", "--operation Delete --topic '*'"),
     "incremental_alter_configs": ("ALTER_CONFIGS", "Topic", "--operation AlterConfigs --topic '*'"),
-    "describe_configs": ("DESCRIBE_CONFIGS", "Topic", "--operation DescribeConfigs --topic '*'"),
 }
 
 

@@ -20,7 +20,8 @@ from wire.types import TopicId
 DEFAULT_TIMEOUT = 15.0
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _TOPIC_ALREADY_EXISTS = 36
-_RESOURCE_TOPIC = 2
+TOPIC_RESOURCE = 2
+"""ConfigResource.Type of a topic: the first part of a key of the image's configs."""
 _OP_SET, _OP_DELETE = 0, 1
 _RACE_PAUSE = 0.1
 
@@ -160,7 +161,7 @@ class TopicOperations:
         response = await self._channel.call(
             "incremental_alter_configs",
             {
-                "resources": [{"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configs": changes}],
+                "resources": [{"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": changes}],
                 "validate_only": False,
             },
             timeout=timeout,
@@ -177,44 +178,11 @@ class TopicOperations:
                 )
 
         def applied(image: ClusterImage) -> bool | None:
-            have = image.configs.get((_RESOURCE_TOPIC, name), {})
+            have = image.configs.get((TOPIC_RESOURCE, name), {})
             done = all(have.get(key) == value for key, value in wanted.items())
             return True if done and not any(key in have for key in removed) else None
 
         await self._metadata.wait_for(applied, max(0.001, deadline - time.monotonic()))
-
-    def topic_overrides(self, name: str) -> dict[str, str]:
-        """The configs set on the topic itself, from the image; no right needed."""
-        return dict(self._metadata.image.configs.get((_RESOURCE_TOPIC, name), {}))
-
-    async def describe_topic_configs(
-        self, names: Iterable[str], *, timeout: float = DEFAULT_TIMEOUT
-    ) -> dict[str, dict[str, str | None]]:
-        """Effective configs per topic, defaults of the cluster included."""
-        response = await self._channel.call(
-            "describe_configs",
-            {
-                "resources": [
-                    {"resource_type": _RESOURCE_TOPIC, "resource_name": name, "configuration_keys": None}
-                    for name in names
-                ],
-                "include_synonyms": False,
-                "include_documentation": False,
-            },
-            timeout=timeout,
-            idempotent=True,
-        )
-        failed = {
-            result.resource_name: (int(result.error_code), result.error_message)
-            for result in response.results
-            if int(result.error_code) != 0
-        }
-        if failed:
-            raise_refused("describe_configs", self._channel.cluster_name, "describing topic configs", failed)
-        return {
-            result.resource_name: {config.name: config.value for config in result.configs}
-            for result in response.results
-        }
 
 
 def _topic_id(image: ClusterImage, name: str) -> TopicId | None:

@@ -16,6 +16,7 @@ from controller.state import Attempt, MirrorTopic
 from linker.links.bring_up import BringUp, grown_at_target
 from linker.links.promote_ports import TargetHandOver
 from linker.target import TargetCluster
+from linker.target.topic_operations import TOPIC_RESOURCE
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.controller import DROP
@@ -144,7 +145,7 @@ async def rig(quorum: FakeQuorum, target: TargetCluster, source: FakeCluster) ->
 async def test_all_steps_and_then_nothing_more(rig: Rig) -> None:
     await rig.complete()
     assert rig.open()
-    assert rig.target.operations.topic_overrides("orders") == FORCED
+    assert rig.target.image.configs[TOPIC_RESOURCE, "orders"] == FORCED
     assert (rig.phase(T0), rig.phase(T1)) == (Phase.ACTIVE, Phase.ACTIVE)
     spec = rig.fetcher.partitions[T0].spec
     assert (spec.start_offset, spec.session_epoch, spec.segment_bytes) == (0, 0, 1048576)

@@ -21,6 +21,7 @@ from linker.links.promote_ports import (
 )
 from linker.links.tail_batches import TailBatches
 from linker.target import TargetCluster
+from linker.target.topic_operations import TOPIC_RESOURCE
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
@@ -386,7 +387,7 @@ async def test_configs_are_set_and_taken_away(quorum: FakeQuorum, target: Target
         await port.restore(
             "orders", {"unclean.leader.election.enable": None, "retention.ms": "1000"}, timeout=5
         )
-    assert target.operations.topic_overrides("orders") == {"retention.ms": "1000"}
+    assert target.image.configs[TOPIC_RESOURCE, "orders"] == {"retention.ms": "1000"}
 
 
 async def test_a_config_that_is_refused_is_an_error(quorum: FakeQuorum, target: TargetCluster) -> None:

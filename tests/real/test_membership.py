@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from linker.demo.kafka_cluster import KafkaCluster
+from linker.links.configs import topic_configs
 from linker.target import (
     AdvertisedListener,
     AlterPartitionItem,
@@ -23,6 +24,7 @@ from linker.target import (
     StillHosting,
     TargetCluster,
 )
+from linker.target.topic_operations import TOPIC_RESOURCE
 from wire.cluster import Cluster
 from wire.errors import ConnectionLost
 from wire.metadata.image import ClusterImage
@@ -183,9 +185,10 @@ async def test_from_joining_to_leaving(
     await target.operations.set_topic_configs(
         topic, {"retention.ms": "1"}, ["unclean.leader.election.enable"]
     )
-    described = await target.operations.describe_topic_configs([topic])
-    assert described[topic]["retention.ms"] == "1"
-    assert int(described[topic]["segment.bytes"] or 0) > 0
+    described = (await topic_configs(target.cluster, [topic], timeout=10))[topic]
+    assert described.overrides["retention.ms"] == "1"
+    assert "unclean.leader.election.enable" not in described.overrides
+    assert int(described.effective["segment.bytes"]) > 0
 
     first, length = await target.operations.allocate_producer_ids(24, connections=8)
     await target.metadata.wait_for(
@@ -291,7 +294,7 @@ async def test_quorum_of_three_with_snapshots(
     assert target.metadata.snapshots_loaded >= 1
     assert target.identity.broker_epoch == epoch
     assert target.image.topics_by_name[topic].partitions == before
-    assert target.operations.topic_overrides(topic)["retention.ms"] == str(10**9 + 39)
+    assert target.image.configs[TOPIC_RESOURCE, topic]["retention.ms"] == str(10**9 + 39)
 
     # The active controller dies.
     assert target.channel.active is not None

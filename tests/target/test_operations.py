@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from linker.target import AlterPartitionItem, MissingRight, OperationFailed, TargetCluster, TargetError
+from linker.target.topic_operations import TOPIC_RESOURCE
 from tests.fakes.controller import DROP, SILENCE, FakeController, FakeQuorum
 from tests.target.conftest import Member, eventually
 from wire.errors import BrokerError, ConnectionLost, RequestTimedOut
@@ -37,7 +38,7 @@ async def test_creates_a_topic_on_link_brokers_only(member: TargetCluster) -> No
     topic = member.image.topics_by_name["t"]
     assert topic.id == topic_id
     assert [(p.replicas, p.leader) for p in topic.partitions.values()] == [((900,), 900)] * 2
-    assert member.operations.topic_overrides("t") == {"unclean.leader.election.enable": "false"}
+    assert member.image.configs[TOPIC_RESOURCE, "t"] == {"unclean.leader.election.enable": "false"}
 
 
 async def test_validate_only_changes_nothing(quorum: FakeQuorum, member: TargetCluster) -> None:
@@ -88,7 +89,7 @@ async def test_deleting_twice_is_deleting(member: TargetCluster) -> None:
 async def test_configs_are_set_and_deleted(member: TargetCluster) -> None:
     await member.operations.create_mirror_topic("t", {0: [900]}, {"a": "1"})
     await member.operations.set_topic_configs("t", {"b": "2"}, ["a"])
-    assert member.operations.topic_overrides("t") == {"b": "2"}
+    assert member.image.configs[TOPIC_RESOURCE, "t"] == {"b": "2"}
     await member.operations.set_topic_configs("t", {}, [])
 
 
