@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 # Tests run side by side: as many processes as cores, and two with clusters of their own (about 3 GB each).
 WORKERS      ?= auto
 REAL_WORKERS ?= 2
+# Where this is set, each of the sidecars that are started here would compile all it loads, which none that is installed does.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast lint format bench bench-soak chaos fleet-figures clients sim sim-mutations clean
 .DELETE_ON_ERROR:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import signal
 import time
@@ -26,6 +25,7 @@ from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
+from linker.admin.loading import load_admin
 from linker.config import Config
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Leaving
@@ -277,7 +277,7 @@ class Sidecar:
     async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
         # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
         # what is served by now would stand still for as long.
-        await asyncio.to_thread(_load_admin, self.fleet.alone)
+        await asyncio.to_thread(load_admin, self.fleet.alone)
         from linker.admin.api import create_app
         from linker.admin.server import AdminServer
         from linker.metrics import Metrics
@@ -409,13 +409,6 @@ class Sidecar:
     def forwarding_refused(self, link: str, reason: str) -> None:
         """router.ports.RouterEvents"""
         log.error("link %s: the source refuses forwarded produces: %s", link, reason)
-
-
-def _load_admin(alone: bool) -> None:
-    for name in ("linker.admin.api", "linker.admin.server", "linker.metrics", "linker.service"):
-        importlib.import_module(name)
-    if not alone:  # the HTTP client comes with it
-        importlib.import_module("linker.admin.forward")
 
 
 def _make_directory(path: Path) -> None:

@@ -9,7 +9,10 @@ from typing import Final
 
 MIN_CLASS: Final = 1 << 16
 _STEPS: Final = 4
-"""Sizes per doubling: at most a quarter of a buffer lies idle behind its frame."""
+"""Sizes per doubling: at most a quarter of a new buffer lies idle behind its frame."""
+_LARGER: Final = 3, 2
+"""How much larger a free buffer may be than one that would be made, a fraction: answers of a gigabyte that is copied are
+nearly equal in size, and a buffer more for a slightly smaller one is 3 MiB more of memory."""
 
 
 class FramePool:
@@ -33,13 +36,15 @@ class FramePool:
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes (often more), with whatever was in it before."""
         capacity = size_class(size)
-        buffers = self._buffers.setdefault(capacity, [])
-        for position in range(len(buffers)):
-            if _references(buffers, position) == _FREE:
-                self.reused += 1
-                # To the end: the scan begins with the buffers that were handed out longest ago.
-                buffers.append(buffers.pop(position))
-                return buffers[-1]
+        most = capacity * _LARGER[0] // _LARGER[1]
+        for larger in sorted(one for one in self._buffers if capacity <= one <= most):
+            buffers = self._buffers[larger]
+            for position in range(len(buffers)):
+                if _references(buffers, position) == _FREE:
+                    self.reused += 1
+                    # To the end: the scan begins with the buffers that were handed out longest ago.
+                    buffers.append(buffers.pop(position))
+                    return buffers[-1]
         self.trim()
         self._buffers.setdefault(capacity, []).append(bytearray(capacity))
         self.allocated += 1

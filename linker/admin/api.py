@@ -76,7 +76,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def _service(request: Request) -> LinkService:
+async def _service(request: Request) -> LinkService:
+    # Not a coroutine, it would be run by a thread, for each request.
     service: LinkService = request.app.state.service
     return service
 

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import uvicorn
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import Server
 
 from wire.errors import LinkerError
 
@@ -26,7 +27,7 @@ class AdminServerError(LinkerError):
     """The admin API cannot be served."""
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals belong to the sidecar: it has partitions to hand over before this server may stop."""
@@ -69,7 +70,7 @@ class AdminServer:
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._server = _Server(
-            uvicorn.Config(
+            Config(
                 app,
                 http=_Protocol,
                 ws="none",

@@ -13,7 +13,10 @@ from linker.cli import run_command
 from linker.cli.run import CONFIG_VARIABLE, Arguments, plain_arguments
 from tests.shell.conftest import Cli
 
-UNUSED = ["cramjam", "httpx", "hypothesis", "kazoo", "pydantic.v1", "pygments", "pyspark", "rich", "typer"]
+UNUSED = [
+    *("click", "cramjam", "httpx", "hypothesis", "kazoo", "multiprocessing"),
+    *("pydantic.v1", "pygments", "pyspark", "rich", "typer", "uvicorn.main"),
+]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +68,30 @@ def test_a_sidecar_loads_only_what_it_has_a_use_for(alone: bool, tmp_path: Path)
     program = (
         "import sys; from pathlib import Path; from linker.cli.run import Arguments, run\n"
         f"run(Arguments(Path({str(config)!r}), check=True))\n"
-        f"import linker.logs, linker.sidecar; linker.sidecar._load_admin(alone={alone})\n"
+        f"import linker.logs, linker.sidecar; linker.sidecar.load_admin(alone={alone})\n"
         f"print([name for name in {UNUSED!r} if sys.modules.get(name)], 'fastapi' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = python(program)
     loaded = [] if alone else ["httpx"]
     assert done.stdout.splitlines()[1:] == [f"{loaded} True"], done
+
+
+def test_models_of_the_framework_are_built_when_the_openapi_document_is_asked_for() -> None:
+    """As they come, they are memory and time of every start. The document is the same, and nothing else is deferred."""
+    document = (
+        "from linker.admin.api import create_app\nprint(create_app(None, None, version='1').openapi())\n"
+    )
+    built = "from fastapi.openapi.models import OpenAPI\nprint(OpenAPI.__pydantic_complete__)\n"
+    loading = "from linker.admin.loading import load_admin\nload_admin(alone=True)\n"
+    ours = (
+        "from pydantic import BaseModel\nclass One(BaseModel): pass\n"
+        "from linker.admin.models import LinkSummary\n"
+        "print(One.__pydantic_complete__, LinkSummary.__pydantic_complete__)\n"
+    )
+    plain, loaded = python(document), python(loading + built + ours + document + built)
+    assert len(plain.stdout) > 10_000, plain
+    assert loaded.stdout == f"False\nTrue True\n{plain.stdout}True\n", loaded
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -44,6 +44,23 @@ def test_a_buffer_comes_back_when_its_last_view_goes() -> None:
     assert where in seen
 
 
+def test_a_free_buffer_that_is_somewhat_larger_is_taken_before_one_is_made() -> None:
+    pool = FramePool(1 << 30)
+    large, larger = pool.take(1_100_000), pool.take(1_500_000)
+    where, whole = id(large), len(large)
+    del large
+    assert id(pool.take(1_000_000)) == where, "the smallest one that is large enough"
+    held = pool.take(900_000)
+    assert (id(held), len(held)) == (where, whole)
+    other = pool.take(900_000)
+    assert other is not larger and len(other) < whole, "held ones are left alone"
+    del larger
+    del held
+    small = pool.take(700_000)
+    assert len(small) < 900_000, "not one that is nearly twice as large"
+    assert pool.allocated == 4
+
+
 def test_a_buffer_held_without_a_view_is_not_handed_out_twice() -> None:
     pool = FramePool(1 << 30)
     first, second = pool.take(10), pool.take(10)
