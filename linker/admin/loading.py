@@ -43,7 +43,13 @@ def _built_when_used() -> Iterator[None]:
 
 @contextmanager
 def _empty(name: str) -> Iterator[None]:
-    """An empty module is in the place of this one for whoever is loaded meanwhile. All that it is asked for is None."""
+    """An empty module is in the place of this one for whoever is loaded meanwhile. All that it is asked for is None.
+
+    One that is loaded already stays.
+    """
+    if name in sys.modules:
+        yield
+        return
     module = ModuleType(name)
     module.__dict__["__getattr__"] = _nothing
     sys.modules[name] = module

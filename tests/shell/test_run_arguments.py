@@ -93,5 +93,18 @@ def test_models_of_the_framework_are_built_when_the_openapi_document_is_asked_fo
     assert loaded.stdout == f"False\nTrue True\n{plain.stdout}True\n", loaded
 
 
+@pytest.mark.parametrize("loaded_before", [False, True])
+def test_what_a_library_is_loaded_without_others_still_get(loaded_before: bool) -> None:
+    before = "import uvicorn.main\n" if loaded_before else ""
+    program = (
+        f"import sys\n{before}kept = sys.modules.get('uvicorn.main')\n"
+        "from linker.admin.loading import load_admin\nload_admin(alone=True)\n"
+        "print(sys.modules.get('uvicorn.main') is kept, 'click' in sys.modules)\n"
+        "from uvicorn.main import run\nprint(callable(run))\n"
+    )
+    done = python(program)
+    assert done.stdout == f"True {loaded_before}\nTrue\n", done
+
+
 def python(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
