@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,30 @@ Relayed = tuple[RelayProcess, asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def _relayed(serve: Serve, directory: Path) -> AsyncIterator[Relayed]:
-    """A connection through a relay to a server of ours."""
-    server = await asyncio.start_server(serve, HOST, 0)
+    """A connection through a relay to a server of ours, which has closed all of its own when the block is left."""
+    open_here: set[asyncio.StreamWriter] = set()
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_here.add(writer)
+        try:
+            await serve(reader, writer)
+        except asyncio.IncompleteReadError:
+            pass  # who looked whether the relay listens says nothing
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            open_here.discard(writer)
+
+    server = await asyncio.start_server(served, HOST, 0)
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(TIMEOUT), server, RelayProcess(port, directory) as relay:
-        reader, writer = await asyncio.open_connection(HOST, relay.port)
-        yield relay, reader, writer
-        writer.close()
+    async with asyncio.timeout(TIMEOUT), server:
+        async with RelayProcess(port, directory) as relay:
+            reader, writer = await asyncio.open_connection(HOST, relay.port)
+            yield relay, reader, writer
+            writer.close()
+        while open_here:
+            await asyncio.sleep(0.01)
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
