@@ -20,6 +20,7 @@ from linker.admin.client import AdminError
 from linker.admin.models import (
     MirrorDescription,
     MirrorState,
+    PartitionLag,
     PromoteJob,
     PromoteOptions,
     PromotePhase,
@@ -160,12 +161,22 @@ class Scene:
         for producer in self.producers:
             producer._rate = 0.0
         await eventually("every record has its outcome", lambda: self.history.pending() == 0, timeout)
+        # No lag is none behind what the sidecar has heard of the source, which may have acknowledged more since.
+        ends = dict.fromkeys(self.tps, 0)
+        for ack in self.history.acks:
+            if ack.offset is not None:
+                ends[ack.partition] = max(ends[ack.partition], ack.offset + 1)
+
+        def copied(one: PartitionLag) -> bool:
+            end = ends[TopicPartition(one.topic, one.partition)]
+            return one.lag == 0 and one.target_end_offset is not None and one.target_end_offset >= end
+
         deadline = time.monotonic() + timeout
         while True:
-            mirrors = await self.ask(lambda client: client.list_mirrors(LINK))
-            if all(one.lag == 0 for one in mirrors if one.topic in self.names):
+            report = await self.ask(lambda client: client.lag(LINK, self.names))
+            if len(report.partitions) == len(ends) and all(copied(one) for one in report.partitions):
                 return
-            assert time.monotonic() < deadline, f"replicas stay behind: {mirrors}"
+            assert time.monotonic() < deadline, f"replicas stay behind: {report}, acknowledged up to {ends}"
             await asyncio.sleep(0.05)
 
     def speak(self, rate: float = RATE) -> None:
