@@ -74,6 +74,8 @@ class SourceFetcher:
         self._short_poll_ms = _SHORTEST_POLL_MS
         self._scheduled = False
         self._not_before = 0.0
+        self._sent_at = 0.0
+        self._small_answer = 0
         self._reserved = 0
         self._short_of_memory = False
         self._deadline: float | None = None
@@ -275,6 +277,8 @@ class SourceFetcher:
         )
         self._deadline = now + max_wait / 1000 + self._limits.request_timeout
         self.requests += 1
+        self._sent_at = now
+        self._small_answer = min(self._limits.small_answer, size // 2)
         try:
             connection.channel.send(correlation_id, [frame], self._on_reply)
         except WireError:
@@ -317,6 +321,8 @@ class SourceFetcher:
             self._give_back()
             self._asked.failed()
             raise  # the channel closes itself with this as the reason
+        if len(reply) < self._small_answer:
+            self._not_before = self._sent_at + self._limits.small_answer_interval
         changed = self._take(response, reply)
         if response.throttle_ms > 0:
             self._not_before = self._answered_at + response.throttle_ms / 1000

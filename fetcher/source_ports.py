@@ -21,6 +21,10 @@ class FetchLimits:
     max_wait_ms: int = 500
     request_timeout: float = 30.0
     reconnect_backoff: tuple[float, float] = (0.1, 5.0)
+    #: From the request that brought less than `small_answer` bytes, and less than half of what it asked for, until the
+    #: next one, in seconds. A stream of small writes is copied several at a time then, by the source and by followers.
+    small_answer_interval: float = 0.005
+    small_answer: int = 64 << 10
     #: A partition without records for that long (seconds) is for the quiet fetcher, if the busy one has more than
     #: `busy_partitions` of them. One that got records there all the same stays with the busy one for longer: changing over
     #: costs both sessions something, and a quiet one that is answered all the time is no quiet one.
