@@ -4,9 +4,9 @@ The cycle runs on callbacks, without a task switch: answer in -> windows filled 
 followers woken. So while followers take what is there, the source already works on what comes next. A lane
 whose window is full is forgotten from the session until there is room again.
 
-Not here: what the session asks for (lane_session.py), which lanes a second fetcher asks for (change_over.py), what becomes
-of records (source_records.py), which node serves a lane, and what an error means for the partition (manager.py,
-error_table.py).
+Not here: what the session asks for (lane_session.py), how soon (pace.py), which lanes a second fetcher asks for
+(change_over.py), what becomes of records (source_records.py), which node serves a lane, and what an error means for the
+partition (manager.py, error_table.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fetcher.change_over import ChangeOver, sibling_slot
 from fetcher.lane import Lane
 from fetcher.lane_session import LaneSession
 from fetcher.mirror_partition import MirrorPartition
+from fetcher.pace import Pace
 from fetcher.source_ports import FetcherOwner, FetchLimits
 from fetcher.source_records import charge_for, read_records
 from fetcher.source_session import PartitionKey
@@ -36,7 +37,6 @@ from wire.fetch import (
 from wire.types import Node
 
 MIN_VERSION, MAX_VERSION = 12, 17
-_SHORTEST_POLL_MS, _LONGEST_SHORT_POLL_MS = 5, 50
 # The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
 _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 
@@ -71,11 +71,8 @@ class SourceFetcher:
         self._connection: Connection | None = None
         self._version = MAX_VERSION
         self._answered_at = 0.0
-        self._short_poll_ms = _SHORTEST_POLL_MS
+        self._pace = Pace(limits)
         self._scheduled = False
-        self._not_before = 0.0
-        self._sent_at = 0.0
-        self._small_answer = 0
         self._reserved = 0
         self._short_of_memory = False
         self._deadline: float | None = None
@@ -221,7 +218,7 @@ class SourceFetcher:
         if connection is None or asked.in_flight or connection.closed:
             return
         now = self._loop.time()
-        delay = self._not_before - now
+        delay = self._pace.delay(now)
         if self._throttle is not None and len(asked):
             delay = max(delay, self._throttle.delay())
         if delay > 0:
@@ -249,13 +246,7 @@ class SourceFetcher:
         if request is None:
             self._give_back()
             return
-        max_wait = self._limits.max_wait_ms
-        if asked.some_full:
-            # A window may get room any moment, and a long poll for the idle ones would keep it waiting.
-            max_wait = min(self._short_poll_ms, max_wait)
-            self._short_poll_ms = min(self._short_poll_ms * 2, _LONGEST_SHORT_POLL_MS)
-        else:
-            self._short_poll_ms = _SHORTEST_POLL_MS
+        max_wait = self._pace.max_wait_ms(some_full=asked.some_full)
         correlation_id = connection.next_correlation_id()
         version = self._version if self._asked.by_id else MIN_VERSION
         frame = encode_fetch_request(
@@ -277,8 +268,7 @@ class SourceFetcher:
         )
         self._deadline = now + max_wait / 1000 + self._limits.request_timeout
         self.requests += 1
-        self._sent_at = now
-        self._small_answer = min(self._limits.small_answer, size // 2)
+        self._pace.sent(now, size)
         try:
             connection.channel.send(correlation_id, [frame], self._on_reply)
         except WireError:
@@ -321,11 +311,8 @@ class SourceFetcher:
             self._give_back()
             self._asked.failed()
             raise  # the channel closes itself with this as the reason
-        if len(reply) < self._small_answer:
-            self._not_before = self._sent_at + self._limits.small_answer_interval
+        self._pace.answered(self._answered_at, len(reply), response.throttle_ms)
         changed = self._take(response, reply)
-        if response.throttle_ms > 0:
-            self._not_before = self._answered_at + response.throttle_ms / 1000
         self._send()
         for mirror in changed:
             mirror.notify()
@@ -337,7 +324,7 @@ class SourceFetcher:
         if not self._asked.answered(response.error, response.session_id):
             self._give_back()
             if response.error not in (70, 71, 106):
-                self._not_before = self._answered_at + 0.1
+                self._pace.refused(self._answered_at)
             return changed
         # The reservation becomes the real charge; nothing else runs in between.
         self._give_back()
@@ -395,7 +382,7 @@ class SourceFetcher:
         self._asked.touch(lane)
         lane.woke |= self.quiet
         self._note_life(lane, self._answered_at)
-        self._short_poll_ms = _SHORTEST_POLL_MS
+        self._pace.records_came()
         return True
 
     def _take_trouble(self, lane: Lane, part: FetchedPartition) -> None:
