@@ -104,7 +104,9 @@ class BenchCluster(KafkaCluster):
     async def call(self, api: str, fields: Mapping[str, object]) -> Any:
         return await self.connected.call(api, fields, timeout=CALL_TIMEOUT)
 
-    async def create_topic(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
+    async def create_topic(
+        self, topic: str, assignment: Sequence[Sequence[int]], configs: Mapping[str, str] | None = None
+    ) -> None:
         """A topic with the given replicas per partition, ready for use."""
         response = await self.call(
             "create_topics",
@@ -118,7 +120,9 @@ class BenchCluster(KafkaCluster):
                             {"partition_index": index, "broker_ids": list(replicas)}
                             for index, replicas in enumerate(assignment)
                         ],
-                        "configs": [],
+                        "configs": [
+                            {"name": name, "value": value} for name, value in (configs or {}).items()
+                        ],
                     }
                 ],
                 "timeout_ms": int(CALL_TIMEOUT * 1000),
