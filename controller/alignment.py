@@ -79,6 +79,21 @@ def judge_ends(
     return EndsVerdict(merged, moved, unsettled)
 
 
+def gone_on(
+    ends: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, str]:
+    """After the hand-over: which partitions' logs at the source have grown beyond where they were handed over, in words.
+
+    One that is shorter than that, or not there, has nothing that the target lacks.
+    """
+    return {
+        tp: f"the source's log went on from offset {end} to {now[tp]} after it was handed over: "
+        "what was written there is not at the target"
+        for tp, end in sorted(ends.items())
+        if tp in now and now[tp] > end
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class PositionsVerdict:
     behind: Mapping[TopicPartition, Mapping[int, int | None]]  # replica -> position, None if never heard of

@@ -21,6 +21,7 @@ from controller.ports import PromotePorts, PromoteSettings, Report
 from controller.promote_checks import Checks, Verified
 from controller.promote_context import BatchContext, describe, full_reason
 from controller.promote_handover import HandOverRun
+from controller.promote_source import look_back
 from controller.state import Attempt, JobStatus, PromoteJob
 from controller.take_over import TakeOverChecks, TakeOverContext, TakeOverPorts
 from wire.errors import LinkerError
@@ -291,12 +292,15 @@ class PromoteDriver:
             phases_ms=phases_ms,
         )
         done = len(outcome.promoted) == len(job.partitions)
+        warnings = [warning for context in contexts for warning in context.warnings]
+        if outcome.promoted and not job.failover:
+            warnings = await look_back(contexts[-1], outcome.promoted) + warnings
         await self._controller.end_promote(
             job,
             JobStatus.DONE if done else JobStatus.ABANDONED,
             None if done else outcome.reason or describe(abandoned),
             phases_ms,
-            [warning for context in contexts for warning in context.warnings][:_MOST_WARNINGS],
+            warnings[:_MOST_WARNINGS],
         )
         return outcome
 

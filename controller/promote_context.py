@@ -50,7 +50,7 @@ class BatchContext:
         self.abandoned: dict[TopicPartition, str] = {}
         self.fence_end = 0.0  # loop time; set when the fence is taken
         self._fenced_since: float | None = None
-        #: What a validation that only warns would have kept the batch for.
+        #: What does not keep the batch from being promoted, and somebody should know.
         self.warnings: tuple[str, ...] = ()
         # Why each partition waits, for reports and for the reason if the deadline passes.
         self.waiting: dict[TopicPartition, str] = {}

@@ -1,4 +1,5 @@
-"""Who else is at the source while a promote waits for it: open transactions, and producers that write there directly.
+"""Who else is at the source while a promote waits for it: open transactions, and producers that write there directly,
+before the hand-over and right after it.
 
 A transaction that keeps the last stable offset where it is, is waited for as long as `transaction_timeout` says; one that
 ended in the meantime, with another one behind it, begins that time anew. Whom to name and how to abort is the port's.
@@ -9,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from controller.alignment import SourceEnd
+from controller.alignment import SourceEnd, gone_on
 from controller.errors import PromoteAbandoned
-from controller.promote_context import BatchContext
+from controller.promote_context import BatchContext, full_reason
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _ABORTING = 30.0  # a coordinator answers when its markers are written; nobody is held meanwhile
 _NAMING = 2.0  # seconds: a name is worth no more inside a fence
+_LOOKING_BACK = 2.0  # seconds: a source that is being shut down must not hold up the end of its promote
 
 
 class SourceTransactions:
@@ -77,6 +79,35 @@ async def name_writers(
         return dict(moved)
     names = await _named(context, producers.writers(list(moved), timeout=_NAMING))
     return {tp: f"{what}; {names[tp]}" if tp in names else what for tp, what in moved.items()}
+
+
+async def look_back(context: BatchContext, tps: Collection[TopicPartition]) -> list[str]:
+    """Warnings about what was written to the source since `tps` were handed over, the producers by name.
+
+    Between the last reading of an end before the hand-over and the hand-over itself nobody can keep a producer that was
+    not moved from writing, unless the source refuses it (`source_fence`). Nothing can be undone any more: it is told.
+    """
+    states = context.controller.image.partitions
+    ends = {tp: end for tp in tps if (end := states[context.link, tp].aligned_end) is not None}
+    if not ends:
+        return []
+    try:
+        seen = await context.within(
+            context.ports.source_ends.ends(list(ends), timeout=_LOOKING_BACK),
+            _LOOKING_BACK,
+            "reading the source's ends",
+        )
+    except LinkerError as error:
+        found = [
+            f"whether somebody wrote to the source after the hand-over is not known: {full_reason(error)}"
+        ]
+    else:
+        grown = gone_on(ends, {tp: end.log_end_offset for tp, end in seen.items()})
+        named = await name_writers(context, grown) if grown else {}
+        found = [f"{tp}: {what}" for tp, what in sorted(named.items())]
+    for line in found:
+        logger.warning("promote %d of link %s: %s", context.job_id, context.link, line)
+    return found
 
 
 async def _named(context: BatchContext, asking: object) -> Mapping[TopicPartition, str]:

@@ -225,7 +225,7 @@ class PromoteJob:
     reason: str | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     validation: ValidationPolicy = ValidationPolicy.SKIP
-    warnings: tuple[str, ...] = ()  # what the validation would have kept it for, under WARN
+    warnings: tuple[str, ...] = ()  # what did not keep it from happening, and somebody should know
     evidence: PromoteEvidence | None = None  # None: nothing was promoted yet, or nothing is to be proved
     # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it
     # certainly accepts them again. What is left when the topic has ended is left for good.

@@ -167,6 +167,12 @@ async def _ask_any(
         await asyncio.sleep(_ANSWER_PAUSE)
 
 
+async def source_topic_ids(source: Cluster, topics: Sequence[str]) -> dict[str, bytes | None]:
+    """Of the topics that are there, and that the link's principal may see; None where the source is too old for ids."""
+    response = await _describe_topics(source, topics)
+    return {str(topic.name): _topic_id(topic) for topic in response.topics if not int(topic.error_code)}
+
+
 async def read_source_topics(
     source: Cluster, topics: Sequence[str]
 ) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
@@ -208,10 +214,9 @@ async def read_source_topics(
     configs = await topic_configs(source, list(described), timeout=TIMEOUT)
     found = {}
     for name, topic in described.items():
-        topic_id = getattr(topic, "topic_id", None)
         found[name] = SourceTopic(
             name,
-            None if topic_id is None else topic_id.bytes,
+            _topic_id(topic),
             len(topic.partitions),
             max((len(partition.replica_nodes) for partition in topic.partitions), default=1),
             configs[name],
@@ -231,6 +236,11 @@ async def read_new_topics(
         if not missing or time.monotonic() >= deadline:
             return found, missing, findings
         await asyncio.sleep(_NEWS_PAUSE)
+
+
+def _topic_id(topic: Any) -> bytes | None:
+    topic_id = getattr(topic, "topic_id", None)
+    return None if topic_id is None else bytes(topic_id.bytes)
 
 
 def _acl_flag(operation: int) -> str:

@@ -159,7 +159,6 @@ class PromoteValidation(Model):
     records: int = 0
     bytes: int = 0
     mismatches: int = 0
-    warnings: list[str] = []
     html: str | None = Field(default=None, description="Path of the evidence on the sidecar that wrote it.")
     json_path: str | None = None
     parquet: str | None = None

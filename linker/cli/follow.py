@@ -140,7 +140,7 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
         )
         raise typer.Exit(0) from None
     emit(job, form, lambda: job_table(job))
-    for warning in () if job.validation is None else job.validation.warnings:
+    for warning in job.warnings:
         note(f"warning: {warning}")
     bad = bad_evidence(job)
     if bad is not None:

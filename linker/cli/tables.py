@@ -226,6 +226,7 @@ def job(one: PromoteJob) -> str:
             ("finished", one.finished_at and one.finished_at.isoformat()),
             ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
             *validation_tables.promote_lines(one.validation),
+            *(("warning", line) for line in one.warnings),
             *(("source refuses writes to", topic) for topic in one.source_fenced),
             *(("that is undone with", line) for line in undo_source_fence(one.source_fenced)),
         ]

@@ -105,7 +105,6 @@ def promote_lines(one: PromoteValidation | None) -> list[tuple[str, object]]:
     return [
         ("validation", f"{one.policy}; {told}" + (f" ({one.reason})" if one.reason else "")),
         ("evidence", one.html),
-        *((("warning", line)) for line in one.warnings),
     ]
 
 

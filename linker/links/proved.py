@@ -179,7 +179,6 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
         records=0 if evidence is None else evidence.records,
         bytes=0 if evidence is None else evidence.bytes,
         mismatches=0 if evidence is None else evidence.mismatches,
-        warnings=list(job.warnings),
         html=None if evidence is None else evidence.html,
         json_path=None if evidence is None else evidence.json,
         parquet=None if evidence is None else evidence.parquet,

@@ -290,6 +290,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         started_at=moment(job.started_at),
         finished_at=None if job.ended_at is None else moment(job.ended_at),
         validation=proved.promote_validation(runtime, job),
+        warnings=list(job.warnings),
         phases_ms={
             PromotePhase.FAILED_OVER if job.failover and phase is PromotePhase.PROMOTED else phase: round(
                 timed[name]

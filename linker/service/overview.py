@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from controller.state import JobStatus
+from controller.phases import ENDED
+from controller.state import JobStatus, MirrorTopic
 from linker import preflight
 from linker.admin.models import (
     Check,
@@ -25,7 +26,7 @@ from linker.examination import (
     finding_check,
 )
 from linker.groups.status import groups_status
-from linker.links import proved
+from linker.links import left_behind, proved
 from linker.links import status as view
 from linker.links.rehearsal import rehearse
 from linker.links.runtime import LinkRuntime
@@ -106,6 +107,11 @@ class Overview(FleetService):
         )
         return checks + [check for found in rest for check in found]
 
+    def _ended(self, mirror: MirrorTopic) -> bool:
+        """The source's topic may be gone by now, or refuse writes: nothing is asked of it any more."""
+        states = self._image.topic_partitions(mirror.link, mirror.topic)
+        return bool(states) and all(state.phase in ENDED for state in states)
+
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
         checks: list[Check] = []
@@ -122,7 +128,7 @@ class Overview(FleetService):
             )
             findings += await preflight.check_source(runtime.source, self._sidecar.target)
             findings += await preflight.check_target_rights(self._sidecar.target)
-            mirrors = {m.topic: m for m in self._image.link_mirrors(link)}
+            mirrors = {m.topic: m for m in self._image.link_mirrors(link) if not self._ended(m)}
             if mirrors:
                 findings += await preflight.check_mirror_rights(self._sidecar.target, sorted(mirrors))
                 topics, missing, more = await preflight.read_source_topics(runtime.source, sorted(mirrors))
@@ -140,6 +146,7 @@ class Overview(FleetService):
         checks.append(validator_check(missing_parts(), self._sidecar.config.validation.policy))
         if complete:
             checks += await rehearse(runtime)
+            checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
         guard = runtime.producer_ids
         checks.append(

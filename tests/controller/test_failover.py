@@ -270,6 +270,8 @@ def live(
         await asyncio.sleep(5)
         if world.broken is not None:
             raise world.broken
+        job = controller.image.jobs[LINK, job.id]
+        assert job.warnings == (), "the dead source was looked at"
         return world, outcome, controller
 
     return run_virtual(main())

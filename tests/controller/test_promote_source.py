@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
+from controller.alignment import SourceEnd
 from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
@@ -51,14 +52,36 @@ class Producers:
         return dict.fromkeys(tps, "producer 8 (epoch 1)")
 
 
+class EndsThen:
+    """The world's source, until something was handed over; from then on it does as it is told."""
+
+    def __init__(self, world: World, then: Callable[[], Awaitable[None]]) -> None:
+        self.world, self.then = world, then
+        self.real = ports_of(world).source_ends
+
+    async def ends(
+        self, tps: Collection[TopicPartition], *, timeout: float
+    ) -> Mapping[TopicPartition, SourceEnd]:
+        if self.world.handed_over:
+            await self.then()
+        return await self.real.ends(tps, timeout=timeout)
+
+
 def promote(
-    prepare: Callable[[World], None], settings: PromoteSettings, *, silent: bool = False
+    prepare: Callable[[World], None],
+    settings: PromoteSettings,
+    *,
+    silent: bool = False,
+    afterwards: Callable[[], Awaitable[None]] | None = None,
 ) -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
     async def main() -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
         world = World(random.Random(5), partitions=2)
         controller = await mirrored(world)
         producers = Producers(world, silent=silent)
-        driver = PromoteDriver(controller, LINK, replace(ports_of(world), producers=producers), settings)
+        ports = replace(ports_of(world), producers=producers)
+        if afterwards is not None:
+            ports = replace(ports, source_ends=EndsThen(world, afterwards))
+        driver = PromoteDriver(controller, LINK, ports, settings)
         job = await controller.begin_promote(LINK)
         prepare(world)
         world.start()
@@ -144,3 +167,55 @@ def test_who_writes_past_the_fence_is_named() -> None:
         assert outcome.abandoned
         assert "past the fence" in (job.reason or "")
         assert ("; producer 7 (epoch 0)" in (job.reason or "")) is named
+
+
+def write_when_handed_over(world: World) -> None:
+    """Three records of a producer that paused while the promote looked: nobody could know of it."""
+    tp = world.tps[1]
+    if tp in world.handed_over:
+        world.append(tp, 3)
+    else:
+        world.loop.call_later(0.0001, write_when_handed_over, world)
+
+
+def test_who_wrote_after_the_last_look_is_told_of() -> None:
+    for silent, named in ((False, "; producer 7 (epoch 0)"), (True, "")):
+        world, outcome, _, job = promote(write_when_handed_over, PromoteSettings(), silent=silent)
+        assert outcome.promoted == tuple(world.tps), "it cannot be undone"
+        end = world.source[world.tps[1]]
+        [warning] = job.warnings
+        went = f"went on from offset {end - 3} to {end} after it was handed over"
+        assert warning == f"t-1: the source's log {went}: what was written there is not at the target{named}"
+
+
+def test_a_promote_that_nobody_wrote_past_warns_of_nothing() -> None:
+    _, outcome, _, job = promote(lambda _: None, PromoteSettings())
+    assert outcome.promoted
+    assert job.warnings == ()
+
+
+def test_a_source_that_is_gone_after_the_hand_over_holds_up_nothing() -> None:
+    async def refuses() -> None:
+        raise LinkerError("connection refused")
+
+    async def hangs() -> None:
+        await asyncio.sleep(3600)
+
+    for then, why in ((refuses, "connection refused"), (hangs, "took longer than 2 s")):
+        world, outcome, _, job = promote(lambda _: None, PromoteSettings(), afterwards=then)
+        assert outcome.promoted == tuple(world.tps)
+        [warning] = job.warnings
+        assert "whether somebody wrote to the source after the hand-over is not known" in warning
+        assert why in warning
+
+
+def test_what_is_missing_at_the_target_comes_first_among_the_warnings() -> None:
+    """A store keeps only so many: what cannot be mended otherwise is not to be cut off."""
+
+    def prepare(world: World) -> None:
+        leave_open(world)
+        write_when_handed_over(world)
+
+    settings = PromoteSettings(transaction_timeout=3.0, abort_open_transactions=True)
+    _, _, _, job = promote(prepare, settings)
+    assert [("went on" in line, "aborted" in line) for line in job.warnings] == [(True, False), (False, True)]

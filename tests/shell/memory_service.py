@@ -115,6 +115,7 @@ class MemoryService(MemoryGroups):
         self.interval: int | None = None  # of the continuous validation, ms
         self.differs: str | None = None  # a run finds this
         self.evidence: PromoteValidation | None = None  # of promotes, once they are through
+        self.warnings: list[str] = []  # of promotes
 
     async def _enter(self) -> None:
         if self.raises is not None:
@@ -311,6 +312,7 @@ class MemoryService(MemoryGroups):
                 for topic in topics
             ],
             started_at=NOW,
+            warnings=self.warnings,
         )
         self.jobs[job.id] = job
         self.calls.append(f"promote {' '.join(topics)} max_lag={request.options.max_lag}")

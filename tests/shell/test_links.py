@@ -46,11 +46,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_a_link_into_nothing_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text("# Here's *one*: `x_y`\n```\n# not a heading\n```\n")
     page = tmp_path / "a.md"
-    page.write_text("[a](b.md) [a](b.md#heres-one-x_y) [a](#gone) [a](c.md) [a](b.md#not-a-heading) [a](https://x.y/#z)\n")
-    assert broken(page) == ["#gone: no such heading", "c.md: no such file", "b.md#not-a-heading: no such heading"]
+    page.write_text(
+        "[a](b.md) [a](b.md#heres-one-x_y) [a](#gone) [a](c.md) [a](b.md#not-a-heading) [a](https://x.y/#z)\n"
+    )
+    assert broken(page) == [
+        "#gone: no such heading",
+        "c.md: no such file",
+        "b.md#not-a-heading: no such heading",
+    ]
 
 
 def test_every_kept_report_is_told_of() -> None:
     """Reports that no page names are reports that nobody can read."""
-    told = {(page.parent / target).resolve() for page in PAGES for target, _ in _LINK.findall(page.read_text())}
-    assert [path.name for path in (ROOT / "docs" / "benchmarks").glob("*.json") if path.resolve() not in told] == []
+    told = {
+        (page.parent / target).resolve() for page in PAGES for target, _ in _LINK.findall(page.read_text())
+    }
+    assert [
+        path.name for path in (ROOT / "docs" / "benchmarks").glob("*.json") if path.resolve() not in told
+    ] == []

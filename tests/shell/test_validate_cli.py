@@ -124,13 +124,21 @@ def test_a_difference_after_the_hand_over_is_no_success(cli: Cli, api: Running) 
 
 def test_evidence_that_is_not_complete_is_said(cli: Cli, api: Running) -> None:
     make(cli, "orders")
-    api.service.evidence = PromoteValidation(
-        policy="warn", state="INCOMPLETE", reason="the source is away", warnings=["orders-0: not proved"]
-    )
+    api.service.evidence = PromoteValidation(policy="warn", state="INCOMPLETE", reason="the source is away")
+    api.service.warnings = ["orders-0: not proved"]
     result = cli("mirror", "promote", "orders", "-l", "a")
     assert result.code == 0
     assert "warning: orders-0: not proved" in result.err
     assert "not all of promote p1 is proved: the source is away" in result.err
+
+
+def test_warnings_are_told_of_a_promote_without_validation(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    api.service.warnings = ["orders-0: written to after the hand-over"]
+    result = cli("mirror", "promote", "orders", "-l", "a", "--validation", "skip")
+    assert result.code == 0
+    assert "warning: orders-0: written to after the hand-over" in result.err
+    assert "orders-0: written to after the hand-over" in result.out
 
 
 def test_ctrl_c_cancels(cli: Cli, api: Running) -> None:

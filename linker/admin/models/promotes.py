@@ -182,6 +182,11 @@ class PromoteJob(Model):
     finished_at: datetime | None = None
     phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
     validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
+    warnings: list[str] = Field(
+        default=[],
+        description="What did not keep it from happening: replicas not proved, transactions aborted, writes to the source "
+        "after the hand-over.",
+    )
     failover: list[FailoverPartition] | None = Field(
         default=None, description="Of a fail-over: what was taken over and what was not; null for a promote."
     )

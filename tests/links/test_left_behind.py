@@ -1,0 +1,142 @@
+"""What doctor says of a source that was written to after a promote."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from controller.phases import Phase
+from linker.admin.models import CheckResult
+from linker.links import left_behind
+from linker.links.runtime import LinkRuntime
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+ID, OTHER = b"\x07" * 16, b"\x08" * 16
+
+
+def tp(topic: str, partition: int = 0) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+class Source:
+    """Answers ListOffsets of the latest offset, and Metadata by way of the patched `source_topic_ids`."""
+
+    def __init__(
+        self, ends: dict[TopicPartition, int], errors: dict[TopicPartition, int] | None = None
+    ) -> None:
+        self.ends, self.errors = ends, errors or {}
+        self.asked: list[TopicPartition] = []
+
+    async def list_offsets(
+        self, tps: dict[TopicPartition, int], *, timeout: float
+    ) -> dict[TopicPartition, Any]:
+        assert set(tps.values()) == {-1}
+        self.asked += tps
+        return {
+            one: SimpleNamespace(offset=self.ends.get(one, -1), error=self.errors.get(one, 0)) for one in tps
+        }
+
+
+def link(source: Source, **states: tuple[Phase, int | None]) -> LinkRuntime:
+    """A link of topics of one partition each, all made with ID."""
+    image = SimpleNamespace(
+        mirrors={("east", topic): SimpleNamespace(source_topic_id=ID) for topic in states},
+        link_partitions=lambda _: [
+            SimpleNamespace(tp=tp(topic), phase=phase, aligned_end=end)
+            for topic, (phase, end) in states.items()
+        ],
+    )
+    return cast(
+        "LinkRuntime", SimpleNamespace(name="east", source=source, controller=SimpleNamespace(image=image))
+    )
+
+
+@pytest.fixture
+def ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes | None]:
+    """Topics of the source and their ids, to be filled by the test."""
+    there: dict[str, bytes | None] = {}
+
+    async def topic_ids(_: object, topics: list[str]) -> dict[str, bytes | None]:
+        return {topic: there[topic] for topic in topics if topic in there}
+
+    monkeypatch.setattr(left_behind, "source_topic_ids", topic_ids)
+    return there
+
+
+async def test_nothing_was_promoted(ids: dict[str, bytes | None]) -> None:
+    source = Source({})
+    assert (
+        await left_behind.look(
+            link(source, a=(Phase.ACTIVE, None), b=(Phase.ALIGNED, 7), c=(Phase.FAILED_OVER, 9))
+        )
+        == []
+    )
+    assert source.asked == []
+
+
+async def test_a_source_that_nobody_wrote_to(ids: dict[str, bytes | None]) -> None:
+    ids |= {"a": ID, "b": ID}
+    [check] = await left_behind.look(
+        link(
+            Source({tp("a"): 7, tp("b"): 3}),
+            a=(Phase.PROMOTED, 7),
+            b=(Phase.PROMOTED, 5),
+            c=(Phase.PROMOTED, 1),
+        )
+    )
+    assert (check.name, check.result) == ("after promotes", CheckResult.OK)
+    assert check.detail == "of 3 promoted partitions 2 are still at the source, and nobody wrote there since"
+
+
+async def test_writes_that_stayed_behind_are_counted_and_placed(ids: dict[str, bytes | None]) -> None:
+    ids |= {"a": ID, "b": ID}
+    [check] = await left_behind.look(
+        link(Source({tp("a"): 19, tp("b"): 5}), a=(Phase.PROMOTED, 7), b=(Phase.PROMOTED, 5))
+    )
+    assert check.result is CheckResult.WARN
+    assert check.detail.startswith("topic a: 12 offsets were written to the source after the hand-over; a-0:")
+    assert "from offset 7 to 19" in check.detail
+    assert "deny writes" in (check.remedy or "")
+
+
+async def test_another_topic_of_that_name_is_not_ours(ids: dict[str, bytes | None]) -> None:
+    ids |= {"a": OTHER}
+    source = Source({tp("a"): 19})
+    [check] = await left_behind.look(link(source, a=(Phase.PROMOTED, 7)))
+    assert check.result is CheckResult.OK
+    assert source.asked == []
+
+
+async def test_what_cannot_be_asked_is_a_finding(
+    ids: dict[str, bytes | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids |= {"a": ID, "b": ID}
+    half = Source({tp("a"): 19, tp("b"): 5}, {tp("a"): 6})
+    known, unknown = await left_behind.look(link(half, a=(Phase.PROMOTED, 7), b=(Phase.PROMOTED, 5)))
+    assert known.detail.startswith("of 1 promoted partitions 1 are still at the source")
+    assert (unknown.result, unknown.detail) == (
+        CheckResult.WARN,
+        "whether somebody still wrote to the source is not known: a-0: NOT_LEADER_OR_FOLLOWER",
+    )
+    [unknown] = await left_behind.look(link(half, a=(Phase.PROMOTED, 7)))
+    assert unknown.result is CheckResult.WARN
+
+    async def gone(*_: object) -> dict[str, bytes | None]:
+        raise LinkerError("the source is off")
+
+    monkeypatch.setattr(left_behind, "source_topic_ids", gone)
+    [check] = await left_behind.look(link(Source({}), a=(Phase.PROMOTED, 7)))
+    assert check.result is CheckResult.WARN
+    assert "is not known: the source is off" in check.detail
+
+
+def test_one_line_for_each_topic() -> None:
+    ends = {tp("a", 0): 1, tp("a", 1): 2, tp("a", 2): 3, tp("b", 0): 4}
+    first, second = left_behind.checks(ends, {tp("a", 0): 1, tp("a", 1): 12, tp("a", 2): 5, tp("b", 0): 5})
+    assert "topic a: 12 offsets" in first.detail
+    assert "; and 1 more partitions" in first.detail
+    assert "topic b: 1 offsets" in second.detail
+    assert "more partitions" not in second.detail
