@@ -186,7 +186,7 @@ class Scene:
 
     # --- promote ------------------------------------------------------------------------------------------------------
 
-    async def start_promote(self, **options: int) -> str:
+    async def start_promote(self, **options: Any) -> str:
         """Begin a promote of all topics of the scene; its id."""
         request = PromoteRequest(topics=self.names, options=PromoteOptions(**options))
         self.began = self.history.mark("promote")
@@ -247,7 +247,7 @@ class Scene:
             assert time.monotonic() < deadline, f"promote {job_id} does not end: {state}"
             await asyncio.sleep(0.1)
 
-    async def promoted(self, **options: int) -> PromoteJob:
+    async def promoted(self, **options: Any) -> PromoteJob:
         """A promote that has to work."""
         job = await self.settled(await self.start_promote(**options))
         assert job.phase is PromotePhase.PROMOTED, job

@@ -80,8 +80,14 @@ async def test_who_is_still_at_the_source(make_scene: MakeScene) -> None:
     assert f'transactional.id "billing-{tp.topic}"' in (ended.reason or ""), ended
     await scene.acked_more(20)
 
-    # A replica that is not there yet keeps the fence up: whatever the machine does, the stray writes behind it.
-    options = {"transaction_timeout_ms": 1000, "abort_open_transactions": True, "max_lag": 10**9}
+    # A replica that is not there yet keeps the fence up: whatever the machine does, the stray writes behind it. Proofs
+    # would wait for that replica, until its broker is taken for dead, and then the fence is never taken.
+    options = {
+        "transaction_timeout_ms": 1000,
+        "abort_open_transactions": True,
+        "max_lag": 10**9,
+        "validation": "skip",
+    }
     with stopped(scene.target.nodes[3]):
         ended = await scene.settled(await scene.start_promote(**options))
     assert ended.phase is PromotePhase.ABANDONED
