@@ -15,6 +15,7 @@ from typing import cast
 from wire.errors import ConnectionLost, MalformedFrame, WireError
 from wire.framing import FrameReader
 from wire.gathering import Writer, gathered_writes
+from wire.low_water import LowWater
 from wire.types import Buffer, format_address
 
 DEFAULT_MAX_FRAME = 256 * 1024 * 1024
@@ -43,6 +44,7 @@ class Channel(asyncio.BufferedProtocol):
         self._pending: deque[tuple[int, OnReply]] = deque()
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
+        self._low_water: LowWater | None = None
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._paused_reading = 0
         self._on_closed: list[Callable[[], None]] = []
@@ -129,6 +131,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writer = Writer(self._transport)
+        self._low_water = LowWater(self._transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -145,6 +148,8 @@ class Channel(asyncio.BufferedProtocol):
             return
         reader = self._reader
         frames = reader.advance(nbytes)
+        if self._low_water is not None:
+            self._low_water.wait_for(reader.missing)
         if frames:  # most reads bring a part of a large one
             with gathered_writes():
                 for frame in frames:

@@ -98,6 +98,11 @@ class FrameReader:
         """Whether the stream stands inside a frame."""
         return self._large is not None or self._start != self._end
 
+    @property
+    def missing(self) -> int:
+        """Bytes that a large frame still lacks; 0 where no such frame is under way."""
+        return 0 if self._large is None else self._large_size - self._large_filled
+
     def get_buffer(self) -> memoryview:
         """Where the next received bytes belong; never empty."""
         if self._large is not None:

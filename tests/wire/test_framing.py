@@ -42,6 +42,20 @@ def test_byte_at_a_time() -> None:
     assert [bytes(f) for f in feed(FrameReader(10_000), data, [1] * len(data))] == payloads
 
 
+def test_what_a_large_frame_still_lacks() -> None:
+    reader = FrameReader(1 << 20)
+    size = 2 * SCRATCH_MAX
+    assert reader.missing == 0
+    seen = []
+    for count in (4, 100, size - 101, 1):
+        feed(reader, (framed(bytes(size)) if not seen else bytes(count))[:count])
+        seen.append(reader.missing)
+    assert seen == [size, size - 100, 1, 0]
+    feed(reader, framed(bytes(3000))[:2000])
+    assert reader.partial
+    assert reader.missing == 0  # of what fits into a scratch nobody knows more than that
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_any_split_gives_the_same_frames_and_views_keep_their_content(seed: int) -> None:
     source = random.Random(seed)
