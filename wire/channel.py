@@ -131,7 +131,6 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writer = Writer(self._transport)
-        self._low_water = LowWater(self._transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -148,8 +147,12 @@ class Channel(asyncio.BufferedProtocol):
             return
         reader = self._reader
         frames = reader.advance(nbytes)
+        missing = reader.missing
         if self._low_water is not None:
-            self._low_water.wait_for(reader.missing)
+            self._low_water.wait_for(missing)
+        elif missing and self._transport is not None:  # thousands of connections never see a large frame
+            self._low_water = LowWater(self._transport)
+            self._low_water.wait_for(missing)
         if frames:  # most reads bring a part of a large one
             with gathered_writes():
                 for frame in frames:
