@@ -44,7 +44,7 @@ async def three_copies(on: Stage, settings: Settings, total: int, say: Callable[
         "first byte to last",
         {"stock": [], "link": [], "stock_warm_up": [], "link_warm_up": []},
     )
-    for number in range(-settings.warm_up, settings.rounds):
+    for number in range(-settings.copy_warm_up, settings.rounds):
         for side, copy in (("stock", _stock_round), ("link", _link_round)):
             one = await copy(on, total)
             label = "warm-up" if number < 0 else f"round {number + 1}"

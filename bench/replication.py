@@ -108,7 +108,7 @@ async def _run(work: Work, source: Source, settings: Settings, say: Callable[[st
             sides |= {"direct": _Direct().round, "mirror_maker": maker.round}
         for side in sides:
             result.rounds |= {side: [], f"{side}_warm_up": []}
-        for number in range(-settings.warm_up, settings.rounds):
+        for number in range(-settings.copy_warm_up, settings.rounds):
             for side, copy in sides.items():
                 one = await copy(on, work, total)
                 label = "warm-up" if number < 0 else f"round {number + 1}"
@@ -189,6 +189,7 @@ async def link_round(on: Stage, work: Work, total: int) -> dict[str, Any]:
         **round_of(growth),
         "copier_cpu_per_gb": growth.cpu_per_gb("sidecar"),
         "peak_rss_mib": memory.peak / MIB,
+        "rss_of_files_mib": memory.of_files(),
     }
 
 

@@ -12,6 +12,9 @@ class Settings:
     warm_up: (
         int  # rounds of either side before: the first is slower by a factor, the next ones still gain on it
     )
+    copy_warm_up: (
+        int  # the same of gigabytes that are copied, in their own cases: brokers gain on it for longer
+    )
     promotes: int
     load_seconds: float  # that producers write before a promote
     promoted: tuple[int, ...] = (1, 100, 1000)  # partitions of the topics that are promoted
@@ -24,11 +27,12 @@ class Settings:
     quick_start: bool = False  # of the JVMs: up in half the time, and slow
 
 
-FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=3, promotes=5, load_seconds=3.0)
+FULL = Settings(bytes=1_000_000_000, rounds=5, warm_up=3, copy_warm_up=8, promotes=5, load_seconds=3.0)
 QUICK = Settings(
     bytes=50_000_000,
     rounds=1,
     warm_up=0,
+    copy_warm_up=0,
     promotes=1,
     load_seconds=1.0,
     promoted=(4,),
