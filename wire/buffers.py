@@ -13,6 +13,9 @@ _STEPS: Final = 4
 _LARGER: Final = 3, 2
 """How much larger a free buffer may be than one that would be made, a fraction: answers of a gigabyte that is copied are
 nearly equal in size, and a buffer more for a slightly smaller one is 3 MiB more of memory."""
+_SMALLER: Final = 4
+"""Down to which part of a buffer that is made a free one goes for it: the first answers of a mirror are of those of its
+partitions that are there already, and what they were received into would be kept beside the buffers of whole ones."""
 
 
 class FramePool:
@@ -45,10 +48,23 @@ class FramePool:
                     # To the end: the scan begins with the buffers that were handed out longest ago.
                     buffers.append(buffers.pop(position))
                     return buffers[-1]
+        self._let_one_go(capacity)
         self.trim()
         self._buffers.setdefault(capacity, []).append(bytearray(capacity))
         self.allocated += 1
         return self._buffers[capacity][-1]
+
+    def _let_one_go(self, capacity: int) -> None:
+        """The largest free buffer that is too small for what is asked now. Nothing goes round in circles: larger ones are
+        never let go for smaller ones."""
+        for smaller in sorted(
+            (one for one in self._buffers if one < capacity <= _SMALLER * one), reverse=True
+        ):
+            buffers = self._buffers[smaller]
+            for position in range(len(buffers)):
+                if _references(buffers, position) == _FREE:
+                    del buffers[position]
+                    return
 
     def trim(self) -> int:
         """Let go of free buffers beyond max_idle_bytes; how many free bytes are kept."""

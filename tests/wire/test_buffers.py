@@ -61,6 +61,38 @@ def test_a_free_buffer_that_is_somewhat_larger_is_taken_before_one_is_made() -> 
     assert pool.allocated == 4
 
 
+def test_a_free_buffer_that_is_too_small_goes_for_one_that_is_made() -> None:
+    pool = FramePool(1 << 30)
+    tiny, small, middle, held = (pool.take(size) for size in (900_000, 1_000_000, 1_700_000, 2_500_000))
+    idle = [size_class(len(one)) for one in (tiny, small, middle)]
+    large = [pool.take(4_000_000)]
+    assert pool.trim() == 0
+    del tiny, small, middle
+    assert pool.trim() == sum(idle), "what is held stays, and nothing was made since"
+    large.append(pool.take(4_000_000))
+    assert pool.trim() == sum(idle[:2]), "the largest went"
+    large.append(pool.take(4_000_000))
+    assert pool.trim() == idle[0], "and the next"
+    large.append(pool.take(4_000_000))
+    assert pool.trim() == idle[0], "but not one of less than a quarter"
+    assert len(held) == size_class(2_500_000)
+    large.clear()
+    pool.take(1_000_000)
+    assert pool.trim() == idle[1] + 4 * size_class(4_000_000), "a larger one never goes for a smaller"
+
+
+def test_sizes_in_turn_find_their_buffers_again() -> None:
+    pool = FramePool(1 << 30)
+    source = random.Random(7)
+    for round_number in range(2000):
+        made = pool.allocated
+        held = [
+            pool.take(source.choice((100_000, 500_000, 1_000_000, 2_000_000, 4_000_000))) for _ in range(3)
+        ]
+        held.clear()
+        assert round_number < 1000 or pool.allocated == made
+
+
 def test_a_buffer_held_without_a_view_is_not_handed_out_twice() -> None:
     pool = FramePool(1 << 30)
     first, second = pool.take(10), pool.take(10)
