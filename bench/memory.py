@@ -49,13 +49,6 @@ class MemoryWatch:
         if kind is None:
             self.peak = self._process.peak_resident_bytes()
 
-    def of_files(self) -> float:
-        """MiB of what is resident now that are pages of files, shared libraries above all: as many as the kernel likes."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("RssFile:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
-
     def peak_now(self) -> int:
         """The peak so far, in bytes."""
         return self._process.peak_resident_bytes()

@@ -189,7 +189,6 @@ async def link_round(on: Stage, work: Work, total: int) -> dict[str, Any]:
         **round_of(growth),
         "copier_cpu_per_gb": growth.cpu_per_gb("sidecar"),
         "peak_rss_mib": memory.peak / MIB,
-        "rss_of_files_mib": memory.of_files(),
     }
 
 

@@ -148,10 +148,11 @@ class Channel(asyncio.BufferedProtocol):
         reader = self._reader
         frames = reader.advance(nbytes)
         missing = reader.missing
+        if missing and self._low_water is None and self._transport is not None:
+            self._low_water = LowWater(
+                self._transport
+            )  # only now: thousands of connections never see a large frame
         if self._low_water is not None:
-            self._low_water.wait_for(missing)
-        elif missing and self._transport is not None:  # thousands of connections never see a large frame
-            self._low_water = LowWater(self._transport)
             self._low_water.wait_for(missing)
         if frames:  # most reads bring a part of a large one
             with gathered_writes():

@@ -36,6 +36,6 @@ class LowWater:
             return
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-        except OSError:  # not every system has it; where it was not taken the mark is still at one byte
+        except OSError:  # not every system has it, or the connection has gone
             self._socket = None
         self._asked = wanted

