@@ -49,6 +49,10 @@ class Fencer(Protocol):
         """Answer what is held with NOT_LEADER_OR_FOLLOWER and the new leader."""
         ...
 
+    async def answered(self, tps: Tps, *, timeout: float) -> None:
+        """After handed_over: return when nobody waits for an answer to what was held, or the time is over."""
+        ...
+
 
 class Progress(Protocol):
     """The fetcher's view of the target replicas."""
@@ -226,8 +230,17 @@ class PromoteSettings:
     idle_poll: float = 0.25  # the same before the fence
     backoff: float = 0.05  # after an error, doubling
     max_backoff: float = 1.0
-    batch_partitions: int = 256
+    batch_partitions: int = 32  # whose producers wait together; what it costs them grows with it
+    whole_partitions: int = 256  # instead, where nobody is served by small batches (`at_a_time`)
+    answered_timeout: float = 1.0  # for the answers to what was held, before the next batch is
+    breather: float = 0.3  # for producers between two batches, at the least
     validation: ValidationPolicy = ValidationPolicy.SKIP
+
+    def at_a_time(self, *, failover: bool) -> int:
+        """Partitions that go through a promote together. More of them where small batches would be of no use: a fail-over,
+        whose producers have nowhere else to write in between, and a source that is to refuse writes, which it can do
+        for whole topics only."""
+        return self.whole_partitions if failover or self.fence_source else self.batch_partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

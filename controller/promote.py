@@ -75,7 +75,9 @@ class PromoteDriver:
         """
         async with self._turn:
             contexts: list[BatchContext] = []
-            for tps in batches(job.partitions, self._settings.batch_partitions):
+            for tps in batches(job.partitions, self._settings.at_a_time(failover=job.failover)):
+                if contexts and not job.failover:
+                    await contexts[-1].breathe()
                 context = self._context(job.id, tps, failover=job.failover)
                 contexts.append(context)
                 if isinstance(context, TakeOverContext):
@@ -204,7 +206,7 @@ class PromoteDriver:
 
     async def _resume_failover(self, job: PromoteJob) -> PromoteOutcome:
         contexts: list[BatchContext] = []
-        for tps in batches(job.partitions, self._settings.batch_partitions):
+        for tps in batches(job.partitions, self._settings.at_a_time(failover=True)):
             context = self._context(job.id, tps, failover=True)
             contexts.append(context)
             if isinstance(context, TakeOverContext):

@@ -250,6 +250,24 @@ class BatchContext:
         self.promoted += over
         self.tell()
 
+    async def breathe(self) -> None:
+        """Before the next batch is held: producers get their answers, and as long a time as they were held for.
+
+        A request has partitions of several batches, and a connection is answered in order. So who is not let go in
+        between waits through all the batches that follow each other. Nothing rests on it: what goes wrong here is
+        said, and the promote goes on.
+        """
+        self.tell("producers go on for a moment")
+        timeout = self.settings.answered_timeout
+        try:
+            await self.within(
+                self.ports.fencer.answered(self.promoted, timeout=timeout), timeout, "answering what was held"
+            )
+        except LinkerError as error:
+            logger.info("promote %d of link %s: %s", self.job_id, self.link, full_reason(error))
+        held = self.phases_ms.get("fenced_total", 0.0) / 1000
+        await asyncio.sleep(max(self.settings.breather, held))
+
     async def before_the_end(self, tps: Collection[TopicPartition]) -> None:
         """What else has to be done once real brokers lead; nothing for a promote."""
 

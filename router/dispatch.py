@@ -186,6 +186,9 @@ class Router:
     def handed_over(self, tps: Iterable[TopicPartition]) -> None:
         self.hub.handed_over(tps)
 
+    async def answered(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
+        await self.hub.answered(tps, timeout=timeout)
+
     @property
     def unknown_answers(self) -> int:
         """Successes of the source that clients were told to be unknown, for want of a lease or under a fence."""

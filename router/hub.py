@@ -259,6 +259,21 @@ class ForwardingHub:
         self._conclude(self.gate.closed(wanted))
         self.lanes_changed()
 
+    async def answered(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
+        """Return when no client waits for the answer to a write of these, or the time is over. Changes nothing."""
+        wanted = list(tps)
+        changed = asyncio.Event()
+        self._fence_waiters.add(changed)
+        deadline = self.loop.time() + timeout
+        try:
+            while not all(lane.idle for tp in wanted for lane in self.fences.lanes(tp)):
+                left = deadline - self.loop.time()
+                if left <= 0:
+                    return
+                await until_set(changed, left)
+        finally:
+            self._fence_waiters.discard(changed)
+
     def lease_renewed(self) -> None:
         """After each renewal that was answered: what waited for the proof is answered."""
         self._conclude(self.gate.renewed())

@@ -20,7 +20,7 @@ from controller.fleet.roster import MemberInfo, Roster
 from wire.types import TopicPartition
 from wire.waiting import until_set
 
-Tell = Literal["unfence", "handed_over"]
+Tell = Literal["unfence", "handed_over", "answered"]
 
 _TICK = 0.1
 _ASK_PROGRESS = 0.25
@@ -113,8 +113,8 @@ class Commands:
         return f"the fence is not complete: {'; '.join(texts)}"
 
     async def tell(self, what: Tell, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """`unfence` or `handed_over`, to everybody who is connected; the others learn it from the image. Returns when
-        all of them have done it, are gone, or the time is over."""
+        """To everybody who is connected; the others learn from the image what they have to. Returns when all of them have
+        done it, are gone, or the time is over."""
         await self._until_done(what, link, tps, timeout, set(self._roster.members))
 
     async def ask_progress(

@@ -68,6 +68,10 @@ class MemberPorts(Protocol):
         """Answer what is held with the new leader, once it is known here."""
         ...
 
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """Return when no write of these partitions waits for its answer, or the time is over."""
+        ...
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
         """Of these partitions, or of all if link is None: those that this sidecar leads."""
         ...
@@ -254,6 +258,8 @@ class Member:
                     await self._ports.release(command.link, tps)
                 case "handed_over":
                     await self._ports.handed_over(command.link, tps, timeout=command.timeout)
+                case "answered":
+                    await self._ports.answered(tps, timeout=command.timeout)
                 case "progress":
                     data = encode_copies(self._ports.copies(command.link, tps))
         except (LinkerError, TimeoutError) as failed:

@@ -173,6 +173,7 @@ class Command(_Message):
     fence        hold new produces; done when no forwarded one is in flight
     unfence      forward what is held
     handed_over  somebody else leads: answer what is held
+    answered     done when nothing that was held waits for its answer; nothing is changed
     hold         as fence, around a planned change of leader
     release      undo hold, unless a promote has fenced the partition meanwhile
     progress     tell where the followers of these partitions are
@@ -181,7 +182,7 @@ class Command(_Message):
     type: Literal["command"] = "command"
     id: int
     controller_epoch: int
-    what: Literal["fence", "unfence", "handed_over", "hold", "release", "progress"]
+    what: Literal["fence", "unfence", "handed_over", "answered", "hold", "release", "progress"]
     link: Name
     partitions: Partitions
     timeout: float

@@ -167,6 +167,10 @@ class SidecarPorts:
             )
         await self.hand_overs.released(tps, timeout=timeout)
 
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        if self.router is not None:
+            await self.router.answered(tps, timeout=timeout)
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> list[CopyReport]:
         now = time.monotonic()
         found: list[CopyReport] = []

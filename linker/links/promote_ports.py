@@ -76,6 +76,9 @@ class FleetFence:
     async def handed_over(self, tps: Tps, *, timeout: float) -> None:
         await self._head.commands.tell("handed_over", self._link, tps, timeout=timeout)
 
+    async def answered(self, tps: Tps, *, timeout: float) -> None:
+        await self._head.commands.tell("answered", self._link, tps, timeout=timeout)
+
 
 class ListedSourceEnds:
     """controller.ports.SourceEnds.

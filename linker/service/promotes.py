@@ -143,7 +143,7 @@ class Promotes(Validations):
         mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
         try:
             return findings + await check_source_fence(
-                runtime.source, mirrors, PromoteSettings().batch_partitions
+                runtime.source, mirrors, PromoteSettings().whole_partitions
             )
         except LinkerError as error:
             return [*findings, preflight.Finding("fence source", True, str(error))]

@@ -163,6 +163,9 @@ class Ports:
     async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
         self.done.append("handed_over")
 
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        self.done.append("answered")
+
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
         return self.reports
 

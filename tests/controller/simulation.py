@@ -89,6 +89,8 @@ class World:
         self.flying: list[Flight] = []
         self.fenced: set[TopicPartition] = set()
         self.handed_over: set[TopicPartition] = set()
+        self.answers_fail = False
+        self.breathers: list[tuple[TopicPartition, ...]] = []  # what was promoted before each of them
         self.up = True
         self.generation = 0
         self.gates = 0
@@ -347,6 +349,15 @@ class Ports:
         self.world.handed_over.update(tps)
         await self.world.gate(self.generation, "handed_over after")
 
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await self._call("answered before")
+        if self.world.answers_fail:
+            raise LinkerError("no sidecar tells whether its clients have their answers")
+        if not self.world.handed_over.issuperset(tps):
+            self.world.fail("answers are waited for to what was not handed over")
+        self.world.breathers.append(tuple(sorted(tps)))
+        await self.world.gate(self.generation, "answered after")
+
     # Progress.
 
     def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
@@ -513,6 +524,7 @@ class FencerPort:
         self.fence = ports.fence
         self.unfence = ports.unfence
         self.handed_over = ports.handed_over_
+        self.answered = ports.answered
 
     def absent(self) -> str | None:
         return None

@@ -421,7 +421,7 @@ def test_what_is_told_does_not_wait_for_the_dead() -> None:
             quick, silent = Caller(head, 900), Caller(head, 901)
             await quick.join()
             await silent.join()
-            for what in ("unfence", "handed_over"):
+            for what in ("unfence", "handed_over", "answered"):
                 telling = asyncio.create_task(head.commands.tell(what, LINK, [TP], timeout=60))  # type: ignore[arg-type]
                 order = await quick.hear(m.Command)
                 assert order.what == what

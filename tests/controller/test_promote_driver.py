@@ -342,6 +342,67 @@ def test_several_batches_one_after_the_other() -> None:
     assert world.restored == ["t"]
 
 
+def moments(world: World) -> tuple[list[float], list[float]]:
+    """When batches are held from, and when each is told to its clients, by a look every half millisecond."""
+    held: list[float] = []
+    over: list[float] = []
+    seen: tuple[int, int] = (0, 0)
+
+    def look() -> None:
+        nonlocal seen
+        now = (len(world.fenced), len(world.handed_over))
+        if now[0] > seen[0]:
+            held.append(world.loop.time())
+        if now[1] > seen[1]:
+            over.append(world.loop.time())
+        seen = now
+        world.loop.call_later(0.0005, look)
+
+    look()
+    return held, over
+
+
+def test_producers_go_on_between_two_batches() -> None:
+    times: list[tuple[list[float], list[float]]] = []
+    settings = PromoteSettings(batch_partitions=5, breather=0.7)
+    world, _, outcome, reports = promote(lambda world, _: times.append(moments(world)), settings, partitions=12)
+    assert outcome.promoted == tuple(world.tps)
+    assert world.breathers == [tuple(world.tps[:5]), tuple(world.tps[5:10])]
+    held, over = times[0]
+    assert len(held) == len(over) == 3
+    assert all(next_held - told >= 0.7 for told, next_held in zip(over, held[1:], strict=False))
+    assert "producers go on for a moment" in {report.waiting_for for report in reports}
+
+
+def test_the_longer_they_were_held_the_longer_they_go_on() -> None:
+    times: list[tuple[list[float], list[float]]] = []
+
+    def prepare(world: World, _: LinkController) -> None:
+        world.fence_drain = (1.5, 1.6)
+        times.append(moments(world))
+
+    world, _, outcome, _ = promote(prepare, PromoteSettings(batch_partitions=2, breather=0.1))
+    assert outcome.promoted == tuple(world.tps)
+    held, over = times[0]
+    assert held[1] - over[0] >= 1.5
+
+
+def test_a_breather_that_fails_is_no_reason_to_give_up() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        world.answers_fail = True
+
+    world, _, outcome, _ = promote(prepare, PromoteSettings(batch_partitions=1))
+    assert outcome.promoted == tuple(world.tps)
+    assert world.breathers == []
+
+
+def test_how_many_at_a_time() -> None:
+    settings = PromoteSettings(batch_partitions=3, whole_partitions=7)
+    assert settings.at_a_time(failover=False) == 3
+    assert settings.at_a_time(failover=True) == 7
+    assert replace(settings, fence_source=True).at_a_time(failover=False) == 7
+
+
 def test_cutting_into_batches() -> None:
     def parts(topic: str, count: int) -> list[TopicPartition]:
         return [TopicPartition(topic, index) for index in range(count)]

@@ -98,6 +98,29 @@ async def test_what_is_carried_when_clients_are_sent_away_is_answered_first() ->
         assert rig.values() == [(5, n) for n in range(4)]
 
 
+async def test_when_all_have_their_answers() -> None:
+    async with three_held() as (rig, _producer, held):
+        rig.target.inject("produce", delay=0.2, times=1)
+        rig.hand_over("orders", 0, 1)
+        rig.router.carry([TP0])
+        waiting = asyncio.create_task(rig.router.answered([TP0, TP1], timeout=5))
+        await eventually(lambda: rig.target.counts["produce"] >= 1)
+        assert not waiting.done()
+        await asyncio.wait_for(waiting, 2)
+        assert all(one.done() for one in held)
+
+
+async def test_who_has_no_answer_is_not_waited_for_longer_than_asked() -> None:
+    async with three_held() as (rig, _producer, held):
+        await asyncio.wait_for(rig.router.answered([TP1], timeout=30), 1)  # nobody waits there
+        began = asyncio.get_running_loop().time()
+        await rig.router.answered([TP0], timeout=0.2)
+        assert 0.2 <= asyncio.get_running_loop().time() - began < 2
+        assert not any(one.done() for one in held)
+        rig.router.unfence([TP0])
+        await asyncio.gather(*held)
+
+
 async def test_a_new_leader_that_does_not_know_yet_is_asked_again_in_order() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)

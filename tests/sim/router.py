@@ -276,6 +276,14 @@ class SimRouter:
         self._deliver(sorted(answers, key=lambda answer: answer[0].job.record))
         self._conclude(self.gate.closed(wanted))
 
+    async def answered(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
+        wanted = list(tps)
+        deadline = asyncio.get_running_loop().time() + timeout
+        while asyncio.get_running_loop().time() < deadline:
+            if all(lane.idle for tp in wanted for lane in self.fences.lanes(tp)):
+                return
+            await asyncio.sleep(0.01)
+
     def lease_renewed(self) -> None:
         self._conclude(self.gate.renewed())
 

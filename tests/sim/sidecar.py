@@ -152,6 +152,9 @@ class Fence:
     async def handed_over(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
         await self._head.commands.tell("handed_over", LINK, tps, timeout=timeout / 2)
 
+    async def answered(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        await self._head.commands.tell("answered", LINK, tps, timeout=timeout)
+
 
 class Outside:
     """Source ends, tails and configs for the promote driver."""
