@@ -65,7 +65,7 @@ def pause_check(measured: Measured) -> Check:
     detail = (
         f"a promote would hold writes for about {held_ms} ms: {_READINGS} readings of the source's ends of "
         f"{measured.ends * 1000:.0f} ms, 2 exchanges with the target of {measured.target * 1000:.0f} ms"
-        + (f"; {batches} batches, one after the other" if batches > 1 else "")
+        + (f"; {batches} batches, one after the other, and producers go on in between" if batches > 1 else "")
     )
     slow = held_ms > _LONG_MS
     return Check(

@@ -181,11 +181,13 @@ def test_commands_are_carried_out_and_answered_each_with_its_outcome() -> None:
         sidecar = Sidecar()
         await sidecar.welcomed()
         sidecar.ports.drain = 0.2
-        for n, what in enumerate(["fence", "unfence", "hold", "release", "handed_over", "answered", "progress"]):
+        for n, what in enumerate(
+            ["fence", "unfence", "hold", "release", "handed_over", "answered", "progress"]
+        ):
             sidecar.say(command(what, n))
-        answers = {x.command: x for x in [await sidecar.hear(m.Done) for _ in range(6)]}
+        answers = {x.command: x for x in [await sidecar.hear(m.Done) for _ in range(7)]}
         assert all(x.error is None for x in answers.values())
-        assert answers[5].data == []
+        assert answers[6].data == []
         assert [x for x in sidecar.ports.done if x != "renewed"] == [
             "fence",
             "unfence",

@@ -365,7 +365,9 @@ def moments(world: World) -> tuple[list[float], list[float]]:
 def test_producers_go_on_between_two_batches() -> None:
     times: list[tuple[list[float], list[float]]] = []
     settings = PromoteSettings(batch_partitions=5, breather=0.7)
-    world, _, outcome, reports = promote(lambda world, _: times.append(moments(world)), settings, partitions=12)
+    world, _, outcome, reports = promote(
+        lambda world, _: times.append(moments(world)), settings, partitions=12
+    )
     assert outcome.promoted == tuple(world.tps)
     assert world.breathers == [tuple(world.tps[:5]), tuple(world.tps[5:10])]
     held, over = times[0]
