@@ -231,16 +231,23 @@ class PromoteSettings:
     backoff: float = 0.05  # after an error, doubling
     max_backoff: float = 1.0
     batch_partitions: int = 32  # whose producers wait together; what it costs them grows with it
+    first_partitions: int = (
+        4  # of the first batch; each one after it may have twice as many as the one before
+    )
     whole_partitions: int = 256  # instead, where nobody is served by small batches (`at_a_time`)
     answered_timeout: float = 1.0  # for the answers to what was held, before the next batch is
     breather: float = 0.3  # for producers between two batches, at the least
     validation: ValidationPolicy = ValidationPolicy.SKIP
 
-    def at_a_time(self, *, failover: bool) -> int:
-        """Partitions that go through a promote together. More of them where small batches would be of no use: a fail-over,
-        whose producers have nowhere else to write in between, and a source that is to refuse writes, which it can do
-        for whole topics only."""
-        return self.whole_partitions if failover or self.fence_source else self.batch_partitions
+    def at_a_time(self, partitions: int, *, failover: bool) -> tuple[int, int]:
+        """Of so many partitions, how many go through a promote together: at most, and in the first batch. All of them if
+        they are few. More of them, from the first on, where small batches would be of no use: a fail-over, whose producers
+        have nowhere else to write in between, and a source that is to refuse writes, which it can do for whole topics
+        only."""
+        if failover or self.fence_source:
+            return self.whole_partitions, self.whole_partitions
+        most = self.batch_partitions
+        return most, most if partitions <= most else min(self.first_partitions, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class PromoteDriver:
         """
         async with self._turn:
             contexts: list[BatchContext] = []
-            for tps in batches(job.partitions, self._settings.at_a_time(failover=job.failover)):
+            for tps in cut(job.partitions, self._settings, failover=job.failover):
                 if contexts and not job.failover:
                     await contexts[-1].breathe()
                 context = self._context(job.id, tps, failover=job.failover)
@@ -206,7 +206,7 @@ class PromoteDriver:
 
     async def _resume_failover(self, job: PromoteJob) -> PromoteOutcome:
         contexts: list[BatchContext] = []
-        for tps in batches(job.partitions, self._settings.at_a_time(failover=True)):
+        for tps in cut(job.partitions, self._settings, failover=True):
             context = self._context(job.id, tps, failover=True)
             contexts.append(context)
             if isinstance(context, TakeOverContext):
@@ -307,24 +307,37 @@ class PromoteDriver:
         return outcome
 
 
-def batches(tps: Collection[TopicPartition], most: int) -> list[list[TopicPartition]]:
-    """Whole topics together as long as they fit; a topic with more partitions is cut."""
+def cut(
+    tps: Collection[TopicPartition], settings: PromoteSettings, *, failover: bool = False
+) -> list[list[TopicPartition]]:
+    """The batches of a promote, in their order."""
+    return batches(tps, *settings.at_a_time(len(tps), failover=failover))
+
+
+def batches(
+    tps: Collection[TopicPartition], most: int, first: int | None = None
+) -> list[list[TopicPartition]]:
+    """Whole topics together as long as they fit; a topic with more partitions is cut. The first batch has `first`
+    partitions at most, if that is given, and each one after it twice as many as the one before may have, up to `most`."""
     result: list[list[TopicPartition]] = []
+    room = most if first is None else min(first, most)
     topics: dict[str, list[TopicPartition]] = {}
     for tp in tps:
         topics.setdefault(tp.topic, []).append(tp)
     current: list[TopicPartition] = []
     for partitions in topics.values():
-        if current and len(current) + len(partitions) > most:
+        if current and len(current) + len(partitions) > room:
             result.append(current)
             current = []
+            room = min(2 * room, most)
         current = current + partitions
-        while len(current) > most:
-            result.append(current[:most])
-            current = current[most:]
+        while len(current) > room:
+            result.append(current[:room])
+            current = current[room:]
+            room = min(2 * room, most)
     if current:
         result.append(current)
     return result
 
 
-__all__ = ["PromoteAbandoned", "PromoteDriver", "PromoteOutcome", "PromoteStuck", "batches"]
+__all__ = ["PromoteAbandoned", "PromoteDriver", "PromoteOutcome", "PromoteStuck", "batches", "cut"]

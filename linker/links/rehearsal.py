@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from controller.phases import ENDED
 from controller.ports import PromoteSettings
+from controller.promote import cut
 from linker.admin.models import Check, CheckResult
 from linker.links.producer_view import direct_warnings
 from linker.links.runtime import LinkRuntime
@@ -18,7 +19,6 @@ from linker.preflight import TIMEOUT
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
-_BATCH = PromoteSettings().batch_partitions  # promoted together
 _READINGS = 2  # of the source's ends: the baseline, and once more when all replicas are there
 _LONG_MS = 1000
 
@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 
     ends: float
     target: float
-    partitions: int
+    batches: int  # of a promote of everything
 
 
 def producer_checks(seen: AtSource) -> list[Check]:
@@ -61,11 +61,14 @@ def producer_checks(seen: AtSource) -> list[Check]:
 def pause_check(measured: Measured) -> Check:
     """How long the writes of one batch of partitions would be held, if every replica follows closely."""
     held_ms = round((_READINGS * measured.ends + 2 * measured.target) * 1000)
-    batches = -(-measured.partitions // _BATCH)
     detail = (
         f"a promote would hold writes for about {held_ms} ms: {_READINGS} readings of the source's ends of "
         f"{measured.ends * 1000:.0f} ms, 2 exchanges with the target of {measured.target * 1000:.0f} ms"
-        + (f"; {batches} batches, one after the other, and producers go on in between" if batches > 1 else "")
+        + (
+            f"; {measured.batches} batches, one after the other, and producers go on in between"
+            if measured.batches > 1
+            else ""
+        )
     )
     slow = held_ms > _LONG_MS
     return Check(
@@ -98,13 +101,14 @@ async def rehearse(runtime: LinkRuntime) -> list[Check]:
             )
         )
     try:
-        checks.append(pause_check(await _measure(runtime, tps[:_BATCH], len(tps))))
+        parts = cut(tps, PromoteSettings())
+        checks.append(pause_check(await _measure(runtime, max(parts, key=len), len(parts))))
     except LinkerError as error:
         checks.append(Check(name="pause", result=CheckResult.WARN, detail=f"cannot be measured: {error}"))
     return checks
 
 
-async def _measure(runtime: LinkRuntime, tps: list[TopicPartition], partitions: int) -> Measured:
+async def _measure(runtime: LinkRuntime, tps: list[TopicPartition], batches: int) -> Measured:
     # Once to connect, once to measure.
     for _ in range(2):
         started = time.monotonic()
@@ -112,4 +116,4 @@ async def _measure(runtime: LinkRuntime, tps: list[TopicPartition], partitions: 
         between = time.monotonic()
         await runtime.target.metadata.caught_up(TIMEOUT)
         ended = time.monotonic()
-    return Measured(between - started, ended - between, partitions)
+    return Measured(between - started, ended - between, batches)

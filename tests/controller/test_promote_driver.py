@@ -13,7 +13,7 @@ from controller.alignment import ReplicaPosition
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromoteProgress, PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome, batches
+from controller.promote import PromoteDriver, PromoteOutcome, batches, cut
 from controller.state import JobStatus
 from controller.store import StoreError
 from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of, resumed
@@ -336,7 +336,9 @@ def test_a_cancelled_driver_lets_nothing_go() -> None:
 
 
 def test_several_batches_one_after_the_other() -> None:
-    world, _, outcome, _ = promote(settings=PromoteSettings(batch_partitions=5), partitions=12)
+    world, _, outcome, _ = promote(
+        settings=PromoteSettings(batch_partitions=5, first_partitions=5), partitions=12
+    )
     assert outcome.promoted == tuple(world.tps)
     assert world.sent == 3
     assert world.restored == ["t"]
@@ -364,7 +366,7 @@ def moments(world: World) -> tuple[list[float], list[float]]:
 
 def test_producers_go_on_between_two_batches() -> None:
     times: list[tuple[list[float], list[float]]] = []
-    settings = PromoteSettings(batch_partitions=5, breather=0.7)
+    settings = PromoteSettings(batch_partitions=5, first_partitions=5, breather=0.7)
     world, _, outcome, reports = promote(
         lambda world, _: times.append(moments(world)), settings, partitions=12
     )
@@ -399,10 +401,30 @@ def test_a_breather_that_fails_is_no_reason_to_give_up() -> None:
 
 
 def test_how_many_at_a_time() -> None:
-    settings = PromoteSettings(batch_partitions=3, whole_partitions=7)
-    assert settings.at_a_time(failover=False) == 3
-    assert settings.at_a_time(failover=True) == 7
-    assert replace(settings, fence_source=True).at_a_time(failover=False) == 7
+    settings = PromoteSettings(batch_partitions=3, first_partitions=2, whole_partitions=7)
+    assert settings.at_a_time(4, failover=False) == (3, 2)
+    assert settings.at_a_time(3, failover=False) == (3, 3)
+    assert settings.at_a_time(4, failover=True) == (7, 7)
+    assert replace(settings, fence_source=True).at_a_time(4, failover=False) == (7, 7)
+    assert replace(settings, first_partitions=9).at_a_time(4, failover=False) == (3, 3)
+
+
+def test_a_promote_of_many_begins_with_few_partitions() -> None:
+    tps = [TopicPartition("t", index) for index in range(100)]
+    parts = cut(tps, PromoteSettings())
+    assert [len(batch) for batch in parts] == [4, 8, 16, 32, 32, 8]
+    assert [tp for batch in parts for tp in batch] == tps
+    assert [len(batch) for batch in cut(tps, PromoteSettings(), failover=True)] == [100]
+    assert [len(batch) for batch in cut(tps[:32], PromoteSettings())] == [32]
+    small = [TopicPartition(topic, index) for topic in "abcdefg" for index in range(3)]
+    assert [len(batch) for batch in batches(small, 32, 4)] == [3, 6, 12]
+    assert [len(batch) for batch in batches(tps[:4], 32, 4)] == [4]
+
+    world, _, outcome, _ = promote(
+        settings=PromoteSettings(batch_partitions=4, first_partitions=1), partitions=12
+    )
+    assert outcome.promoted == tuple(world.tps)
+    assert [len(batch) for batch in world.breathers] == [1, 2, 4, 4]
 
 
 def test_cutting_into_batches() -> None:
