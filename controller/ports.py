@@ -231,9 +231,7 @@ class PromoteSettings:
     backoff: float = 0.05  # after an error, doubling
     max_backoff: float = 1.0
     batch_partitions: int = 32  # whose producers wait together; what it costs them grows with it
-    first_partitions: int = (
-        4  # of the first batch; each one after it may have twice as many as the one before
-    )
+    first_partitions: int = 4  # of the first of several batches; each may have twice as many as the last
     whole_partitions: int = 256  # instead, where nobody is served by small batches (`at_a_time`)
     answered_timeout: float = 1.0  # for the answers to what was held, before the next batch is
     breather: float = 0.3  # for producers between two batches, at the least
