@@ -41,9 +41,9 @@ async def make_scene(
 async def failed_over(scene: Scene, **options: object) -> dict[TopicPartition, FailoverPartition]:
     """A fail-over that has to work; what it says of each partition."""
     request = FailoverRequest(topics=scene.names, **options)  # type: ignore[arg-type]
-    scene.began = scene.history.mark("failover")
     job: PromoteJob = await scene.ask(lambda client: client.failover(LINK, request))
     job = await scene.settled(job.id)
+    scene.began = scene.history.mark("failover")
     assert job.phase is PromotePhase.FAILED_OVER, job
     assert job.failover is not None
     found = {TopicPartition(one.topic, one.partition): one for one in job.failover}
@@ -67,7 +67,8 @@ async def judged(scene: Scene, taken: dict[TopicPartition, FailoverPartition]) -
     assert not verdict.duplicated, verdict.duplicated
     assert not verdict.reordered, verdict.reordered
     assert not verdict.phantom, verdict.phantom
-    # What was acknowledged by the source beyond the end is gone; its offsets are those of later records by now.
+    # What was acknowledged by the source beyond the end is gone; its offsets are those of later records by now. An answer
+    # of the source's last moment may reach its producer when the fail-over has been asked for: it ends with the fence.
     cut = scene.began
     gone = 0
     at = {(record.producer, record.sequence): tp for tp, log in logs.items() for record in log.records}
@@ -208,9 +209,9 @@ async def test_sidecar_dies_in_the_middle(make_scene: MakeScene) -> None:
     scene.speak()
     with stopped(scene.target.nodes[2]):
         request = FailoverRequest(topics=scene.names)
-        scene.began = scene.history.mark("failover")
         job = await scene.ask(lambda client: client.failover(LINK, request))
         await scene.reach(job.id, PromotePhase.FENCED, "broker 2")
+        scene.began = scene.history.mark("failover")
         await scene.sidecar.kill()
         assert scene.stored_phases() == {"FENCED"}
         assert scene.stored_jobs() == {"RUNNING"}
