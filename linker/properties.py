@@ -6,7 +6,6 @@ misspelt key is an error with a hint and not a silent default.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -63,6 +62,8 @@ class ListenerUrl(NamedTuple):
 
 def nearest(key: str, known: Iterable[str]) -> str:
     """`; did you mean x?` or nothing: the tail of an error line about an unknown key."""
+    import difflib  # for a mistake only
+
     found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 

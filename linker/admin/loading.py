@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
 from pydantic import BaseModel
+
+from linker.stand_ins import standing_in
 
 _DEFER = "defer_build"
 
@@ -17,9 +17,12 @@ def load_admin(alone: bool) -> None:
     """The modules of the admin API; those that pass requests on to other sidecars unless it is `alone`."""
     with _built_when_used():
         importlib.import_module("fastapi")
-    # Its command line, and processes to watch over: 1.5 MiB with all that they need.
-    with _empty("uvicorn.main"):
+    # Its command line, and processes to watch over: 1.5 MiB with all that they need. Its files of how to log, too.
+    with standing_in("uvicorn.main", "logging.config"):
         importlib.import_module("uvicorn")
+    # Servers and clients of its own for the metrics; ours are one more answer of the admin API.
+    with standing_in("http.server", "socketserver", "urllib.request", "wsgiref.simple_server"):
+        importlib.import_module("prometheus_client")
     for name in ("linker.admin.api", "linker.admin.server", "linker.metrics", "linker.service"):
         importlib.import_module(name)
     if not alone:  # the HTTP client comes with it
@@ -38,26 +41,3 @@ def _built_when_used() -> Iterator[None]:
         yield
     finally:
         del BaseModel.model_config[_DEFER]  # type: ignore[misc]
-
-
-@contextmanager
-def _empty(name: str) -> Iterator[None]:
-    """An empty module is in the place of this one for whoever is loaded meanwhile. All that it is asked for is None.
-
-    One that is loaded already stays.
-    """
-    if name in sys.modules:
-        yield
-        return
-    module = ModuleType(name)
-    module.__dict__["__getattr__"] = _nothing
-    sys.modules[name] = module
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
-def _nothing(name: str) -> None:
-    if name.startswith("__"):  # a module's own, of which the import system asks for some
-        raise AttributeError(name)

@@ -6,6 +6,7 @@ So does typer. What `run` is usually given is read without it; whatever else the
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,10 @@ def run(arguments: Arguments) -> None:
     """Start the sidecar; returns when it has ended."""
     for name in _UNUSED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    from linker.config_file import load_config
+    from linker.stand_ins import no_time_zones
+
+    with no_time_zones():
+        from linker.config_file import load_config
     from linker.doors import Doors
 
     settings = load_config(arguments.config)
@@ -67,6 +71,7 @@ def run(arguments: Arguments) -> None:
     # What is loaded is no garbage: it is not looked through while it comes in, nor ever again (a pause of all that is
     # served, of tens of milliseconds).
     gc.disable()
+    load_sidecar()
     import linker.sidecar as process
     from linker.logs import configure_logging
 
@@ -75,6 +80,15 @@ def run(arguments: Arguments) -> None:
 
     configure_logging(settings.log.level, settings.log.format)
     process.run(settings, doors)
+
+
+def load_sidecar() -> None:
+    """All modules but those of the admin API."""
+    from linker.stand_ins import standing_in
+
+    with standing_in("crc32c._cli"):  # a command line, with what reads its arguments
+        importlib.import_module("linker.sidecar")
+    importlib.import_module("linker.logs")
 
 
 def only_run(given: Sequence[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,30 @@ from linker.cli.run import CONFIG_VARIABLE, Arguments, plain_arguments
 from tests.shell.conftest import Cli
 
 UNUSED = [
-    *("click", "cramjam", "httpx", "hypothesis", "kazoo", "multiprocessing"),
-    *("pydantic.v1", "pygments", "pyspark", "rich", "typer", "uvicorn.main"),
+    *(
+        "argparse",
+        "click",
+        "cramjam",
+        "crc32c._cli",
+        "difflib",
+        "http.server",
+        "httpx",
+        "hypothesis",
+        "kazoo",
+    ),
+    *(
+        "logging.config",
+        "multiprocessing",
+        "pydantic.v1",
+        "pygments",
+        "pyspark",
+        "rich",
+        "socketserver",
+        "typer",
+    ),
+    *("urllib.request", "uvicorn.main", "wsgiref"),
 ]
+NEEDED_TO_ASK_OTHERS = ["httpx", "urllib.request"]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +91,12 @@ def test_a_sidecar_loads_only_what_it_has_a_use_for(alone: bool, tmp_path: Path)
     program = (
         "import sys; from pathlib import Path; from linker.cli.run import Arguments, run\n"
         f"run(Arguments(Path({str(config)!r}), check=True))\n"
-        f"import linker.logs, linker.sidecar; linker.sidecar.load_admin(alone={alone})\n"
+        "from linker.cli.run import load_sidecar; load_sidecar()\n"
+        f"import linker.sidecar; linker.sidecar.load_admin(alone={alone})\n"
         f"print([name for name in {UNUSED!r} if sys.modules.get(name)], 'fastapi' in sys.modules)"
     )
     done = python(program)
-    loaded = [] if alone else ["httpx"]
+    loaded = [] if alone else NEEDED_TO_ASK_OTHERS
     assert done.stdout.splitlines()[1:] == [f"{loaded} True"], done
 
 
@@ -101,10 +125,27 @@ def test_what_a_library_is_loaded_without_others_still_get(loaded_before: bool) 
         "from linker.admin.loading import load_admin\nload_admin(alone=True)\n"
         "print(sys.modules.get('uvicorn.main') is kept, 'click' in sys.modules)\n"
         "from uvicorn.main import run\nprint(callable(run))\n"
+        "import logging.config, urllib.request, wsgiref.simple_server\n"
+        "print(callable(logging.config.dictConfig), callable(urllib.request.urlopen))\n"
     )
     done = python(program)
-    assert done.stdout == f"True {loaded_before}\nTrue\n", done
+    assert done.stdout == f"True {loaded_before}\nTrue\nTrue True\n", done
 
 
-def python(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("given", [None, "/somewhere"])
+def test_where_time_zones_are_is_asked_by_whoever_wants_one(given: str | None) -> None:
+    program = (
+        "import os, sys\nfrom linker.stand_ins import no_time_zones\n"
+        "with no_time_zones():\n    import zoneinfo\n"
+        "how_it_was_built = [name for name in sys.modules if name.startswith('_sysconfigdata')]\n"
+        "print(zoneinfo.TZPATH, os.environ.get('PYTHONTZPATH'), how_it_was_built)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONTZPATH"}
+    done = python(program, environment | ({} if given is None else {"PYTHONTZPATH": given}))
+    assert done.stdout == f"{() if given is None else (given,)} {given} []\n", done
+
+
+def python(program: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
+    )
