@@ -18,9 +18,10 @@ TOPIC_AUTHORIZATION_FAILED: Final = 29
 INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
 
-_MAGIC_OFFSET: Final = 16
+MAGIC_OFFSET: Final = 16
+MAGIC: Final = 2
 BATCH_HEADER_SIZE: Final = 61
-_TRANSACTIONAL: Final = 0x10
+TRANSACTIONAL: Final = 0x10
 _ATTRIBUTES = struct.Struct(">h")  # at 21
 
 
@@ -53,9 +54,9 @@ def refusal(
     fenced = state is FenceState.FENCED and hub.carrying.handed_over(tp)
     if state is FenceState.HANDED_OVER or not (partition.leading or carried or fenced):
         return NOT_LEADER_OR_FOLLOWER
-    if len(records) < BATCH_HEADER_SIZE or records[_MAGIC_OFFSET] != 2:
+    if len(records) < BATCH_HEADER_SIZE or records[MAGIC_OFFSET] != MAGIC:
         return INVALID_RECORD
-    transactional = bool(_ATTRIBUTES.unpack_from(records, 21)[0] & _TRANSACTIONAL)
+    transactional = bool(_ATTRIBUTES.unpack_from(records, 21)[0] & TRANSACTIONAL)
     if carried:
         # No lease is needed where real brokers decide; a transaction is between them and its producer.
         return NOT_LEADER_OR_FOLLOWER if transactional else NONE

@@ -207,6 +207,39 @@ class Lane(Generic[JobT]):
         batch.sent = True
         return batch
 
+    def pass_on(self, batch: Batch[JobT], route: object) -> bool:
+        """offer() and take() in one, where nothing waits: whether the batch is in flight. If not, nothing has changed."""
+        if self.queue or self.stale or self.vanished or self.state is not LaneState.FLOWING:
+            return False
+        in_flight = self.in_flight
+        if in_flight and (
+            self.route is not route or (batch.producer[0] >= 0 and batch.producer != self._warm)
+        ):
+            return False
+        batch.lane = self
+        batch.order = self._next_order
+        self._next_order += 1
+        in_flight.append(batch)
+        self.route = route
+        batch.sent = True
+        return True
+
+    def acknowledged(self, batch: Batch[JobT]) -> bool:
+        """answered() with NONE, where its only answer is that the client gets it: whether that is so. If not, nothing has
+        changed.
+        """
+        in_flight = self.in_flight
+        if self.state is not LaneState.FLOWING or batch.closed or not in_flight or in_flight[0] is not batch:
+            return False
+        in_flight.popleft()
+        batch.closed = True
+        batch.unsettled = False
+        if batch.producer[0] >= 0:
+            self._warm = batch.producer
+        if not in_flight:
+            self.route = None
+        return True
+
     def answered(self, batch: Batch[JobT], code: int) -> Sequence[Answer[JobT]]:
         """The source answered. Returns what the client gets: nothing if the batch will be sent again or is
         closed.

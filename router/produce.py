@@ -21,6 +21,7 @@ from functools import partial
 
 from router.admission import BATCH_HEADER_SIZE, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
+from router.express import Express
 from router.forwarder import TARGET, SourceRoute
 from router.given_back import GivenBack
 from router.hub import ForwardingHub
@@ -57,12 +58,13 @@ class ProduceSession:
         self._connection = connection
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
-        self._given_back = GivenBack()
+        self.given_back = GivenBack()
         self._ways: Ways[ProduceJob] = Ways(hub, self, self.deliver, self.pump_lanes)
-        self._jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
+        self._express = Express(self, authorizer)
+        self.jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
-        self._vanished = False
+        self.vanished = False
         self.last_request = 0.0
         hub.carrying.joined(self)
 
@@ -77,12 +79,16 @@ class ProduceSession:
         self.hub.stats.produce_requests += 1
         self.hub.budget.add(self._connection, job.size)
         job.in_lanes = 1  # held by the request itself until it is admitted
-        self._jobs[job] = None
+        self.jobs[job] = None
         self.hub.watch(self)
-        if self._backlog or not self._authorized(job):
+        if self._backlog:
             self._backlog.append(job)
-        else:
+        elif len(job.results) == 1 and self._express.send(job, now):
+            pass
+        elif self._authorized(job):
             self._admit(job)
+        else:
+            self._backlog.append(job)
 
     def _authorized(self, job: ProduceJob) -> bool:
         """Whether all topics' authorization is known; if not, the backlog goes on when it is."""
@@ -95,7 +101,7 @@ class ProduceSession:
         return known
 
     def _authorization_known(self) -> None:
-        while self._backlog and not self._vanished:
+        while self._backlog and not self.vanished:
             if not self._authorized(self._backlog[0]):
                 return
             self._admit(self._backlog.popleft())
@@ -121,7 +127,7 @@ class ProduceSession:
                 slot += 1
         if job.remaining == 0 and not job.results:
             self._answer(job)  # a request without partitions is answered too
-        self._left(job)
+        self.left(job)
         if lanes:
             self.pump_lanes(lanes)
 
@@ -160,15 +166,15 @@ class ProduceSession:
     ) -> int:
         """The code of a batch, once it is known whether one before it went back."""
         if code == NONE:
-            return self._given_back.code(tp, producer, base_sequence, now) or NONE
-        self._given_back.note(tp, producer, base_sequence, code, now)
+            return self.given_back.code(tp, producer, base_sequence, now) or NONE
+        self.given_back.note(tp, producer, base_sequence, code, now)
         return code
 
     # Sending
 
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """Where this client writes to one of these partitions: open the connection ahead."""
-        if not self._vanished:
+        if not self.vanished:
             self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
             self.hub.watch(self)
 
@@ -233,12 +239,14 @@ class ProduceSession:
             self.hub.stats.produce_bytes += batch.size
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
-        replied = partial(self._replied, route, request, pairs, self.hub.ports.lease.term)
+        replied = partial(self.replied, route, request, pairs, self.hub.ports.lease.term)
+        if len(pairs) == 1:
+            self._express.learn(pairs[0][0], route, request, job)
         route.send(correlation_id, buffers, replied, now, due)
 
     # Answers of the source
 
-    def _replied(
+    def replied(
         self,
         route: SourceRoute,
         request: SourceRequest,
@@ -326,12 +334,12 @@ class ProduceSession:
             self.deliver(answers, {id(batch) for _, batch in pairs})
         for _, batch in pairs:
             if batch.closed:
-                self._left(batch.job)
+                self.left(batch.job)
         lanes = [pairs[0][0]] if len(pairs) == 1 else list({lane: None for lane, _ in pairs})
         for lane in lanes:
             if lane.vanished and self.hub.fences.discard_lane(lane):
                 self._lanes.pop(lane.tp, None)
-        if self._vanished:
+        if self.vanished:
             if not self._lanes:
                 self._ways.close_idle()
         elif waiting := [lane for lane in lanes if lane.queue]:
@@ -345,12 +353,12 @@ class ProduceSession:
             if lane is None:
                 raise LocalProtocolError(f"{batch!r} was answered but never offered")
             if not (still_counted and id(batch) in still_counted) and batch not in lane.in_flight:
-                self._left(job)
-            self._given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
-            if job.results[batch.slot] is None and not self._vanished:
+                self.left(job)
+            self.given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
+            if job.results[batch.slot] is None and not self.vanished:
                 self._finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
 
-    def _left(self, job: ProduceJob) -> None:
+    def left(self, job: ProduceJob) -> None:
         job.in_lanes -= 1
         if job.in_lanes == 0:
             # They point back at the job: its bytes must go now, not when cycles are collected.
@@ -369,17 +377,17 @@ class ProduceSession:
             self._answer(job)
 
     def _answer(self, job: ProduceJob) -> None:
-        self._jobs.pop(job, None)
+        self.jobs.pop(job, None)
         answer(job, self.hub, self._connection.listener.name)
 
     # Time and the end
 
     def sweep(self, now: float) -> bool:
-        for job in list(self._jobs):
+        for job in list(self.jobs):
             if job.deadline <= now:
                 self._expire(job)
         self._ways.sweep(now)
-        return bool(self._jobs) or self._ways.any
+        return bool(self.jobs) or self._ways.any
 
     def _expire(self, job: ProduceJob) -> None:
         if not job.batches:  # still in the backlog
@@ -400,21 +408,21 @@ class ProduceSession:
         """The client is gone: forget what was not sent; what was sent is accounted until the source has
         answered.
         """
-        self._vanished = True
+        self.vanished = True
         self._ways.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
         for job in self._backlog:
-            self._left(job)
+            self.left(job)
         self._backlog.clear()
         for tp, lane in list(self._lanes.items()):
             for batch in lane.vanish():
-                self._left(batch.job)
+                self.left(batch.job)
             for batch in [batch for batch in lane.in_flight if batch.deferred is not None]:
                 self.hub.gate.give_up(batch)  # the source has answered, and nobody is left to be told
-                self._left(batch.job)
+                self.left(batch.job)
             if self.hub.fences.discard_lane(lane):
                 del self._lanes[tp]
-        self._jobs.clear()
+        self.jobs.clear()
         self._ways.close_idle()
         self.hub.lanes_changed()

@@ -101,8 +101,6 @@ def source_request(
     """In the newest version that node and we speak; with the topic ids of the node's own cluster if that version has
     them.
     """
-    if len(parts) == 1:
-        return _single_request(route, *parts[0], mirrors)
     ids: dict[str, bytes] = {}
     for tp, _ in parts:
         if tp.topic not in ids and (topic_id := _topic_id(route, tp.topic, mirrors)) is not None:
@@ -129,23 +127,20 @@ def _version(route: SourceRoute, *, with_ids: bool) -> int:
     return route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
 
 
-def _single_request(
-    route: SourceRoute, tp: TopicPartition, records: memoryview, mirrors: MirrorDirectory
-) -> SourceRequest:
-    """The usual case: nothing to be grouped."""
-    topic_id = _topic_id(route, tp.topic, mirrors)
-    version = _version(route, with_ids=topic_id is not None)
-    key = topic_id if topic_id is not None and version >= _FIRST_WITH_TOPIC_IDS else tp.topic
-    return SourceRequest(version, [(key, [(tp.partition, records)])], [(key, tp.partition)])
+def note_answered(job: ProduceJob, hub: ForwardingHub) -> None:
+    """Count it, and how long it took."""
+    stats = hub.stats
+    stats.produce_answered += 1
+    seconds = hub.loop.time() - job.started
+    stats.produce_seconds += seconds
+    if seconds > stats.produce_slowest:
+        stats.produce_slowest = seconds
 
 
 def answer(job: ProduceJob, hub: ForwardingHub, listener: str) -> None:
     """Send the merged answer to the client."""
     stats = hub.stats
-    stats.produce_answered += 1
-    seconds = hub.loop.time() - job.started
-    stats.produce_seconds += seconds
-    stats.produce_slowest = max(stats.produce_slowest, seconds)
+    note_answered(job, hub)
     leaders: set[int] = set()
     topics: list[tuple[TopicKey, list[ProduceResult]]] = []
     slot = 0

@@ -4,7 +4,6 @@ Record bytes are memoryviews into the client's frame and leave in the source's r
 3 to 13 from clients, 9 to 13 to a source. Not here: batches (batch.py), order and retries (router).
 """
 
-import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,7 +50,6 @@ class ProduceRequest:
 _SINGLE_END = b"\0\0\0"  # of the partition, the topic and the message: no tagged fields
 _SINGLE_REQUEST = struct.Struct(">hiB")  # acks, timeout, topics
 _SINGLE_INDEX = struct.Struct(">Bi")  # partitions, index
-_SINGLE_HEAD = struct.Struct(">ihhi")  # size, api key, version, correlation id
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_AND_SIZE = struct.Struct(">ii")  # of a partition, before version 9
@@ -62,8 +60,14 @@ def parse_produce_request(frame: Buffer, body_offset: int, version: int) -> Prod
     """Parse the body that begins at body_offset. Anything wrong in it is a MalformedFrame."""
     if not MIN_VERSION <= version <= MAX_VERSION:
         raise MalformedFrame("no such version", api=API, version=version)
-    parse = _parse_flexible if version >= 9 else _parse_legacy
-    return parse(memoryview(frame), body_offset, version)
+    view = memoryview(frame)
+    if version < 9:
+        return _parse_legacy(view, body_offset, version)
+    try:
+        single = _parse_single(view, body_offset, version)
+    except (*PARSE_ERRORS, MalformedFrame):
+        single = None  # too short for a batch: what is wrong with it, if anything is, is found out below
+    return _parse_flexible(view, body_offset, version) if single is None else single
 
 
 def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest | None:
@@ -95,12 +99,6 @@ def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest |
 @whole(API, "request")
 def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceRequest, int]:
     limit = len(frame)
-    try:
-        single = _parse_single(frame, pos, version)
-    except (*PARSE_ERRORS, MalformedFrame):
-        single = None  # too short for a batch: what is wrong with it, if anything is, is found out below
-    if single is not None:
-        return single, limit
     transactional_id, pos = read_compact_string(frame, pos)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, pos)
     pos += 6
@@ -168,13 +166,10 @@ def encode_produce_request(
     """
     if not 9 <= version <= MAX_VERSION:
         raise LocalProtocolError("only versions 9 to 13 are sent", api=API, version=version)
-    if len(topics) == 1 and len(topics[0][1]) == 1:
-        return _encode_single(
-            version, correlation_id, client_id, transactional_id, acks, timeout_ms, *topics[0]
-        )
     buffers: list[Buffer] = []
     first = envelope = bytearray(4)
-    envelope += _REQUEST_HEADER.pack(0, version, correlation_id) + _names(client_id, transactional_id)
+    envelope += _REQUEST_HEADER.pack(0, version, correlation_id)
+    envelope += string(client_id) + b"\0" + compact_string(transactional_id)
     envelope += _ACKS_TIMEOUT.pack(acks, timeout_ms)
     envelope += uvarint(len(topics) + 1)
     total = 0
@@ -194,38 +189,3 @@ def encode_produce_request(
     buffers.append(envelope)
     INT32.pack_into(first, 0, total + len(envelope) - 4)
     return buffers
-
-
-def _names(client_id: str | None, transactional_id: str | None) -> bytes:
-    return string(client_id) + b"\0" + compact_string(transactional_id)
-
-
-_known_names = functools.lru_cache(1024)(_names)
-#: Characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory.
-_KNOWN_MAX = 256
-
-
-def _encode_single(
-    version: int,
-    correlation_id: int,
-    client_id: str | None,
-    transactional_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    key: TopicKey,
-    partitions: Sequence[tuple[int, Buffer]],
-) -> list[Buffer]:
-    index, records = partitions[0]
-    size = len(records)
-    short = client_id is None or len(client_id) <= _KNOWN_MAX
-    envelope = b"".join(
-        (
-            (_known_names if short else _names)(client_id, transactional_id),
-            _SINGLE_REQUEST.pack(acks, timeout_ms, ONE),
-            encode_key(key, version),
-            _SINGLE_INDEX.pack(ONE, index),
-            uvarint(size + 1),
-        )
-    )
-    total = _SINGLE_HEAD.size - 4 + len(envelope) + size + len(_SINGLE_END)
-    return [_SINGLE_HEAD.pack(total, 0, version, correlation_id) + envelope, records, _SINGLE_END]

@@ -23,7 +23,6 @@ from wire.produce_common import (
     API,
     MAX_VERSION,
     MIN_VERSION,
-    ONE,
     TopicKey,
     encode_key,
     read_key,
@@ -31,9 +30,6 @@ from wire.produce_common import (
 from wire.types import Buffer, Node
 from wire.whole import whole
 
-_SINGLE_RESPONSE = struct.Struct(">BB16sBihqqqBBBBiB")  # all of version 13 behind the correlation id
-_SINGLE_ANSWER = struct.Struct(">iiBB")  # size, correlation id, tags, topics
-_SINGLE_RESULT = struct.Struct(">BihqqqBBBBiB")
 _LEADER = struct.Struct(">ii")
 _RESULT_V2 = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _RESULT = struct.Struct(">ihqqq")  # and log start offset
@@ -67,23 +63,8 @@ def parse_produce_response(frame: Buffer, version: int) -> ProduceResponse:
     return _parse_response(frame, 4, version)
 
 
-def _parse_single_response(frame: Buffer) -> ProduceResponse | None:
-    """Version 13, one result and nothing optional; None if it is anything else."""
-    if len(frame) != 4 + _SINGLE_RESPONSE.size:
-        return None
-    tags, topics, key, partitions, *numbers, errors, message, a, b, throttle_ms, c = (
-        _SINGLE_RESPONSE.unpack_from(frame, 4)
-    )
-    if topics != ONE or partitions != ONE or errors != 1 or tags or message or a or b or c:
-        return None
-    return ProduceResponse([(key, [ProduceResult(*numbers)])], throttle_ms)
-
-
 @whole(API, "response")
 def _parse_response(frame: Buffer, pos: int, version: int) -> tuple[ProduceResponse, int]:
-    single = _parse_single_response(frame) if version == 13 else None
-    if single is not None:
-        return single, len(frame)
     pos = skip_tags(frame, pos)
     topics = []
     topic_count, pos = read_compact_count(frame, pos, 3)
@@ -142,29 +123,6 @@ def _encode_response(
     throttle_ms: int,
     node_endpoints: Sequence[Node],
 ) -> bytearray:
-    if len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
-        key, (only,) = topics[0]
-        if only.error_message is None and only.current_leader is None and not only.record_errors:
-            return bytearray().join(
-                (
-                    _SINGLE_ANSWER.pack(0, correlation_id, 0, ONE),
-                    encode_key(key, version),
-                    _SINGLE_RESULT.pack(
-                        ONE,
-                        only.index,
-                        only.error,
-                        only.base_offset,
-                        only.log_append_time,
-                        only.log_start_offset,
-                        1,  # no record errors
-                        0,  # no message
-                        0,
-                        0,
-                        throttle_ms,
-                        0,
-                    ),
-                )
-            )
     out = bytearray(struct.pack(">iiB", 0, correlation_id, 0))
     out += uvarint(len(topics) + 1)
     for key, results in topics:

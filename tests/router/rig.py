@@ -323,6 +323,7 @@ class Producer:
         self.rig = rig
         self.version = version
         self.producer_id = producer_id
+        self.client_id = "app"
         self.sequences: dict[int, int] = {}
 
     def send(
@@ -358,7 +359,7 @@ class Producer:
             key = mirror.topic_id if mirror is not None else self.rig.image.topics_by_name[topic].id
         correlation_id = self.connection.next_correlation_id()
         buffers = encode_produce_request(
-            self.version, correlation_id, "app", None, acks, timeout_ms, [(key, parts)]
+            self.version, correlation_id, self.client_id, None, acks, timeout_ms, [(key, parts)]
         )
 
         def replied(reply: Any) -> None:

@@ -82,10 +82,16 @@ class Client:
         self.failed: set[int] = set()
         self.acked: list[int] = []
 
-    def send(self, sequence: int) -> None:
+    def send(self, sequence: int, link: Link | None = None) -> None:
+        """On that link at once, if there is one and nothing waits before it."""
         one = Batch(self, 0, memoryview(b"x"), self.producer, 0, sequence)
         self.out.append(one)
-        self.lane.offer(one)
+        if link is None or not self.lane.pass_on(one, link):
+            self.lane.offer(one)
+        else:
+            others = [other for other in self.links.values() if other is not link and other.busy]
+            assert not others, "in flight on two connections: the order is anybody's guess"
+            link.requests.append(one)
 
     def take_answers(self, answers: Sequence[Answer[Client]]) -> None:
         for one, code in answers:
@@ -136,7 +142,9 @@ class World:
         for _ in range(choose([1, 2, 5])):
             if client.failed or len(client.out) >= 5:
                 break
-            client.send(client.next_sequence)
+            at_once = choose([True, False])
+            link = client.links.setdefault(self.known_leader, Link(self.known_leader))
+            client.send(client.next_sequence, link if at_once else None)
             client.next_sequence += 1
         self.pump(client)
 
@@ -160,7 +168,10 @@ class World:
         if busy:
             client, link = choose(busy)
             one, code = link.answers.popleft()
-            client.take_answers(client.lane.answered(one, code))
+            if code == 0 and choose([True, False]) and client.lane.acknowledged(one):
+                client.take_answers([(one, code)])
+            else:
+                client.take_answers(client.lane.answered(one, code))
             self.pump(client)
 
     def cut(self, choose: Choose) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import codec, produce_request, produce_response
+from wire import codec, produce_request
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.produce import (
     ProduceRequest,
@@ -353,7 +353,7 @@ def _outcome(parse: Callable[[], object]) -> object:
         return MalformedFrame
 
 
-def _garbled(frame: bytes, start: int) -> Iterator[bytes]:
+def garbled(frame: bytes, start: int) -> Iterator[bytes]:
     """Every byte from `start` on replaced by what may mean something, and the frame cut before it."""
     for at in range(start, len(frame)):
         yield frame[:at]
@@ -372,7 +372,7 @@ def test_a_request_of_one_batch_is_read_as_any_other(
     frame, body = schema_request(request)
     # Shorter than one batch, and well-formed.
     empty, _ = schema_request(replace(request, topics=[(key, [])]))
-    frames = [empty, *_garbled(empty, body), *_garbled(frame, body)]
+    frames = [empty, *garbled(empty, body), *garbled(frame, body)]
 
     def outcomes() -> list[object]:
         return [_outcome(lambda f=f: parse_produce_request(f, body, version)) for f in frames]  # type: ignore[misc]
@@ -381,25 +381,3 @@ def test_a_request_of_one_batch_is_read_as_any_other(
     assert request in at_one_go
     monkeypatch.setattr(produce_request, "_parse_single", lambda *_: None)
     assert at_one_go == outcomes()
-
-
-def test_an_answer_about_one_batch_is_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = ProduceResult(3, 0, 1 << 40, -1, 5)
-    frame = schema_response(13, [(bytes(range(16)), [result])], 7, [])
-    frames = [frame, *_garbled(frame, 4)]
-
-    def outcomes() -> list[object]:
-        return [_outcome(lambda f=f: parse_produce_response(f, 13)) for f in frames]  # type: ignore[misc]
-
-    at_one_go = outcomes()
-    assert at_one_go[0] == ([(bytes(range(16)), [result])], 7)
-    monkeypatch.setattr(produce_response, "_parse_single_response", lambda _: None)
-    assert at_one_go == outcomes()
-
-
-def test_long_client_ids_are_not_remembered() -> None:
-    """Clients choose them, up to 32 KiB each."""
-    produce_request._known_names.cache_clear()
-    for length in (0, 256, 257, 30_000):
-        encode_produce_request(9, 1, "c" * length, None, 1, 1, [("orders", [(0, b"r")])])
-    assert produce_request._known_names.cache_info().currsize == 2

@@ -1,0 +1,24 @@
+"""Every test of this folder that goes through sockets: with the usual writes in one piece, and with none of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.express import Express
+
+BOTH_WAYS = {"test_carried", "test_forwarding", "test_lease_gate"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS:
+        metafunc.fixturenames.append("express")
+        metafunc.parametrize("express", [True, False], ids=["express", "step by step"], indirect=True)
+
+
+@pytest.fixture
+def express(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether usual writes may go in one piece."""
+    allowed: bool = request.param
+    if not allowed:
+        monkeypatch.setattr(Express, "send", lambda *_: False)
+    return allowed

@@ -1,0 +1,321 @@
+"""Which writes go in one piece, and that nobody can tell: each story is told twice, with and without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from router.express import Express
+from router.ports import RouterLimits
+from router.produce import ProduceSession
+from tests.fakes.batches import build_batch
+from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
+from wire.types import TopicPartition
+
+TP0 = TopicPartition("orders", 0)
+PATIENT = {"timeout_ms": 30_000}
+Story = Callable[[Rig, Producer], Awaitable[object]]
+
+
+class Told:
+    """What there is to be seen of a story from outside."""
+
+    def __init__(self, rig: Rig, told: object) -> None:
+        stats = rig.router.stats
+        self.seen = {
+            "told": told,
+            "log": rig.values(),
+            "requests": [(r.node, r.version, r.client_id) for r in rig.source.received("produce")],
+            "forwarded": rig.router.forwarded.get(TP0),
+            "counted": (stats.produce_requests, stats.produce_bytes, stats.produce_answered),
+            "errors": (
+                stats.produce_errors,
+                stats.produce_retries,
+                stats.produce_lost,
+                stats.produce_deferred,
+            ),
+            "held": rig.router.hub.budget.used,
+        }
+
+
+class Ways:
+    """How requests were admitted, counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.express = self.step_by_step = 0
+        send, admit = Express.send, ProduceSession._admit
+
+        def sent(one: Express, *arguments: Any) -> bool:
+            done = send(one, *arguments)
+            self.express += done
+            return done
+
+        def admitted(one: ProduceSession, *arguments: Any) -> None:
+            self.step_by_step += 1
+            admit(one, *arguments)
+
+        monkeypatch.setattr(Express, "send", sent)
+        monkeypatch.setattr(ProduceSession, "_admit", admitted)
+
+
+async def told(story: Story, **options: Any) -> dict[str, object]:
+    """Of a producer whose way is known: it has written once."""
+    options = {"lease": ScriptedLease(), **options}
+    async with Rig(limits=RouterLimits(settle_grace=0.3, min_timeout=0.3), **options) as rig:
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        return Told(rig, await asyncio.wait_for(story(rig, producer), 20)).seen
+
+
+async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[object, Ways]:
+    """What it told, which does not depend on the way."""
+    with monkeypatch.context() as patch:
+        ways = Ways(patch)
+        seen = await told(story, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Express, "send", lambda *_: False)
+        assert seen == await told(story, **options)
+    return seen["told"], ways
+
+
+def codes(results: list[Any]) -> list[tuple[int, int]]:
+    return [(one.error, one.base_offset) for one in results]
+
+
+async def usual(rig: Rig, producer: Producer) -> object:
+    one = await producer.send(0)
+    many = await asyncio.gather(*[producer.send(0) for _ in range(7)])
+    return codes([*one, *(result for (result,) in many)])
+
+
+@pytest.mark.parametrize("high", [9, 11, 12, 13])
+async def test_a_usual_write(high: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, ways = await twice(usual, monkeypatch, source_versions={"produce": (3, high)})
+    assert seen == [(0, 1 + number) for number in range(8)]
+    assert (ways.express, ways.step_by_step) == (8, 1)
+
+
+@pytest.mark.parametrize("version", [9, 11, 12, 13])
+async def test_by_the_version_of_the_client(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        other = Producer(producer.connection, rig, version=version, producer_id=5)
+        other.sequences = dict(producer.sequences)
+        return [codes(await other.send(0)) for _ in range(3)]
+
+    seen, ways = await twice(story, monkeypatch)
+    assert seen == [[(0, 1)], [(0, 2)], [(0, 3)]]
+    # By another name of the topic its way is learned anew, by the first.
+    assert ways.express == (3 if version == 13 else 2)
+
+
+async def test_an_old_version_by_a_known_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests and answers look otherwise."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        named = Producer(producer.connection, rig, version=9, producer_id=5)
+        await named.send(0, sequence=1)
+        batch = build_batch(1, producer_id=5, producer_epoch=0, base_sequence=2)
+        partitions = [{"index": 0, "records": batch}]
+        fields = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 1000,
+            "topic_data": [{"name": "orders", "partition_data": partitions}],
+        }
+        answer = await producer.connection.call("produce", fields, version=8, timeout=5)
+        one = answer.responses[0].partition_responses[0]
+        return int(one.error_code), one.base_offset
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ((0, 2), 0)
+
+
+async def not_forwarding(rig: Rig, producer: Producer) -> object:
+    rig.directory.mirrors["orders"].partitions[0].forwarding = False
+    return codes(await producer.send(0))
+
+
+async def not_leading(rig: Rig, producer: Producer) -> object:
+    rig.directory.mirrors["orders"].partitions[0].leading = False
+    rig.elect("orders", 0, 2, E0 + 1)
+    return codes(await producer.send(0))
+
+
+async def no_mirror(rig: Rig, producer: Producer) -> object:
+    del rig.directory.mirrors["orders"]
+    return codes(await producer.send(0))
+
+
+async def another_mirror(rig: Rig, producer: Producer) -> object:
+    """Of the same name: whatever was learned of the one before is void."""
+    mirrors = rig.directory.mirrors
+    mirrors["orders"] = replace(mirrors["orders"], source_topic_id=bytes(16))
+    return codes(await producer.send(0, timeout_ms=300))
+
+
+async def no_lease(rig: Rig, producer: Producer) -> object:
+    rig.lease.lapse()  # type: ignore[attr-defined]
+    return codes(await producer.send(0))
+
+
+async def fenced(rig: Rig, producer: Producer) -> object:
+    await rig.router.fence([TP0], timeout=2)
+    held = producer.send(0)
+    await asyncio.sleep(0.05)
+    assert not held.done()
+    rig.router.unfence([TP0])
+    return codes(await held)
+
+
+async def handed_over(rig: Rig, producer: Producer) -> object:
+    await rig.router.fence([TP0], timeout=2)
+    rig.router.handed_over([TP0])
+    return codes(await producer.send(0))
+
+
+async def transactional(rig: Rig, producer: Producer) -> object:
+    return codes(await producer.send(0, transactional=True))
+
+
+async def garbled(rig: Rig, producer: Producer) -> object:
+    old = bytearray(build_batch(1))
+    old[16] = 1
+    return [codes(await producer.send(0, records=one)) for one in (b"x", b"x" * 70, bytes(old))]
+
+
+async def acks_0(rig: Rig, producer: Producer) -> object:
+    producer.send(0, acks=0)
+    await eventually(lambda: len(rig.values()) == 2)
+    return rig.router.stats.produce_answered
+
+
+async def another_client_id(rig: Rig, producer: Producer) -> object:
+    producer.client_id = "other"
+    return codes(await producer.send(0))
+
+
+async def one_went_back(rig: Rig, producer: Producer) -> object:
+    rig.lease.lapse()  # type: ignore[attr-defined]
+    first = codes(await producer.send(0))
+    rig.lease.renew()  # type: ignore[attr-defined]
+    behind = codes(await producer.send(0))  # it would overtake the one that comes again
+    again = codes(await producer.send(0, sequence=1))
+    return first, behind, again
+
+
+async def waits_behind(rig: Rig, producer: Producer) -> object:
+    rig.source.inject("produce", error=6, times=1)
+    return codes([result for one in [producer.send(0) for _ in range(3)] for result in await one])
+
+
+async def two_partitions(rig: Rig, producer: Producer) -> object:
+    return codes(await producer.send(0, 1))
+
+
+UNUSUAL: dict[Story, tuple[object, int]] = {
+    not_forwarding: ([(19, -1)], 0),
+    not_leading: ([(6, -1)], 0),
+    no_mirror: ([(6, -1)], 0),
+    another_mirror: ([(6, -1)], 0),
+    no_lease: ([(19, -1)], 0),
+    fenced: ([(0, 1)], 0),
+    handed_over: ([(6, -1)], 0),
+    transactional: ([(19, -1)], 0),
+    garbled: ([[(87, -1)]] * 3, 0),
+    acks_0: (2, 0),
+    another_client_id: ([(0, 1)], 0),
+    one_went_back: (([(19, -1)], [(19, -1)], [(0, 1)]), 1),
+    two_partitions: ([(0, 1), (0, 0)], 0),
+}
+
+
+@pytest.mark.parametrize("story", UNUSUAL, ids=lambda story: story.__name__)
+async def test_an_unusual_write(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == UNUSUAL[story]
+
+
+async def test_the_leader_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        other = next(node for node in rig.source.brokers if node != rig.source.partition("orders", 0).leader)
+        rig.source.move_leader("orders", 0, other)
+        await rig.cluster.refresh(["orders"])
+        return [codes(await producer.send(0)) for _ in range(2)]
+
+    seen, ways = await twice(story, monkeypatch)
+    assert seen == [[(0, 1)], [(0, 2)]]
+    assert ways.express == 1  # the second: the way to the new leader is known
+
+
+async def test_a_refused_one_is_sent_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, ways = await twice(waits_behind, monkeypatch)
+    assert seen == [(0, 1), (0, 2), (0, 3)]
+    assert ways.express >= 1
+
+
+async def test_the_connection_is_cut_behind_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", close_after=0)
+        return codes(await producer.send(0))
+
+    seen, ways = await twice(story, monkeypatch)
+    assert ways.express == 1
+    assert seen == [(0, 1)] or seen == [(0, -1)]
+
+
+async def test_the_answer_comes_when_the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", delay=0.1)
+        pending = producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        rig.lease.lapse()  # type: ignore[attr-defined]
+        await eventually(lambda: len(rig.router.hub.gate) == 1)
+        rig.lease.renew()  # type: ignore[attr-defined]
+        rig.router.lease_renewed()
+        return codes(await pending)
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([(0, 1)], 1)
+
+
+async def test_the_answer_comes_when_the_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", delay=0.1)
+        pending = producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        rig.router.cut([TP0])
+        told = codes(await pending)
+        await eventually(lambda: not rig.router.hub.fences.pending([TP0]))
+        return told
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([(7, -1)], 1)
+
+
+async def test_nobody_is_there_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", delay=0.1)
+        producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        producer.connection.close()
+        await eventually(lambda: rig.router.hub.budget.used == 0)
+        return rig.router.hub.fences.lanes(TP0)
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (not seen, ways.express) == (True, 1)
+    assert (ways.express, ways.step_by_step) == (1, 1)
+
+
+async def test_long_client_ids_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients choose them, up to 32 KiB each."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        producer.client_id = "c" * 257
+        return [codes(await producer.send(0)) for _ in range(3)]
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([[(0, 1)], [(0, 2)], [(0, 3)]], 0)
