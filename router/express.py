@@ -150,7 +150,6 @@ class Express:
         what = None if isinstance(reply, WireError) else usual.answer.acknowledged(reply)
         if (
             what is None
-            or session.vanished
             or hub.fences.state(lane.tp) is not None
             or not hub.ports.lease.covers(term)  # now: after the answer's bytes were read
             or not lane.acknowledged(batch)

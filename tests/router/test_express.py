@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from router.dispatch import session_of
 from router.express import Express
+from router.fence import FenceState
 from router.ports import RouterLimits
 from router.produce import ProduceSession
 from tests.fakes.batches import build_batch
@@ -17,7 +19,7 @@ from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
 from wire.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
-PATIENT = {"timeout_ms": 30_000}
+LIMITS = RouterLimits(settle_grace=0.3, min_timeout=0.3)
 Story = Callable[[Rig, Producer], Awaitable[object]]
 
 
@@ -39,6 +41,7 @@ class Told:
                 stats.produce_deferred,
             ),
             "held": rig.router.hub.budget.used,
+            "not answered": sum(len(one.produce.jobs) for one in sessions(rig)),
         }
 
 
@@ -62,10 +65,10 @@ class Ways:
         monkeypatch.setattr(ProduceSession, "_admit", admitted)
 
 
-async def told(story: Story, **options: Any) -> dict[str, object]:
+async def told(story: Story, limits: RouterLimits = LIMITS, **options: Any) -> dict[str, object]:
     """Of a producer whose way is known: it has written once."""
     options = {"lease": ScriptedLease(), **options}
-    async with Rig(limits=RouterLimits(settle_grace=0.3, min_timeout=0.3), **options) as rig:
+    async with Rig(limits=limits, **options) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         assert (await producer.send(0))[0].error == 0
         return Told(rig, await asyncio.wait_for(story(rig, producer), 20)).seen
@@ -80,6 +83,10 @@ async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -
         patch.setattr(Express, "send", lambda *_: False)
         assert seen == await told(story, **options)
     return seen["told"], ways
+
+
+def sessions(rig: Rig) -> list[Any]:
+    return [found for one in rig.listener.connections if (found := session_of(one)) is not None]
 
 
 def codes(results: list[Any]) -> list[tuple[int, int]]:
@@ -294,6 +301,86 @@ async def test_the_answer_comes_when_the_source_is_given_up(monkeypatch: pytest.
 
     seen, ways = await twice(story, monkeypatch)
     assert (seen, ways.express) == ([(7, -1)], 1)
+
+
+async def test_the_answer_comes_when_somebody_else_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a fence before it. What is in whose log nobody here can say."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", delay=0.1)
+        pending = producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        rig.router.hub.fences._state[TP0] = FenceState.HANDED_OVER
+        return codes(await pending)
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([(7, -1)], 1)
+
+
+async def test_the_new_leader_is_written_to_while_clients_do_not_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even before the link's own state says that it leads no more; and nothing is learned of those ways."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.router.expect_hand_over([TP0])
+        await rig.router.fence([TP0], timeout=5)
+        rig.hand_over("orders", 0, 1)
+        rig.router.carry([TP0])
+        rig.directory.mirrors["orders"].partitions[0].leading = True
+        results = [codes(await producer.send(0)) for _ in range(2)]
+        (session,) = sessions(rig)
+        assert all(one.route.link == "east" for one in session.produce._express._usual.values())
+        return results, rig.source.counts["produce"], rig.router.stats.produce_carried
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == (([[(0, 1)], [(0, 2)]], 1, 2), 0)
+
+
+async def test_the_right_to_write_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        real = rig.target.handlers["metadata"]
+
+        async def denied(broker, request):  # type: ignore[no-untyped-def]
+            answer = dict(await real(broker, request))
+            topics = [{**topic, "topic_authorized_operations": 1 << 3} for topic in answer["topics"]]
+            return {**answer, "topics": topics}
+
+        rig.target.handlers["metadata"] = denied
+        await asyncio.sleep(0.06)
+        asks = codes(await producer.send(0))
+        await asyncio.sleep(0.05)
+        return asks, codes(await producer.send(0))
+
+    limits = RouterLimits(settle_grace=0.3, authorization_ttl=0.05)
+    seen, ways = await twice(story, monkeypatch, limits=limits)
+    assert (seen, ways.express) == (([(0, 1)], [(29, -1)]), 1)
+
+
+async def test_another_producer_waits_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same connection; the source may not know it, so what is in flight is answered first."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        other = Producer(producer.connection, rig, producer_id=6)
+        rig.source.inject("produce", delay=0.05)
+        return [codes(await one) for one in (producer.send(0), other.send(0))]
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([[(0, 1)], [(0, 2)]], 1)
+
+
+async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.source.inject("produce", delay=0.1)
+        pending = producer.send(0)
+        await eventually(lambda: rig.source.counts["produce"] == 2)
+        began = asyncio.get_running_loop().time()
+        await rig.router.answered([TP0], timeout=3)
+        assert asyncio.get_running_loop().time() - began < 2
+        return codes(await pending)
+
+    seen, ways = await twice(story, monkeypatch)
+    assert (seen, ways.express) == ([(0, 1)], 1)
 
 
 async def test_nobody_is_there_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ source.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -317,3 +318,63 @@ def test_a_write_of_unknown_outcome_is_not_sent_to_a_given_up_source_again() -> 
     assert not lane.needs_route
     assert lane.take("another connection") is None
     assert lane.hand_over() == [(second, NOT_LEADER_OR_FOLLOWER)]
+
+
+def inside(lane: Lane[str]) -> dict[str, object]:
+    """All that a lane knows, batches by their names."""
+    batches = {"queue": [repr(b) for b in lane.queue], "in flight": [repr(b) for b in lane.in_flight]}
+    rest = ("state", "route", "stale", "vanished", "_warm", "_next_order")
+    return batches | {name: getattr(lane, name) for name in rest}
+
+
+@pytest.mark.parametrize("made", [lambda: batch(1), lambda: batch(0, 8), plain])
+@pytest.mark.parametrize("behind", [0, 1])
+def test_in_one_piece_it_is_the_same(made: Callable[[], Batch[str]], behind: int) -> None:
+    """The first of a producer, known or not, or of none; with another one behind it or without."""
+    (steps, _), (express, _) = warmed(), warmed()
+    one, same = made(), made()
+    steps.offer(one)
+    assert steps.take(ROUTE) is one
+    assert express.pass_on(same, ROUTE)
+    assert inside(steps) == inside(express)
+    for lane in (steps, express):
+        for _ in range(behind):
+            lane.offer(batch(5))
+            lane.take(ROUTE)
+    assert steps.answered(one, 0) == [(one, 0)]
+    assert express.acknowledged(same)
+    assert inside(steps) == inside(express)
+    assert repr(one) == repr(same)
+    assert express.expire(same) == [], "it was told"
+
+
+def test_in_one_piece_only_where_nothing_is_in_the_way() -> None:
+    def refused(lane: Lane[str], one: Batch[str], route: str = ROUTE) -> bool:
+        before = inside(lane)
+        return not lane.pass_on(one, route) and before == inside(lane) and one.lane is None
+
+    busy, (in_flight, second) = warmed(1, 2)
+    assert refused(busy, batch(3), "connection 2")
+    assert refused(busy, batch(0, 8)), "unknown to the source, and something is in flight"
+    before = inside(busy)
+    assert not busy.acknowledged(second), "not the first"
+    assert before == inside(busy)
+    assert busy.expire(in_flight)[0] == (in_flight, REQUEST_TIMED_OUT)
+    assert not busy.acknowledged(in_flight), "it was told already"
+    waiting, _ = warmed(1)
+    waiting.offer(batch(0, 8))
+    assert refused(waiting, batch(2))
+    held, (one,) = warmed(1)
+    held.fence()
+    assert refused(held, batch(2))
+    assert not held.acknowledged(one)
+    gone, _ = warmed()
+    gone.vanish()
+    assert refused(gone, batch(1))
+    stale, (one,) = warmed(1)
+    stale.answered(one, NOT_LEADER_OR_FOLLOWER)
+    stale.expire(one)
+    assert (stale.state, stale.idle) == (LaneState.FLOWING, True)
+    assert refused(stale, batch(2)), "the leader has to be asked for first"
+    stale.wake()
+    assert stale.pass_on(batch(2), ROUTE)
