@@ -43,6 +43,8 @@ class MirroredPartition(Protocol):
 
 
 class Mirror(Protocol):
+    """A mirror topic. What is said of it here never changes: after any change there is another object in its place."""
+
     @property
     def link(self) -> str: ...
 
