@@ -64,7 +64,7 @@ class ProduceSession:
         self.jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
-        self.vanished = False
+        self._vanished = False
         self.last_request = 0.0
         hub.carrying.joined(self)
 
@@ -101,7 +101,7 @@ class ProduceSession:
         return known
 
     def _authorization_known(self) -> None:
-        while self._backlog and not self.vanished:
+        while self._backlog and not self._vanished:
             if not self._authorized(self._backlog[0]):
                 return
             self._admit(self._backlog.popleft())
@@ -174,7 +174,7 @@ class ProduceSession:
 
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """Where this client writes to one of these partitions: open the connection ahead."""
-        if not self.vanished:
+        if not self._vanished:
             self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
             self.hub.watch(self)
 
@@ -339,7 +339,7 @@ class ProduceSession:
         for lane in lanes:
             if lane.vanished and self.hub.fences.discard_lane(lane):
                 self._lanes.pop(lane.tp, None)
-        if self.vanished:
+        if self._vanished:
             if not self._lanes:
                 self._ways.close_idle()
         elif waiting := [lane for lane in lanes if lane.queue]:
@@ -355,7 +355,7 @@ class ProduceSession:
             if not (still_counted and id(batch) in still_counted) and batch not in lane.in_flight:
                 self.left(job)
             self.given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
-            if job.results[batch.slot] is None and not self.vanished:
+            if job.results[batch.slot] is None and not self._vanished:
                 self._finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
 
     def left(self, job: ProduceJob) -> None:
@@ -408,7 +408,7 @@ class ProduceSession:
         """The client is gone: forget what was not sent; what was sent is accounted until the source has
         answered.
         """
-        self.vanished = True
+        self._vanished = True
         self._ways.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)

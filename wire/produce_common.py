@@ -19,6 +19,9 @@ ONE = 2
 read and written at one go, in the layout that the general functions have for it.
 """
 
+SINGLE_END = b"\0\0\0"
+"""Behind the only batch of a request: no tagged fields of the partition, the topic and the message."""
+
 
 def read_key(frame: Buffer, pos: int, version: int) -> tuple[TopicKey, int]:
     """A topic's name or id, and the position behind it."""

@@ -28,6 +28,7 @@ from wire.produce_common import (
     MAX_VERSION,
     MIN_VERSION,
     ONE,
+    SINGLE_END,
     TopicKey,
     encode_key,
     read_key,
@@ -47,7 +48,6 @@ class ProduceRequest:
     topics: list[tuple[TopicKey, list[tuple[int, memoryview]]]] = field(default_factory=list)
 
 
-_SINGLE_END = b"\0\0\0"  # of the partition, the topic and the message: no tagged fields
 _SINGLE_REQUEST = struct.Struct(">hiB")  # acks, timeout, topics
 _SINGLE_INDEX = struct.Struct(">Bi")  # partitions, index
 
@@ -91,7 +91,7 @@ def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest |
     partitions, index = _SINGLE_INDEX.unpack_from(frame, pos)
     size, pos = read_uvarint(frame, pos + 5)
     end = pos + size - 1
-    if partitions != ONE or size == 0 or frame[end:] != _SINGLE_END:
+    if partitions != ONE or size == 0 or frame[end:] != SINGLE_END:
         return None
     return ProduceRequest(version, None, acks, timeout_ms, [(key, [(index, frame[pos:end])])])
 

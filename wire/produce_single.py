@@ -10,14 +10,13 @@ from typing import Final
 
 from wire.errors import LocalProtocolError
 from wire.primitives import string, uvarint
-from wire.produce_common import API, MAX_VERSION, ONE, TopicKey, encode_key
+from wire.produce_common import API, MAX_VERSION, ONE, SINGLE_END, TopicKey, encode_key
 from wire.types import Buffer
 
 FIRST_VERSION: Final = 9
 _HEAD = struct.Struct(">ihhi")  # size, api key, version, correlation id
 _ACKS = struct.Struct(">hiB")  # acks, timeout, topics
 _PARTITION = struct.Struct(">Bi")  # partitions, index
-_END: Final = b"\0\0\0"  # of the partition, the topic and the message: no tagged fields
 _FRONT = struct.Struct(">ii")  # size, correlation id
 # error, base offset, log append time, log start offset; no record errors, no message, no tagged fields of the partition
 # and the topic; throttle time, no tagged fields
@@ -43,8 +42,8 @@ class SingleRequest:
         """Buffers of the whole frame, size prefix included; the records are handed on as they are."""
         size = len(records)
         envelope = self._names + _ACKS.pack(acks, timeout_ms, ONE) + self._partition + uvarint(size + 1)
-        total = _HEAD.size - 4 + len(envelope) + size + len(_END)
-        return [_HEAD.pack(total, 0, self._version, correlation_id) + envelope, records, _END]
+        total = _HEAD.size - 4 + len(envelope) + size + len(SINGLE_END)
+        return [_HEAD.pack(total, 0, self._version, correlation_id) + envelope, records, SINGLE_END]
 
 
 class SingleAnswer:

@@ -1,4 +1,4 @@
-"""Every test of this folder that goes through sockets: with the usual writes in one piece, and with none of them."""
+"""Stories of produces through sockets are told twice: with the usual writes in one piece, and with none of them."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.authorize import Operation
 from router.dispatch import session_of
 from router.express import Express
 from router.fence import FenceState
@@ -87,6 +88,14 @@ async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -
 
 def sessions(rig: Rig) -> list[Any]:
     return [found for one in rig.listener.connections if (found := session_of(one)) is not None]
+
+
+async def on_its_way(rig: Rig, producer: Producer) -> asyncio.Future[list[Any]]:
+    """A second write, which the source has and has not answered."""
+    rig.source.inject("produce", delay=0.1)
+    pending = producer.send(0)
+    await eventually(lambda: rig.source.counts["produce"] == 2)
+    return pending
 
 
 def codes(results: list[Any]) -> list[tuple[int, int]]:
@@ -276,9 +285,7 @@ async def test_the_connection_is_cut_behind_the_write(monkeypatch: pytest.Monkey
 
 async def test_the_answer_comes_when_the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(rig: Rig, producer: Producer) -> object:
-        rig.source.inject("produce", delay=0.1)
-        pending = producer.send(0)
-        await eventually(lambda: rig.source.counts["produce"] == 2)
+        pending = await on_its_way(rig, producer)
         rig.lease.lapse()  # type: ignore[attr-defined]
         await eventually(lambda: len(rig.router.hub.gate) == 1)
         rig.lease.renew()  # type: ignore[attr-defined]
@@ -291,9 +298,7 @@ async def test_the_answer_comes_when_the_lease_is_over(monkeypatch: pytest.Monke
 
 async def test_the_answer_comes_when_the_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(rig: Rig, producer: Producer) -> object:
-        rig.source.inject("produce", delay=0.1)
-        pending = producer.send(0)
-        await eventually(lambda: rig.source.counts["produce"] == 2)
+        pending = await on_its_way(rig, producer)
         rig.router.cut([TP0])
         told = codes(await pending)
         await eventually(lambda: not rig.router.hub.fences.pending([TP0]))
@@ -307,9 +312,7 @@ async def test_the_answer_comes_when_somebody_else_leads(monkeypatch: pytest.Mon
     """Without a fence before it. What is in whose log nobody here can say."""
 
     async def story(rig: Rig, producer: Producer) -> object:
-        rig.source.inject("produce", delay=0.1)
-        pending = producer.send(0)
-        await eventually(lambda: rig.source.counts["produce"] == 2)
+        pending = await on_its_way(rig, producer)
         rig.router.hub.fences._state[TP0] = FenceState.HANDED_OVER
         return codes(await pending)
 
@@ -349,7 +352,8 @@ async def test_the_right_to_write_is_asked_for_again(monkeypatch: pytest.MonkeyP
         rig.target.handlers["metadata"] = denied
         await asyncio.sleep(0.06)
         asks = codes(await producer.send(0))
-        await asyncio.sleep(0.05)
+        (session,) = sessions(rig)
+        await eventually(lambda: session.authorizer.allowed("orders", Operation.WRITE) is False)
         return asks, codes(await producer.send(0))
 
     limits = RouterLimits(settle_grace=0.3, authorization_ttl=0.05)
@@ -371,9 +375,7 @@ async def test_another_producer_waits_behind_it(monkeypatch: pytest.MonkeyPatch)
 
 async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(rig: Rig, producer: Producer) -> object:
-        rig.source.inject("produce", delay=0.1)
-        pending = producer.send(0)
-        await eventually(lambda: rig.source.counts["produce"] == 2)
+        pending = await on_its_way(rig, producer)
         began = asyncio.get_running_loop().time()
         await rig.router.answered([TP0], timeout=3)
         assert asyncio.get_running_loop().time() - began < 2
@@ -385,9 +387,7 @@ async def test_whoever_waits_for_the_answers_hears_of_it(monkeypatch: pytest.Mon
 
 async def test_nobody_is_there_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(rig: Rig, producer: Producer) -> object:
-        rig.source.inject("produce", delay=0.1)
-        producer.send(0)
-        await eventually(lambda: rig.source.counts["produce"] == 2)
+        await on_its_way(rig, producer)
         producer.connection.close()
         await eventually(lambda: rig.router.hub.budget.used == 0)
         return rig.router.hub.fences.lanes(TP0)
