@@ -24,6 +24,7 @@ from wire.primitives import (
 _COMMIT = struct.Struct(">iqi")  # partition, offset, leader epoch
 _FETCHED = struct.Struct(">iqi")
 _RESULT = struct.Struct(">ih")  # partition, error
+_TYPE = struct.Struct(">b")
 
 
 class CommitResult(NamedTuple):
@@ -75,6 +76,7 @@ class DescribedMember(NamedTuple):
     client_host: str
     subscribed_topic_names: Sequence[str]
     assignment: Assignment
+    member_type: int | None  # -1 unknown, 0 classic, 1 of the consumer protocol; None before version 1
 
 
 class DescribedGroup(NamedTuple):
@@ -82,6 +84,7 @@ class DescribedGroup(NamedTuple):
     error_message: str | None
     group_id: str
     group_state: str
+    group_epoch: int
     assignor_name: str
     members: Sequence[DescribedMember]
 
@@ -195,7 +198,7 @@ def _fetch_answer(data: bytes, pos: int) -> tuple[FetchAnswer, int]:
     return FetchAnswer(groups), skip_tags(data, pos)
 
 
-def _describe_answer(data: bytes, pos: int, after_member: int) -> tuple[DescribeAnswer, int]:
+def _describe_answer(data: bytes, pos: int, *, typed: bool) -> tuple[DescribeAnswer, int]:
     groups = []
     count, pos = read_array_count(data, pos + 4, 20)
     for _ in range(count):
@@ -203,19 +206,20 @@ def _describe_answer(data: bytes, pos: int, after_member: int) -> tuple[Describe
         message, pos = read_compact_string(data, pos + 2)
         group, pos = read_name(data, pos)
         state, pos = read_name(data, pos)
-        assignor, pos = read_name(data, pos + 8)  # after the group's and the assignment's epoch
+        (epoch,) = INT32.unpack_from(data, pos)
+        assignor, pos = read_name(data, pos + 8)  # after the assignment's epoch
         size, pos = read_array_count(data, pos, 16)
         members = []
         for _ in range(size):
-            member, pos = _member(data, pos)
+            member, pos = _member(data, pos, typed=typed)
             members.append(member)
-            pos = skip_tags(data, pos + after_member)
+            pos = skip_tags(data, pos)
         pos = skip_tags(data, pos + 4)  # after the authorized operations
-        groups.append(DescribedGroup(error, message, group, state, assignor, members))
+        groups.append(DescribedGroup(error, message, group, state, epoch, assignor, members))
     return DescribeAnswer(groups), skip_tags(data, pos)
 
 
-def _member(data: bytes, pos: int) -> tuple[DescribedMember, int]:
+def _member(data: bytes, pos: int, *, typed: bool) -> tuple[DescribedMember, int]:
     member_id, pos = read_name(data, pos)
     instance, pos = read_compact_string(data, pos)
     _, pos = read_compact_string(data, pos)  # the rack
@@ -230,7 +234,11 @@ def _member(data: bytes, pos: int) -> tuple[DescribedMember, int]:
     _, pos = read_compact_string(data, pos)  # the regular expression
     assignment, pos = _assignment(data, pos)
     _, pos = _assignment(data, pos)  # the target of it
-    return DescribedMember(member_id, instance, epoch, client, host, subscribed, assignment), pos
+    kind = None
+    if typed:
+        (kind,) = _TYPE.unpack_from(data, pos)
+        pos += 1
+    return DescribedMember(member_id, instance, epoch, client, host, subscribed, assignment, kind), pos
 
 
 def _assignment(data: bytes, pos: int) -> tuple[Assignment, int]:
@@ -245,11 +253,11 @@ def _assignment(data: bytes, pos: int) -> tuple[Assignment, int]:
 
 
 def _describe_v0(data: bytes, pos: int) -> tuple[DescribeAnswer, int]:
-    return _describe_answer(data, pos, 0)
+    return _describe_answer(data, pos, typed=False)
 
 
 def _describe_v1(data: bytes, pos: int) -> tuple[DescribeAnswer, int]:
-    return _describe_answer(data, pos, 1)  # the member's type
+    return _describe_answer(data, pos, typed=True)
 
 
 _COMMITS = frozenset({"group_id", "generation_id_or_member_epoch", "member_id", "topics"})

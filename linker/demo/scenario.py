@@ -49,6 +49,7 @@ SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a J
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
 SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
+TARGET_PROPERTIES = {"replica.fetch.backoff.ms": "100"}  # as docs/operations.md advises for a short pause
 
 
 class DemoError(LinkerError):
@@ -165,7 +166,12 @@ class Demo:
         )
         target = KafkaCluster(
             KafkaClusterSpec(
-                name="target", brokers=3, controllers=1, racks=("a", "b", "c"), version=options.target_version
+                name="target",
+                brokers=3,
+                controllers=1,
+                racks=("a", "b", "c"),
+                version=options.target_version,
+                properties=TARGET_PROPERTIES,
             ),
             directory,
         )

@@ -87,7 +87,7 @@ def request(api: str, source: random.Random) -> dict[str, Any]:
     return {"group_ids": some(source, lambda: source.choice(NAMES), 200)}
 
 
-def response(api: str, source: random.Random) -> dict[str, Any]:
+def response(api: str, version: int, source: random.Random) -> dict[str, Any]:
     def topic(partition: Mapping[str, Any]) -> Any:
         return lambda: {
             "name": source.choice(NAMES),
@@ -114,6 +114,7 @@ def response(api: str, source: random.Random) -> dict[str, Any]:
             "subscribed_topic_regex": source.choice(METADATA),
             "assignment": assignment(),
             "target_assignment": assignment(),
+            **({"member_type": source.choice([-1, 0, 1])} if version else {}),
         }
 
     if api == "offset_commit":
@@ -242,7 +243,7 @@ def test_requests_are_those_of_the_schema(api: str, version: int, monkeypatch: p
 @pytest.mark.parametrize(("api", "version"), ANSWERED)
 def test_answers_are_those_of_the_schema(api: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(f"{api}{version}")
-    frames = [codec.encode_response(api, version, 7, response(api, source)) for _ in range(20)]
+    frames = [codec.encode_response(api, version, 7, response(api, version, source)) for _ in range(20)]
     by_hand = [plain(codec.decode_response(api, version, frame)) for frame in frames]
     monkeypatch.setattr(codec, "_BY_HAND", {})
     by_schema = [codec.decode_response(api, version, frame) for frame in frames]
@@ -252,9 +253,9 @@ def test_answers_are_those_of_the_schema(api: str, version: int, monkeypatch: py
 @pytest.mark.parametrize(("api", "version"), ANSWERED)
 def test_a_garbled_answer_is_said_to_be_one(api: str, version: int) -> None:
     source = random.Random(f"{api}{version}")
-    frame = codec.encode_response(api, version, 7, response(api, source))
+    frame = codec.encode_response(api, version, 7, response(api, version, source))
     while len(frame) < 60:
-        frame = codec.encode_response(api, version, 7, response(api, source))
+        frame = codec.encode_response(api, version, 7, response(api, version, source))
     for end in range(4, len(frame), max(1, len(frame) // 60)):
         with pytest.raises(MalformedFrame):
             codec.decode_response(api, version, frame[:end])

@@ -225,6 +225,30 @@ class ConsumerHold(MemberHold):
             return
         raise CommitFailed(self.group, dict.fromkeys(offsets, "the member's epoch keeps moving"))
 
+    async def await_others(self) -> None:
+        """Until every other member is at the group's epoch; the last one that joined has moved it.
+
+        When nobody is left but classic members, the coordinator makes the group a classic one whose generation is the
+        group's epoch (`GroupMetadataManager.convertToClassicGroup`). A member of an earlier epoch learns of it by
+        ILLEGAL_GENERATION, upon which some libraries (aiokafka, Java's before KAFKA-13419) join as somebody new, while
+        the member they were keeps the rebalance waiting until its session ends. One of that epoch is asked to join again.
+        """
+        deadline = self.clock() + self.settings.rejoin_time
+        while True:
+            described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
+            if not self._behind(described) or self.clock() >= deadline:
+                return
+            await self.sleep(self.settings.rejoin_poll)
+
+    def _behind(self, described: GroupDescription) -> bool:
+        """Whether our leaving would convert the group over the heads of members."""
+        others = described.others(self.member_id)
+        return (
+            described.member(self.member_id) is not None
+            and all(other.classic for other in others)
+            and any(other.epoch < described.epoch for other in others)
+        )
+
     async def leave(self) -> None:
         answer = await self.coordinators.call(
             KeyType.GROUP,

@@ -91,6 +91,10 @@ class MemberHold(abc.ABC):
     async def leave(self) -> None:
         """Leave, or see that the member has left."""
 
+    async def await_others(self) -> None:
+        """Before leaving for good: until the others can take being left well, or not for longer than is sensible."""
+        return
+
     @abc.abstractmethod
     async def forget(self) -> None:
         """The member is gone: the record is as it was before it joined."""
@@ -235,6 +239,7 @@ class MemberGate:
             )
             await self.ledger.update(stage=GateStage.LEAVING)
         if self.record.stage is GateStage.LEAVING:
+            await hold.await_others()
             await hold.leave()
             await self.ledger.update(stage=GateStage.OPEN)
         check_stage(self.record, GateStage.OPEN)

@@ -191,6 +191,7 @@ class PairGate:
             await self._settle()
             await self.ledger.update(stage=GateStage.LEAVING)
         if self.record.stage is GateStage.LEAVING:
+            await member.await_others()
             await member.leave()
             await self.ledger.update(stage=GateStage.OPEN)
         check_stage(self.record, GateStage.OPEN)

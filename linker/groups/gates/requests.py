@@ -16,11 +16,13 @@ from wire.types import TopicPartition
 
 # OffsetCommit and OffsetFetch v10 name topics by id; a commit by name reaches topics that are still being created.
 _BY_NAME = 9
+_CONSUMER_TYPE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember(GroupMember):
     epoch: int = -1  # the consumer protocol's; -1 for a classic group
+    classic: bool = True  # joined by JoinGroup; also where it is not told (ConsumerGroupDescribe before v1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class GroupDescription:
     protocol: str
     state: str
     members: tuple[DescribedMember, ...]
+    epoch: int = -1  # as its members'
 
     def others(self, member_id: str) -> tuple[DescribedMember, ...]:
         return tuple(member for member in self.members if member.member_id != member_id)
@@ -46,7 +49,7 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
         if code not in (codes.GROUP_ID_NOT_FOUND, codes.UNSUPPORTED_VERSION):
             codes.check(code, "consumer_group_describe", group, message=found.error_message)
             return GroupDescription(
-                "consumer", found.group_state, tuple(map(_consumer_member, found.members))
+                "consumer", found.group_state, tuple(map(_consumer_member, found.members)), found.group_epoch
             )
     except UnsupportedApi:
         pass  # a target without KIP-848
@@ -67,6 +70,7 @@ def _consumer_member(raw: Any) -> DescribedMember:
         raw.instance_id,
         _named(raw.assignment),
         raw.member_epoch,
+        raw.member_type != _CONSUMER_TYPE,
     )
 
 

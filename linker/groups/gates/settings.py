@@ -34,3 +34,7 @@ class GateSettings:
     take_over_spread: float = 30.0
     # Opening: how often a client asks again for stable offsets at the least (librdkafka's retry.backoff.max.ms is 1 s).
     settle_time: float = 2.0
+    # Opening: how long clients have to hear that others have joined. That is a heartbeat of theirs (heartbeat.interval.ms
+    # is 3 s in most libraries), after what the coordinator takes (group.consumer.assignment.interval.ms, 1 s).
+    rejoin_time: float = 4.5
+    rejoin_poll: float = 0.2

@@ -224,6 +224,7 @@ class FakeGroups:
                     "member_epoch": member.epoch,
                     "client_id": member.client_id,
                     "client_host": "/127.0.0.1",
+                    **({"member_type": 0 if member.classic else 1} if request.version >= 1 else {}),
                     "assignment": {"topic_partitions": self._by_id(member.assigned, named=True)},
                     "target_assignment": {
                         "topic_partitions": self._by_id(group.target.get(member.member_id, set()), named=True)
