@@ -27,8 +27,12 @@ Given = Callable[[TopicPartition, int], None]
 class Reader:
     """One member of the group. `first`: partition -> (offset, time.monotonic()) of the first record it was given."""
 
-    def __init__(self, library: str, bootstrap: str, group: str, topics: list[str]) -> None:
+    def __init__(
+        self, library: str, bootstrap: str, group: str, topics: list[str], *, session: float = 10.0
+    ) -> None:
+        """`session`: seconds, of aiokafka's members."""
         self.library = library
+        self._session = session
         self.first: dict[TopicPartition, tuple[int, float]] = {}
         self.error: BaseException | None = None
         self._bootstrap = bootstrap
@@ -101,6 +105,7 @@ class Reader:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             client_id="app-aiokafka",
+            session_timeout_ms=int(self._session * 1000),
         )
         starting = asyncio.get_running_loop().create_task(consumer.start())
         try:

@@ -14,6 +14,7 @@ from controller.groups import GateKind
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.groups.gates import Gate, GroupActive
 from linker.groups.gates.coordinators import KeyType
+from linker.groups.gates.requests import describe
 from tests.real.harness_gates import (
     Reader,
     add_partitions,
@@ -98,6 +99,33 @@ async def test_classic_gates_on_a_target_without_the_consumer_protocol(
         if library != "confluent consumer"
     ]
     await held_and_opened(old.bootstrap, unique_topic("gated"), pairs)
+
+
+async def test_opening_right_after_the_last_member_came(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str]
+) -> None:
+    """aiokafka joins as somebody new when it hears ILLEGAL_GENERATION, and waits for the session of whom it was: the gate
+    must not leave before the first member has heard of the second."""
+    topic, session = unique_topic("gated"), 30.0
+    bootstrap = target_cluster.bootstrap
+    await filled_topic(bootstrap, topic, PARTITIONS, RECORDS)
+    async with AsyncExitStack() as stack:
+        side = await stack.enter_async_context(sidecar(bootstrap, {}))
+        gate = side.plan(topic, GateKind.CONSUMER_AND_TRANSACTION)
+        await gate.close(at(topic, 10, PARTITIONS))
+        readers: list[Reader] = []
+        for count in (2, 3):  # the gate's member is one
+            readers.append(Reader("aiokafka", bootstrap, topic, [topic], session=session))
+            stack.push_async_callback(readers[-1].stop)
+            async with asyncio.timeout(30):
+                while len((await describe(side.coordinators, topic, timeout=10)).members) < count:
+                    await asyncio.sleep(0.02)
+        await gate.open(offsets(topic, 100, PARTITIONS))
+        async with asyncio.timeout(session / 2):
+            while len({tp for reader in readers for tp in reader.first}) < PARTITIONS:
+                await asyncio.sleep(0.02)
+    begun = {tp.partition: offset for reader in readers for tp, (offset, _) in reader.first.items()}
+    assert begun == {index: 100 + index for index in range(PARTITIONS)}
 
 
 async def test_a_restarted_coordinator_and_partitions_that_appear(

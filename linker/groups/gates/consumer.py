@@ -232,22 +232,26 @@ class ConsumerHold(MemberHold):
         group's epoch (`GroupMetadataManager.convertToClassicGroup`). A member of an earlier epoch learns of it by
         ILLEGAL_GENERATION, upon which some libraries (aiokafka, Java's before KAFKA-13419) join as somebody new, while
         the member they were keeps the rebalance waiting until its session ends. One of that epoch is asked to join again.
+
+        Our heartbeats go on: since Kafka 4.3 a new epoch has no assignment for a second, and classic members are not asked
+        to join again before it has; a classic heartbeat does not have it made, one of the consumer protocol does.
         """
         deadline = self.clock() + self.settings.rejoin_time
         while True:
             described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
-            if not self._behind(described) or self.clock() >= deadline:
+            mine, others = described.member(self.member_id), described.others(self.member_id)
+            if (
+                mine is None
+                or not all(other.classic for other in others)  # the group stays what it is
+                or all(other.epoch >= described.epoch for other in others)
+                or self.clock() >= deadline
+            ):
                 return
+            # The answer does not matter: what has become of us is seen at the next look.
+            await self._heartbeat(
+                {"group_id": self.group, "member_id": self.member_id, "member_epoch": mine.epoch}
+            )
             await self.sleep(self.settings.rejoin_poll)
-
-    def _behind(self, described: GroupDescription) -> bool:
-        """Whether our leaving would convert the group over the heads of members."""
-        others = described.others(self.member_id)
-        return (
-            described.member(self.member_id) is not None
-            and all(other.classic for other in others)
-            and any(other.epoch < described.epoch for other in others)
-        )
 
     async def leave(self) -> None:
         answer = await self.coordinators.call(

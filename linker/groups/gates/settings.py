@@ -36,5 +36,5 @@ class GateSettings:
     settle_time: float = 2.0
     # Opening: how long clients have to hear that others have joined. That is a heartbeat of theirs (heartbeat.interval.ms
     # is 3 s in most libraries), after what the coordinator takes (group.consumer.assignment.interval.ms, 1 s).
-    rejoin_time: float = 4.5
-    rejoin_poll: float = 0.2
+    rejoin_time: float = 5.0
+    rejoin_poll: float = 0.5
