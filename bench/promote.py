@@ -57,7 +57,7 @@ KINDS: tuple[tuple[type[LiveProducer], int], ...] = (
 # three replicas are a request each for five processes, and 1,500 of them a second were more than two cores could take in
 # three runs of four, before the promote already. What a machine that falls behind shows is its queue.
 MANY_SHARE = 5
-ADVISED = {"replica.fetch.backoff.ms": "100"}
+ADVISED = {"replica.fetch.backoff.ms": "50"}
 # Of the topics on both sides; a link copies it. A broker maps two sparse files of 10 MB for each new segment, and writes the
 # first entry when 4 kB of records have come. That page fault reads ahead what the disk's setting says (8 MiB on the machine
 # of the recorded runs), which for a hole means zeroes: with five replicas of 100 partitions that are seconds of processor,

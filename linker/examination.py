@@ -20,6 +20,7 @@ from linker.links.source_writers import direct_writers, open_transactions, trans
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import resolve_properties
 from linker.tasks import together
+from linker.validation.process import missing_parts
 from wire.cluster import Cluster
 from wire.errors import LinkerError, error_name
 from wire.security import ClientSecurity
@@ -31,7 +32,7 @@ _TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _PROBE = "linker-doctor"
 _MOST = 5
 FOLLOWER_BACKOFF = "replica.fetch.backoff.ms"
-_SHORT_BACKOFF_MS = 100
+_SHORT_BACKOFF_MS = 50
 _BROKER_TIMEOUT = 5.0  # one that hangs must not keep the others' answers
 _EVERY_ID = 1 << 62  # without a link every producer is one of the source's own
 
@@ -122,6 +123,27 @@ async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Che
         else ""
     )
     return [_line("followers", CheckResult.OK, f"the target's {FOLLOWER_BACKOFF}: {shown}{hint}")]
+
+
+# --- what proves the copies
+
+
+def validator_check(missing: str | None, policy: str) -> Check:
+    """What the validator lacks is the worse the more a promote asks of it; with `skip` nothing is."""
+    if missing is None:
+        return Check(name="validator", result=CheckResult.OK, detail="PySpark and Java are there")
+    if policy == "skip":
+        return Check(
+            name="validator",
+            result=CheckResult.OK,
+            detail=f"not used, validation.policy is skip: nothing is proved before a promote ({missing})",
+        )
+    return Check(
+        name="validator",
+        result=CheckResult.FAIL if policy == "require" else CheckResult.WARN,
+        detail=missing,
+        remedy="install it, or set validation.policy to skip: nothing is proved then before a promote",
+    )
 
 
 # --- groups
@@ -305,7 +327,9 @@ async def examine(config: Config, properties: Mapping[str, str], topics: Sequenc
         ClientSecurity.from_properties(of_target),
         of_target.get("client.id", "kafka-linker-doctor"),
     )
-    checks: list[Check] = []
+    checks = [
+        validator_check(missing_parts(), config.validation.policy)
+    ]  # of this machine, with this environment
     try:
         reached = [
             await _reached(name, one, checks) for name, one in (("source", source), ("target", target))

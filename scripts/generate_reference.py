@@ -80,8 +80,8 @@ def cli() -> str:
     walk(root, "linker")
     rows = [option(shared[name]) for name in ("output", "dry_run", "admin_url", "token_file")]
     intro = (
-        "Every command except `run`, `demo` and `store` is a client of the [admin API](api.md). Exit codes: 0 done, 1 "
-        "failed (one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
+        "Every command except `run`, `demo`, `store` and `doctor --config` is a client of the [admin API](api.md). Exit "
+        "codes: 0 done, 1 failed (one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
     )
     common_options = (
         "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "
@@ -141,10 +141,15 @@ def admin_api() -> str:
             continue
         required = set(schema.get("required", ()))
         fields = [
-            (f"`{field}`", _type(one), "yes" if field in required else "", one.get("description", ""))
+            (
+                f"`{field}`",
+                _type(one),
+                "required" if field in required else _default(one.get("default")),
+                one.get("description", ""),
+            )
             for field, one in schema.get("properties", {}).items()
         ]
-        parts.append(table(("field", "type", "required", "meaning"), fields))
+        parts.append(table(("field", "type", "default", "meaning"), fields))
     intro = (
         "HTTP and JSON; the OpenAPI document is at `/openapi.json`. Bound to loopback by default. With `admin.token` in "
         "the [configuration](config.md) every request except `/healthz` and `/readyz` needs "
@@ -211,7 +216,7 @@ def configuration() -> str:
 
 
 def _default(value: object) -> str:
-    return "" if value in (None, [], {}) else f"`{value}`"
+    return "" if value in (None, "", [], {}) else f"`{value}`"
 
 
 # --- metrics and errors

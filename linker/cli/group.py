@@ -82,7 +82,9 @@ def promote(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Do not wait for members at the source; what they still read is read twice."
+            "--force",
+            help="Do not wait for members at the source; what they still read is read twice. A group that is REFUSED or "
+            "FAILED is taken for promoted as it stands: name the groups.",
         ),
     ] = False,
     partial: Annotated[

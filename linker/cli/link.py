@@ -40,7 +40,11 @@ ConfigFile = Annotated[
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Setting of the link itself; repeatable."),
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Setting of the link itself, one of LinkOptions in the reference of the admin API; repeatable.",
+    ),
 ]
 
 

@@ -49,7 +49,7 @@ SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a J
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
 SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
-TARGET_PROPERTIES = {"replica.fetch.backoff.ms": "100"}  # as docs/operations.md advises for a short pause
+TARGET_PROPERTIES = {"replica.fetch.backoff.ms": "50"}  # as docs/operations.md advises for a short pause
 
 
 class DemoError(LinkerError):

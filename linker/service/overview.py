@@ -24,6 +24,7 @@ from linker.examination import (
     check_groups,
     check_source_rights,
     finding_check,
+    validator_check,
 )
 from linker.groups.status import groups_status
 from linker.links import left_behind, proved
@@ -166,21 +167,3 @@ class Overview(FleetService):
                 Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")
             )
         return DoctorReport(link=link, checks=checks)
-
-
-def validator_check(missing: str | None, policy: str) -> Check:
-    """What the validator lacks is the worse the more a promote asks of it; with `skip` nothing is."""
-    if missing is None:
-        return Check(name="validator", result=CheckResult.OK, detail="PySpark and Java are there")
-    if policy == "skip":
-        return Check(
-            name="validator",
-            result=CheckResult.OK,
-            detail=f"not used, validation.policy is skip: nothing is proved before a promote ({missing})",
-        )
-    return Check(
-        name="validator",
-        result=CheckResult.FAIL if policy == "require" else CheckResult.WARN,
-        detail=missing,
-        remedy="install it, or set validation.policy to skip: nothing is proved then before a promote",
-    )

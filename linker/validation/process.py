@@ -71,9 +71,9 @@ def missing_parts(environ: Mapping[str, str] | None = None) -> str | None:
     if home:
         if os.access(Path(home) / "bin" / "java", os.X_OK):
             return None
-        return f"JAVA_HOME is {home}, but there is no bin/java in it: the validator needs Java 17"
+        return f"JAVA_HOME is {home}, but there is no bin/java in it: the validator needs Java 17 or 21"
     if shutil.which("java", path=environ.get("PATH")) is None:
-        return "there is no java on the sidecar's PATH: the validator needs Java 17 (or set JAVA_HOME)"
+        return "there is no java on the sidecar's PATH: the validator needs Java 17 or 21 (or set JAVA_HOME)"
     return None
 
 

@@ -173,11 +173,11 @@ async def test_how_long_a_follower_waits_that_was_too_early_is_told(source: Fake
         (plain,) = await check_followers(cluster, brokers)
         assert plain.result is CheckResult.OK
         assert "1000 on broker" in plain.detail
-        assert "100 makes it short" in plain.detail
+        assert "50 makes it short" in plain.detail
         for broker in brokers:
-            source.broker_configs[broker] = {FOLLOWER_BACKOFF: "100"}
+            source.broker_configs[broker] = {FOLLOWER_BACKOFF: "50"}
         (short,) = await check_followers(cluster, brokers)
-        assert "100 on broker" in short.detail
+        assert "50 on broker" in short.detail
         assert "makes it short" not in short.detail
         (away,) = await check_followers(cluster, [77])
         assert "not told" in away.detail
@@ -214,7 +214,22 @@ target: {bootstrap.servers: "127.0.0.1:9"}
     report = await examine(config, {"bootstrap.servers": "127.0.0.1:9"}, [])
     assert report.failed
     assert {(check.name, check.result) for check in report.checks} == {
+        ("validator", CheckResult.OK),
         ("source", CheckResult.FAIL),
         ("target", CheckResult.FAIL),
     }
-    assert all(check.remedy for check in report.checks)
+    assert all(check.remedy for check in report.checks if check.result is CheckResult.FAIL)
+
+
+async def test_a_machine_without_java_is_a_finding_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    text = """
+sidecar: {broker.id: 900, listeners: "PLAINTEXT://127.0.0.1:1"}
+target: {bootstrap.servers: "127.0.0.1:9"}
+"""
+    report = await examine(parse_config(text, base=tmp_path), {"bootstrap.servers": "127.0.0.1:9"}, [])
+    (check,) = (check for check in report.checks if check.name == "validator")
+    assert check.result is CheckResult.FAIL
+    assert "bin/java" in check.detail

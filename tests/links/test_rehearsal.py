@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from linker.admin.models import CheckResult
+from linker.examination import validator_check
 from linker.links.producer_states import ProducerState
 from linker.links.rehearsal import Measured, pause_check, producer_checks
 from linker.links.source_writers import AtSource
-from linker.service.overview import validator_check
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
