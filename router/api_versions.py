@@ -9,17 +9,37 @@ from typing import Final
 
 from wire import codec
 
+API_VERSIONS: Final = 18
 # api key -> lowest and highest version served here; never more than the real broker has, for the client may
 # be sent there.
 SERVED: Final[dict[int, tuple[int, int]]] = {
-    0: (3, 13),  # Produce
+    # Produce. Versions 0 to 2 are served by nobody, and named by Kafka 4 all the same: librdkafka up to 2.11 compresses only
+    # for brokers that name them (KAFKA-18659).
+    0: (0, 13),
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
+    API_VERSIONS: (0, 4),  # ours to read, too
     17: (1, 1),  # SaslHandshake: version 0 is followed by bare tokens, which cannot be relayed as frames
     23: (2, 4),  # OffsetForLeaderEpoch
     27: (1, 2),  # WriteTxnMarkers
 }
 UNSUPPORTED_VERSION: Final = 35
+
+
+def known(version: int) -> bool:
+    """Whether ApiVersions of that version can be answered here."""
+    low, high = SERVED[API_VERSIONS]
+    return low <= version <= high
+
+
+def unknown_version(correlation_id: int) -> bytes:
+    """What a broker says to a version of ApiVersions that is beyond it (KIP-511), in version 0: the client asks again, in
+    one of those that are named. Without size prefix.
+    """
+    low, high = SERVED[API_VERSIONS]
+    named = {"api_key": API_VERSIONS, "min_version": low, "max_version": high}
+    fields = {"error_code": UNSUPPORTED_VERSION, "api_keys": [named]}
+    return codec.encode_response("api_versions", 0, correlation_id, fields)
 
 
 def restrict(version: int, reply: memoryview) -> bytes | memoryview:

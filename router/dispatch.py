@@ -24,6 +24,7 @@ from router.txn_markers import answer_txn_markers
 from wire import codec
 from wire.errors import MalformedFrame, WireError
 from wire.fetch import FetchRequest, parse_fetch_request
+from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
@@ -49,10 +50,11 @@ class ClientSession:
         self.router = router
         self.connection = connection
         self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
-        # True once the real broker accepted a SASL token. It, not this flag, knows whether the exchange is
-        # complete: nothing is served here before it told us, on the same connection, what the client may
-        # do.
+        # True once the real broker accepted the last SASL token that the mechanism has. It, not this flag, knows whether
+        # the exchange is complete: nothing is served here before it told us, on the same connection, what the client
+        # may do.
         self.authenticated = not self.is_sasl
+        self.sasl_steps = 1  # that are still to be accepted
         self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
         self.authorizer = Authorizer(self.upstream, router.limits.authorization_ttl)
         self._produce: ProduceSession | None = None
@@ -237,6 +239,10 @@ def _offset_for_leader_epoch(session: ClientSession, exchange: Exchange) -> None
 
 def _api_versions(session: ClientSession, exchange: Exchange) -> None:
     version = exchange.header.api_version
+    if not api_versions.known(version):
+        frame = api_versions.unknown_version(exchange.header.correlation_id)
+        exchange.reply([len(frame).to_bytes(4, "big"), frame])
+        return
 
     def answered(reply: memoryview) -> None:
         frame = api_versions.restrict(version, reply)
@@ -248,7 +254,17 @@ def _api_versions(session: ClientSession, exchange: Exchange) -> None:
 def _sasl_handshake(session: ClientSession, exchange: Exchange) -> None:
     if exchange.header.api_version < 1:
         raise MalformedFrame("SaslHandshake v0 cannot be relayed", peer=exchange.connection.peer)
+    session.sasl_steps = _steps(exchange)
     session.upstream.forward(exchange)
+
+
+def _steps(exchange: Exchange) -> int:
+    """How many successful SaslAuthenticate make a login: before the last one the peer has proved nothing."""
+    try:
+        mechanism, _ = read_string(exchange.frame, exchange.body_offset)
+    except PARSE_ERRORS:
+        raise MalformedFrame("SaslHandshake without a mechanism", peer=exchange.connection.peer) from None
+    return 2 if mechanism is not None and mechanism.startswith("SCRAM-") else 1
 
 
 def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
@@ -256,8 +272,10 @@ def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
 
     def answered(reply: memoryview) -> None:
         if len(reply) >= at + 2 and bytes(reply[at : at + 2]) == b"\0\0":
-            session.authenticated = True
-            session.connection.logged_in()
+            session.sasl_steps -= 1
+            if session.sasl_steps <= 0:
+                session.authenticated = True
+                session.connection.logged_in()
         exchange.reply([len(reply).to_bytes(4, "big"), reply])
 
     session.upstream.send(exchange.frame, answered)

@@ -75,6 +75,7 @@ class Express:
         if (
             route.link == TARGET
             or len(asked.keys) != 1
+            or len(topics) != 1
             or len(job.results) != 1
             or header.api_version < FIRST_VERSION
             or (client_id is not None and len(client_id) > _KNOWN_MAX)

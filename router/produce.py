@@ -83,8 +83,8 @@ class ProduceSession:
         self.hub.watch(self)
         if self._backlog:
             self._backlog.append(job)
-        elif len(job.results) == 1 and self._express.send(job, now):
-            pass
+        elif len(job.results) == len(request.topics) == 1 and self._express.send(job, now):
+            job.admitted = True
         elif self._authorized(job):
             self._admit(job)
         else:
@@ -127,6 +127,7 @@ class ProduceSession:
                 slot += 1
         if job.remaining == 0 and not job.results:
             self._answer(job)  # a request without partitions is answered too
+        job.admitted = True
         self.left(job)
         if lanes:
             self.pump_lanes(lanes)
@@ -184,21 +185,26 @@ class ProduceSession:
         if len(todo) == 1:
             self._pump_lane(todo[0])
             return
-        routes: dict[Lane[ProduceJob], SourceRoute | None] = {}
         leased = self.hub.ports.lease.valid()
+        # All ways first, and nothing between taking a batch and sending it: looking for a way may answer a client, whose
+        # next request then comes in, and would overtake what is in flight by the lane's book and not on its way yet.
+        routes = {lane: self._ways.find(lane, leased) for lane in todo}
         while todo:
-            groups: dict[tuple[SourceRoute, ProduceJob], list[Pair]] = {}
-            more = []
+            groups: dict[tuple[SourceRoute, ProduceJob], list[Lane[ProduceJob]]] = {}
             for lane in todo:
-                if lane not in routes:
-                    routes[lane] = self._ways.find(lane, leased)
-                route = routes[lane]
-                if route is not None and (batch := lane.take(route)) is not None:
-                    groups.setdefault((route, batch.job), []).append((lane, batch))
-                    more.append(lane)
-            for (route, job), pairs in groups.items():
-                self._send(route, job, pairs)
-            todo = more
+                if (route := routes[lane]) is not None and lane.queue:
+                    groups.setdefault((route, lane.queue[0].job), []).append(lane)
+            todo = []
+            for (route, job), together in groups.items():
+                pairs: list[Pair] = []
+                for lane in together:
+                    if lane.queue and lane.queue[0].job is not job:  # what was sent before it failed at once
+                        todo.append(lane)
+                    elif (batch := lane.take(route)) is not None:
+                        todo.append(lane)
+                        pairs.append((lane, batch))
+                if pairs:
+                    self._send(route, job, pairs)
 
     def _pump_lane(self, lane: Lane[ProduceJob]) -> None:
         """The usual case: nothing to be put together."""
@@ -412,8 +418,11 @@ class ProduceSession:
         self._ways.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
-        for job in self._backlog:
-            self.left(job)
+        # Also those that an error, not the client, kept from being admitted: their bytes are in the budget.
+        for job in {**dict.fromkeys(self._backlog), **self.jobs}:
+            if not job.admitted:
+                job.admitted = True
+                self.left(job)
         self._backlog.clear()
         for tp, lane in list(self._lanes.items()):
             for batch in lane.vanish():

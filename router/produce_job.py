@@ -39,6 +39,7 @@ class ProduceJob:
     """One client request until its answer, and its records until the source let go of them."""
 
     __slots__ = (
+        "admitted",
         "batches",
         "deadline",
         "exchange",
@@ -70,6 +71,7 @@ class ProduceJob:
         self.results: list[ProduceResult | None] = [None] * self.remaining
         self.batches: list[Pair] = []
         self.in_lanes = 0  # batches that are queued or in flight: they keep the request's bytes in memory
+        self.admitted = False  # until then the request itself is counted in in_lanes
         self.throttle_ms = 0
 
 

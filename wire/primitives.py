@@ -11,10 +11,14 @@ of the frame.
 """
 
 import struct
+from typing import Final
 
 from wire.errors import MalformedFrame
 from wire.types import Buffer
 
+MAX_TAGGED_FIELDS: Final = 16
+"""In one section. Kafka's messages have three at most, and a hostile one could hold millions: parsing them would hold up
+every connection."""
 PARSE_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 INT16 = struct.Struct(">h")
@@ -172,10 +176,9 @@ def read_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
 
 def skip_tags(buf: Buffer, pos: int) -> int:
     """Position after a tagged-field section whose content nobody here needs."""
-    count = buf[pos]
-    if count == 0:
+    if buf[pos] == 0:
         return pos + 1
-    count, pos = read_uvarint(buf, pos)
+    count, pos = read_tag_count(buf, pos)
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)
@@ -202,8 +205,8 @@ def read_tags(buf: Buffer, pos: int) -> tuple[list[tuple[int, int, int]], int]:
 def read_tag_count(buf: Buffer, pos: int) -> tuple[int, int]:
     """Number of tagged fields (a plain uvarint, not count + 1); each one takes two bytes at least."""
     count, pos = read_uvarint(buf, pos)
-    if count * 2 > len(buf) - pos:
-        raise MalformedFrame(f"{count} tagged fields at byte {pos} do not fit into the frame")
+    if count > MAX_TAGGED_FIELDS or count * 2 > len(buf) - pos:
+        raise MalformedFrame(f"{count} tagged fields at byte {pos} are too many or do not fit into the frame")
     return count, pos
 
 

@@ -8,7 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 from wire.errors import MalformedFrame
-from wire.primitives import read_uvarint
+from wire.primitives import MAX_TAGGED_FIELDS, read_uvarint
 from wire.types import Buffer
 
 NEVER: Final = 1 << 15
@@ -24,9 +24,6 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
     75: 0, 76: 0, 77: 0, 78: 0, 79: 0, 80: 0, 81: 0, 82: 0, 83: 0, 84: 0, 85: 0, 86: 0, 87: 0, 88: 0,
     89: 0, 90: 0, 91: 0, 92: 0,
 }  # fmt: skip
-
-# No header has any yet; a hostile one could hold millions, and parsing them would hold up every connection.
-_MAX_TAGGED_FIELDS = 100
 
 _FIXED = struct.Struct(">hhih")
 
@@ -79,7 +76,7 @@ def skip_tagged_fields(frame: Buffer, offset: int) -> int:
     """Past a tagged-field section; almost always the one byte 0."""
     try:
         count, offset = read_uvarint(frame, offset)
-        if count > _MAX_TAGGED_FIELDS:
+        if count > MAX_TAGGED_FIELDS:
             raise MalformedFrame(f"{count} tagged fields in a header")
         for _ in range(count):
             _, offset = read_uvarint(frame, offset)

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from wire.channel import describe
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
@@ -55,6 +55,9 @@ class ListenerLimits:
     max_connections: int = 10_000
 
 
+_NO_FRAME: Final = memoryview(b"")
+
+
 class Exchange:
     """One request and its answer. Exactly one of reply, no_reply and fail ends it."""
 
@@ -65,7 +68,7 @@ class Exchange:
     ) -> None:
         self.connection = connection
         self.header = header
-        #: The whole request without its size prefix; valid for as long as it is referenced.
+        #: The whole request without its size prefix; valid for as long as it is referenced. Gone once it is answered.
         self.frame = frame
         self.body_offset = body_offset
         self._answer: Sequence[Buffer] = ()
@@ -94,6 +97,9 @@ class Exchange:
                 f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
             )
         self.done = True
+        self.frame = (
+            _NO_FRAME  # it may have to wait for answers to earlier ones, and nobody counts its bytes any more
+        )
         self._answer = buffers
         self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
 

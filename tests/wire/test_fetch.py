@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import tracemalloc
 from typing import Any
 
@@ -22,6 +23,7 @@ from wire.fetch import (
     parse_fetch_response,
 )
 from wire.fetch_request import HIGH_WATERMARK_UNSUPPORTED
+from wire.primitives import uvarint
 from wire.types import Node
 
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -164,6 +166,20 @@ def test_unknown_and_unneeded_tagged_fields_of_a_request_are_skipped() -> None:
     request = parse_fetch_request(body, 0, 17)
     assert request.topics == [(b"\1" * 16, [FetchPartition(0, 1, 2, 3, 4, 5)])]
     assert request.replica_id == -1
+
+
+@pytest.mark.parametrize("where", ["request", "partition"])
+def test_a_request_of_tagged_fields_is_refused_before_they_are_read(where: str) -> None:
+    """They would be two bytes each, and 57 million of them fit into the largest request."""
+    many = uvarint(1_000_000) + b"\x07\0" * 1_000_000
+    partition = struct.pack(">iiqiqi", 0, 1, 2, 3, 4, 5) + (many if where == "partition" else b"\0")
+    topics = b"\x02" + b"\1" * 16 + b"\x02" + partition + b"\0"
+    body = struct.pack(">iiibii", 500, 1, 1024, 0, 0, -1) + topics + b"\x01\x01"
+    body += many if where == "request" else b"\0"
+    began = time.perf_counter()
+    with pytest.raises(MalformedFrame, match="1000000 tagged fields"):
+        parse_fetch_request(body, 0, 17)
+    assert time.perf_counter() - began < 0.1
 
 
 @st.composite

@@ -12,6 +12,7 @@ from kio.static.constants import EntityType
 
 from wire import codec
 from wire.errors import MalformedFrame
+from wire.primitives import MAX_TAGGED_FIELDS
 from wire.request_header import FIRST_FLEXIBLE, is_flexible, parse_request_header
 
 
@@ -42,6 +43,14 @@ def test_the_body_starts_where_the_codec_puts_it(client_id: str | None) -> None:
         entity, end = codec.read_entity(entity_type, frame, offset)
         assert end == len(frame)
         assert entity == codec.decode_request(frame)[1]
+
+
+def test_more_tagged_fields_than_anybody_sends_are_refused() -> None:
+    most = struct.pack(">hhih", 3, 12, 1, -1) + bytes([MAX_TAGGED_FIELDS]) + b"\x05\0" * MAX_TAGGED_FIELDS
+    assert parse_request_header(most)[1] == len(most)
+    beyond = struct.pack(">hhih", 3, 12, 1, -1) + bytes([MAX_TAGGED_FIELDS + 1]) + b"\x05\0" * 17
+    with pytest.raises(MalformedFrame):
+        parse_request_header(beyond)
 
 
 def test_tagged_fields_in_a_header_are_skipped() -> None:

@@ -1,0 +1,96 @@
+"""Produce requests of an unusual shape, at an awkward moment: what they cost, and that order holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from router.express import Express
+from tests.fakes.batches import build_batch
+from tests.router.rig import Producer, Rig, eventually
+from wire.errors import ConnectionLost
+from wire.produce import encode_produce_request, parse_produce_response
+from wire.server import ListenerLimits
+from wire.types import TopicPartition
+
+TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+async def test_a_topic_without_partitions_in_front(batches: int) -> None:
+    """No client of note sends it, and anybody can."""
+    async with Rig() as rig:
+        rig.mirror("audit", 1)
+        connection = await rig.client()
+        producer = Producer(connection, rig)
+        await producer.send(0, topic="orders")
+        correlation_id = connection.next_correlation_id()
+        parts = [(0, memoryview(build_batch(1)))][:batches]
+        request = encode_produce_request(
+            9, correlation_id, "app", None, -1, 30_000, [("audit", []), ("orders", parts)]
+        )
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection.channel.send(correlation_id, request, answered.set_result)
+        reply = await asyncio.wait_for(answered, 5)
+        response = parse_produce_response(reply, 9)
+        assert [(key, [one.error for one in results]) for key, results in response.topics] == [
+            ("audit", []),
+            ("orders", [0] * batches),
+        ]
+        assert rig.router.hub.budget.used == 0
+        assert len(rig.values()) == 1 + batches
+
+
+async def test_a_request_that_fails_inside_gives_its_bytes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours closes the connection; it must not take the room of all others, too."""
+
+    def send(*_: Any) -> bool:
+        raise RuntimeError("a bug")
+
+    async with Rig() as rig:
+        connection = await rig.client()
+        monkeypatch.setattr(Express, "send", send)
+        with pytest.raises(ConnectionLost):
+            await Producer(connection, rig).send(0)
+        await eventually(lambda: len(rig.loop_errors) == 1)
+        rig.loop_errors.clear()
+        assert rig.router.hub.budget.used == 0
+
+
+async def test_what_waits_behind_an_answer_does_not_keep_its_bytes() -> None:
+    """The budget has them back when the source has acknowledged them; so must the memory."""
+    async with Rig() as rig:
+        connection = await rig.client()
+        producer = Producer(connection, rig)
+        await producer.send(0, 1)
+        await rig.router.fence([TP0], timeout=5)
+        held = producer.send(0)
+        behind = producer.send(1, records=build_batch(1, value_size=300_000))
+        await eventually(lambda: len(rig.values(index=1)) == 2)
+        (server,) = rig.listener.connections
+        await eventually(lambda: [one.done for one in server._open] == [False, True])
+        assert [len(one.frame) > 0 for one in server._open] == [True, False]
+        assert not behind.done()
+        rig.router.unfence([TP0])
+        assert [(await one)[0].error for one in (held, behind)] == [0, 0]
+
+
+async def test_a_request_that_comes_in_while_lanes_are_pumped_does_not_overtake() -> None:
+    """One partition is refused, which makes room for a request that waited to be read. Its batch is for another partition,
+    whose earlier batch is to leave in the same go.
+    """
+    async with Rig(source_nodes=1) as rig:
+        rig.listener.limits = ListenerLimits(max_pipelined=2)
+        producer = Producer(await rig.client(), rig, producer_id=5)
+        await producer.send(1)
+        await rig.router.fence([TP0, TP1], timeout=5)
+        refused, first, second = producer.send(0), producer.send(1), producer.send(1)
+        (server,) = rig.listener.connections
+        await eventually(lambda: len(server._open) == 2 and bool(server._backlog))
+        rig.directory.mirrors["orders"].partitions[0].leading = False
+        rig.router.unfence([TP1, TP0])
+        assert (await refused)[0].error != 0
+        assert [(await one)[0].error for one in (first, second)] == [0, 0]
+        assert rig.values(index=1) == [(5, 0), (5, 1), (5, 2)]
