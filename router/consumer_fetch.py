@@ -10,13 +10,15 @@ held and then looked for anew; at the end of the consumer's wait its answer is e
 follow the leadership that KRaft proves by the leader epoch of each fetch, and what their copies are worth the link
 controller verifies before a hand-over.
 
-No fetch sessions: every answer says session 0, so clients send full requests. Memory: what is read from
-the source for a consumer is bounded by ``read_bytes`` divided among the consumers, and the listener stops
-reading requests of a consumer that does not take its answers.
+No fetch sessions: every answer says session 0, so clients send full requests. Memory: an answer has at most what
+``read_bytes`` divided among the consumers allows, be it from memory or from the source; a connection's fetches are
+looked at one after the other, as a broker does it; and the listener stops reading requests of a consumer that does not
+take its answers.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
@@ -29,9 +31,10 @@ from router.fetch_decision import (
     Part,
     decide,
     from_source,
+    led_elsewhere,
     without_lease,
 )
-from router.fetch_job import Expected, PendingFetch, source_fetch
+from router.fetch_job import Expected, PendingFetch, most_bytes, source_fetch
 from router.forwarder import RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
@@ -64,10 +67,19 @@ class FetchSession:
         self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._pending: dict[PendingFetch, Any] = {}
         self._held: dict[PendingFetch, None] = {}  # until the lease is back, or their wait is over
+        self._later: deque[tuple[Exchange, FetchRequest]] = deque()  # until the one before them is answered
+        self._busy = False
         self._closed = False
         hub.consumers += 1
 
     def handle(self, exchange: Exchange, request: FetchRequest) -> None:
+        if self._busy:
+            self._later.append((exchange, request))
+        else:
+            self._begin(exchange, request)
+
+    def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
+        self._busy = True
         self.hub.stats.fetch_requests += 1
         if request.session_id != 0 or request.session_epoch > 0:
             self._reply(exchange, request, (), error=FETCH_SESSION_ID_NOT_FOUND)
@@ -151,7 +163,7 @@ class FetchSession:
         """Take what memory has; ask the source for what it has not; wait if there is nothing anywhere."""
         request = fetch.request
         self._stop_waiting(fetch)
-        left = min(max(request.max_bytes, 1), self.hub.limits.fetch_max_bytes)
+        left = most_bytes(self.hub, request)
         found = 0
         at_tail: list[LocalLog] = []
         elsewhere: list[Part] = []
@@ -367,6 +379,7 @@ class FetchSession:
         for part in fetch.parts:
             if part.result is None:
                 part.result = part.empty(0)
+        led_elsewhere(self.hub, fetch.parts)
         self._reply(fetch.exchange, fetch.request, fetch.parts)
 
     def _reply(
@@ -393,7 +406,10 @@ class FetchSession:
             error=error,
             node_endpoints=endpoints_of(image, leaders, self._connection.listener.name),
         )
-        exchange.reply(buffers)
+        exchange.reply(buffers)  # which may bring the next request in: it comes behind those that wait
+        self._busy = False
+        if self._later and not self._closed:
+            self._begin(*self._later.popleft())
 
     def sweep(self, now: float) -> bool:
         self._routes.sweep(now)
@@ -406,6 +422,7 @@ class FetchSession:
         for fetch in list(self._pending):
             self._stop_waiting(fetch)
         self._pending.clear()
+        self._later.clear()
         self._held.clear()
         self.hub.without_lease.discard(self)
         self._routes.close()

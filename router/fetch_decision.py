@@ -144,6 +144,23 @@ def without_lease(parts: Iterable[Part]) -> bool:
     return bool(gated)
 
 
+def led_elsewhere(hub: ForwardingHub, parts: Iterable[Part]) -> None:
+    """Replace what is known of partitions that were handed over while the fetch waited: it is of the source's log, which is
+    not the partition's any more, and may have gone on where the target's has, too.
+    """
+    for part in parts:
+        if (
+            part.result is None
+            or part.result.error not in _OF_THE_LOG
+            or part.tp is None
+            or part.mirror is None
+        ):
+            continue
+        partition = part.mirror.partition(part.tp.partition)
+        if partition is None or not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE:
+            part.result = FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER)
+
+
 def named_replica(rack: str) -> int | None:
     """The broker that a consumer's `client.rack` names: 2 in `linker.replica=2`; None in any other rack."""
     if not rack.startswith(REPLICA_RACK):

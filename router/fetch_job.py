@@ -38,6 +38,12 @@ class PendingFetch:
         self.timer: asyncio.TimerHandle | None = None
 
 
+def most_bytes(hub: ForwardingHub, asked: FetchRequest) -> int:
+    """Of records in one answer: a consumer that is slow to take it keeps them in memory, from wherever they are."""
+    share = max(hub.limits.read_bytes // max(1, hub.consumers), _SMALLEST_READ)
+    return min(max(asked.max_bytes, 1), hub.limits.fetch_max_bytes, share)
+
+
 Expected = dict[tuple[TopicKey, int], Part]
 """The parts by how a source node's answer names them."""
 
@@ -65,12 +71,11 @@ def source_fetch(
         topics.setdefault(key, []).append(
             FetchPartition(part.asked.index, -1, part.asked.fetch_offset, -1, -1, size)
         )
-    share = hub.limits.read_bytes // max(1, hub.consumers)
     request = FetchRequest(
         version=version,
         max_wait_ms=int(wait * 1000),
         min_bytes=min(max(asked.min_bytes, 0), 1),
-        max_bytes=min(asked.max_bytes, hub.limits.fetch_max_bytes, max(share, _SMALLEST_READ)),
+        max_bytes=most_bytes(hub, asked),
         isolation_level=asked.isolation_level,
         topics=list(topics.items()),
     )

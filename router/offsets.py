@@ -150,7 +150,9 @@ class OffsetSession:
                 results = {}
             for tp in asked:
                 result = results.get(tp)
-                if result is None or verdict(int(result.error)) is not Verdict.PASS:
+                if gone := self._refusal(self.hub.ports.mirrors.by_name(tp.topic), tp):
+                    found[tp] = (gone, -1, -1)  # handed over meanwhile: these are the ends of another log
+                elif result is None or verdict(int(result.error)) is not Verdict.PASS:
                     found[tp] = (NOT_LEADER_OR_FOLLOWER, -1, -1)
                 else:
                     found[tp] = (int(result.error), result.timestamp, self._lifted(tp, result.offset))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.ports import RouterLimits
 from tests.fakes.batches import parse_batches, values_of
 from tests.router.rig import E0, Log, Progress, Rig, eventually
 from wire.connection import Connection
@@ -287,6 +288,78 @@ async def test_followers_go_to_the_follower_api() -> None:
             correlation_id, [encode_fetch_request(17, correlation_id, "b", request)], lambda _: None
         )
         await eventually(lambda: rig.followers.asked == ["fetch"])
+
+
+async def test_what_the_source_answers_after_the_hand_over_is_of_another_log() -> None:
+    """Somebody who was not moved writes there on, while the target's log goes on as well."""
+    async with Rig() as rig:
+        rig.source.add("orders", 0, 3)
+        client = await rig.client()
+        assert (await fetch(client, rig, {0: 0}, isolation_level=1)).values()
+        rig.source.inject("fetch", delay=0.2)
+        asked = rig.source.counts["fetch"]
+        reading = fetch(client, rig, {0: 0}, isolation_level=1)
+        await eventually(lambda: rig.source.counts["fetch"] > asked)
+        await rig.router.fence([TP0], timeout=5)
+        rig.hand_over("orders", 0, leader=2)
+        rig.router.handed_over([TP0])
+        answer = await reading
+        assert (answer.partitions[0].error, answer.values()) == (6, [])
+
+
+async def test_ends_that_the_source_tells_after_the_hand_over_are_of_another_log() -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        rig.source.inject("list_offsets", delay=0.2)
+        asking = asyncio.ensure_future(
+            client.call(
+                "list_offsets",
+                {
+                    "replica_id": -1,
+                    "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+                },
+                timeout=5,
+            )
+        )
+        await eventually(lambda: rig.source.counts["list_offsets"] == 1)
+        await rig.router.fence([TP0], timeout=5)
+        rig.hand_over("orders", 0, leader=2)
+        rig.router.handed_over([TP0])
+        (topic,) = (await asking).topics
+        assert (int(topic.partitions[0].error_code), topic.partitions[0].offset) == (6, -1)
+
+
+async def test_fetches_of_a_connection_are_looked_at_one_after_the_other() -> None:
+    """As by a broker. What is found for the later ones would wait in memory for the first one's answer."""
+    async with Rig() as rig:
+        log_of(rig)
+        log_of(rig, 1).append(5)
+        client = await rig.client()
+        first = fetch(client, rig, {0: 0}, max_wait_ms=300)
+        later = [fetch(client, rig, {1: 0}) for _ in range(3)]
+        await eventually(lambda: rig.router.stats.fetch_requests == 1)
+        await asyncio.sleep(0.05)
+        assert rig.router.stats.fetch_local_bytes == 0
+        assert not any(one.done() for one in later)
+        assert (await first).values() == []
+        assert [len((await one).values(1)) for one in later] == [5, 5, 5]
+        assert rig.router.stats.fetch_requests == 4
+
+
+async def test_many_consumers_share_what_may_be_in_answers() -> None:
+    async with Rig(limits=RouterLimits(read_bytes=1 << 20)) as rig:
+        log = log_of(rig)
+        for _ in range(12):
+            log.append(4000)
+        size = len(log.batches[0][2])
+        clients = [await rig.client() for _ in range(4)]
+        await asyncio.gather(
+            *(fetch(client, rig, {0: log.high_watermark}, max_wait_ms=1) for client in clients)
+        )
+        share = (1 << 20) // 4
+        answers = await asyncio.gather(*(fetch(client, rig, {0: 0}) for client in clients))
+        assert all(0 < len(answer.records()) <= max(share, size) for answer in answers)
+        assert sum(len(one[2]) for one in log.batches) > share
 
 
 @pytest.mark.parametrize(("timestamp", "expected"), [(-1, 6), (-2, 2), (-4, 2), (-5, -1)])
