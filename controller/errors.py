@@ -28,6 +28,12 @@ class Refused(ControllerError):
     """A decision that must not be taken in the present state; nothing was changed."""
 
 
+class NotTheLeader(ControllerError):
+    """A report from a sidecar that does not lead the partition, as far as the link controller knows: it may hear of
+    a new leader later than that one does.
+    """
+
+
 class IllegalTransition(Refused):
     """A phase change that the table does not have; the state stayed as it was."""
 

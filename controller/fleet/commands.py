@@ -106,9 +106,8 @@ class Commands:
         for holder in sorted(pending.waiting, key=lambda h: h.broker_id):
             why = pending.errors.get(holder)
             if why is None:
-                left = self._roster.leases.until(holder) - now
                 where = "is connected" if holder.broker_id in self._roster.members else "is away"
-                why = f"{where}, and its lease ends in {left:.1f} s"
+                why = f"{where}, and {self._roster.lease_end(holder, now)}"
             texts.append(f"sidecar {holder.broker_id}: {why}")
         return f"the fence is not complete: {'; '.join(texts)}"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from controller.codec import encode as encode_entity
 from controller.codec import path_of
-from controller.errors import NotFound, Refused
+from controller.errors import NotFound, NotTheLeader, Refused
 from controller.fleet import messages as m
 from controller.fleet.channel import Channel, ChannelClosed
 from controller.fleet.commands import Commands
@@ -347,7 +347,10 @@ class Head(Roster):
         if state is None:
             raise NotFound(f"link {ask.link!r} has no mirror of partition {tp}")
         if state.leader != member.hello.broker_id:
-            raise Refused(f"{tp} is led by sidecar {state.leader}, not by {member.hello.broker_id}")
+            # Not for good: the metadata log may have told the asker that it leads before it has told us.
+            raise NotTheLeader(
+                f"{tp} is led by sidecar {state.leader}, not by {member.hello.broker_id}, as far as is known here"
+            )
         match ask.what:
             case "fail_partition":
                 await self.controller.fail_partition(ask.link, tp, ask.reason or "no reason was given")

@@ -81,7 +81,7 @@ class Holder:
 
 
 class LeaseTable:
-    """The head's side: who may acknowledge writes, and until when at the latest."""
+    """The head's side: who may acknowledge writes, and until when at the latest. `duration` in seconds, or inf."""
 
     def __init__(self, duration: float) -> None:
         self.duration = duration

@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
 _LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
+#: What the head may say of a change that it did not write, by name.
+_ANSWERS: dict[str, type[ControllerError]] = {
+    kind.__name__: kind for kind in (errors.NotFound, errors.NotTheLeader, errors.Refused)
+}
 
 
 class Refused(ControllerError):
@@ -293,5 +297,4 @@ class Member:
             waiting.set_result(None)
         else:
             name, text = answer.error
-            kind = {"NotFound": errors.NotFound, "Refused": errors.Refused}.get(name, ControllerError)
-            waiting.set_exception(kind(text))
+            waiting.set_exception(_ANSWERS.get(name, ControllerError)(text))

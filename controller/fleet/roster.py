@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,7 +62,8 @@ class Roster:
         self._clock = clock
         self._endless = endless_leases
         self.started_at = clock() if claimed_at is None else claimed_at
-        self.leases = LeaseTable(settings.lease)
+        # Nobody may be forgotten whose own lease does not end, however long no renewal of it was answered.
+        self.leases = LeaseTable(math.inf if endless_leases else settings.lease)
         self.members: dict[int, MemberInfo] = {}
         #: When a sidecar's connection ended, by broker id; of those that are not connected.
         self.lost: dict[int, float] = {}
@@ -123,9 +125,13 @@ class Roster:
             member = self.members.get(holder.broker_id)
             if member is not None and member.holder == holder and not self.is_dead(holder.broker_id, now):
                 continue
-            left = self.leases.until(holder) - now
-            texts.append(f"sidecar {holder.broker_id} is away, and its lease ends in {left:.1f} s")
+            texts.append(f"sidecar {holder.broker_id} is away, and {self.lease_end(holder, now)}")
         return "; ".join(texts) or None
+
+    def lease_end(self, holder: Holder, now: float) -> str:
+        """For people."""
+        left = self.leases.until(holder) - now
+        return "its lease does not end" if left == math.inf else f"its lease ends in {left:.1f} s"
 
     def draining(self) -> frozenset[int]:
         """Who is to be given nothing to lead."""

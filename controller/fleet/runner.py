@@ -174,6 +174,10 @@ class FleetRunner:
         free = 0.0
         while self.stand_aside() and free < _ASIDE:
             await asyncio.sleep(_ASIDE_LOOK)
+            seat = self._store.seat
+            if seat is not None and seat.holder.session == self._candidate.session:
+                # It could not be given back, or that is not seen yet: nobody else takes it while it looks like ours.
+                await self._resign(self._settings.store_timeout)
             free = free + _ASIDE_LOOK if self._store.seat is None else 0.0
 
     # The member.

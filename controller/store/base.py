@@ -188,5 +188,9 @@ class FleetStore(Store, Protocol):
         ...
 
     async def resign(self) -> None:
-        """Give the seat back now, so that the next one need not wait for a timeout. Nothing to do: no error."""
+        """Give the seat back now, so that the next one need not wait for a timeout. Nothing to do: no error.
+
+        If it fails, or is cancelled, it may be asked for again for as long as `seat` shows this process; nothing but
+        this process's session with the store keeps the seat from the others then.
+        """
         ...

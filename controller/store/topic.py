@@ -228,17 +228,20 @@ class TopicStore(TopicWriter):
         seat = self._seat
         if not self._holding or seat is None:
             return
-        async with self._turn() as deadline:
-            if not self._holding or self._seat is not seat:
-                return
-            deadline = min(deadline, time.monotonic() + RESIGN_TIMEOUT)
-            try:
+        try:
+            async with self._turn() as deadline:
+                if not self._holding or self._seat is not seat:
+                    return
+                deadline = min(deadline, time.monotonic() + RESIGN_TIMEOUT)
                 if self._unsettled:
                     await self._settle(deadline)
                 await self._write([item_of(CONTROLLER, None)], deadline)
-            except (ControllerFenced, ProducerFenced):
-                pass  # somebody else has it already
-            finally:
+        except (ControllerFenced, ProducerFenced):
+            pass  # somebody else has it already
+        finally:
+            # Also if our turn did not come in time: signs of life of one that decides nothing would keep the seat from
+            # the others for ever. Without them it is theirs after the seat's timeout.
+            if self._seat is seat:
                 self._lose("it was given back")
 
     async def _beat(self, epoch: int) -> None:

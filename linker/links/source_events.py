@@ -1,7 +1,8 @@
 """What the fetchers of a link report, written to the controller's state in order.
 
 The fetcher's callbacks must not block, so they only queue; one task per link does the writing. A write that fails is
-tried again: a mirror that broke must not look healthy because the store was busy for a moment.
+tried again: a mirror that broke must not look healthy because the store was busy for a moment, or because the link
+controller has not heard yet who leads it now.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-from controller.errors import NotFound, Refused
+from controller.errors import NotFound, NotTheLeader, Refused
 from controller.manager import LinkController
 from fetcher.mirror_partition import MirrorPartition
 from wire.errors import LinkerError
@@ -21,6 +23,12 @@ log = logging.getLogger(__name__)
 
 _RETRY = 0.5
 _SWEEP = 5.0
+
+
+class _Write(NamedTuple):
+    tp: TopicPartition
+    mirror: MirrorPartition | None  # which the change is about
+    change: Callable[[], Awaitable[None]]
 
 
 class SourceEvents:
@@ -35,7 +43,7 @@ class SourceEvents:
         self._link = link
         self._controller = controller
         self._partition = partition
-        self._writes: asyncio.Queue[tuple[TopicPartition, Callable[[], Awaitable[None]]]] = asyncio.Queue()
+        self._writes: asyncio.Queue[_Write] = asyncio.Queue()
         #: Partitions whose source cannot be read, with the monotonic time since when.
         self.unavailable: dict[TopicPartition, float] = {}
 
@@ -76,7 +84,7 @@ class SourceEvents:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def _write(self, tp: TopicPartition, change: Callable[[], Awaitable[None]]) -> None:
-        self._writes.put_nowait((tp, change))
+        self._writes.put_nowait(_Write(tp, self._partition(tp), change))
 
     async def _save_copies(self, tp: TopicPartition) -> None:
         """Who has to truncate, then the epochs: a history that is newer than the truncation it came after would,
@@ -93,13 +101,14 @@ class SourceEvents:
         while True:
             try:
                 async with asyncio.timeout(_SWEEP):
-                    tp, change = await self._writes.get()
+                    write = await self._writes.get()
             except TimeoutError:
                 await self._forget_done_truncations()
                 continue
+            tp = write.tp
             while True:
                 try:
-                    await change()
+                    await write.change()
                     break
                 except NotFound:
                     break  # the mirror was deleted meanwhile
@@ -107,11 +116,24 @@ class SourceEvents:
                     # No repetition helps, and others wait behind it.
                     log.exception("link %s: the state of %s was not written", self._link, tp)
                     break
+                except NotTheLeader as error:
+                    self._put_off(write, error)
+                    break
                 except LinkerError as error:
                     log.warning(
                         "link %s: the state of %s could not be written: %s (again)", self._link, tp, error
                     )
                     await asyncio.sleep(_RETRY)
+
+    def _put_off(self, write: _Write, error: NotTheLeader) -> None:
+        """Until the link controller knows of the new leader as well, for as long as we take ourselves for it: a copy
+        that is not here any more has another leader, who finds out by itself. Nobody waits behind it.
+        """
+        if write.mirror is None or self._partition(write.tp) is not write.mirror:
+            log.info("link %s: the state of %s was not written: %s", self._link, write.tp, error)
+            return
+        log.debug("link %s: the state of %s is not written yet: %s", self._link, write.tp, error)
+        asyncio.get_running_loop().call_later(_RETRY, self._writes.put_nowait, write)
 
     async def _forget_done_truncations(self) -> None:
         """A truncation that every replica has made need not be asked for after the next restart."""

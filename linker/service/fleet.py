@@ -234,7 +234,10 @@ class FleetService(ServiceBase):
                 )
                 for broker_id, member in sorted(head.members.items())
             ],
-            away=[
+            # One that is alone has no others to wait for, and its own lease does not end.
+            away=[]
+            if fleet.alone
+            else [
                 LeaseHolder(
                     id=holder.broker_id,
                     session=holder.session,

@@ -327,6 +327,42 @@ def test_a_fence_waits_for_everybody_who_may_acknowledge() -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_fence_waits_for_whoever_holds_an_endless_lease(connected: bool) -> None:
+    """However long the commit before it took, on a disk that stood still: no renewal was answered meanwhile."""
+
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store)
+        async with running_head(controller, store, endless_leases=True) as head:
+            caller = Caller(head, local=True)
+            await caller.join()
+            await caller.renew()
+            if not connected:
+                caller.channel.close("it could not keep up")
+                await caller.over()
+            await asyncio.sleep(3 * LEASE)
+            fencing = asyncio.create_task(fence_time(head, timeout=5))
+            await asyncio.sleep(0.5)
+            assert not fencing.done()
+            if not connected:
+                assert head.absent() == "sidecar 900 is away, and its lease does not end"
+                caller = Caller(head, local=True)
+                await caller.join()
+            order = await caller.hear(m.Command)
+            assert order.what == "fence"
+            caller.say(m.Done(command=order.id))
+            assert 0.5 <= await fencing < 1
+            assert head.absent() is None
+            with pytest.raises(FleetIncomplete, match="is connected, and its lease does not end"):
+                await head.commands.fence(LINK, [TP], timeout=0.5)
+            caller.say(m.Bye())
+            await caller.over()
+            assert await fence_time(head) == 0
+
+    run_virtual(main())
+
+
 def test_who_is_gone_is_waited_for_as_long_as_its_lease_may_be_valid() -> None:
     async def main() -> None:
         store = TroubledStore()

@@ -11,7 +11,16 @@ from controller.errors import NotFound
 from controller.fleet.balancer import Balancer
 from controller.fleet.messages import LinkTraffic, Report, SidecarReport
 from controller.manager import LinkController
-from tests.controller.fleet_kit import LINK, TP, Caller, TroubledStore, now, running_head, with_mirror
+from tests.controller.fleet_kit import (
+    LINK,
+    SETTINGS,
+    TP,
+    Caller,
+    TroubledStore,
+    now,
+    running_head,
+    with_mirror,
+)
 from tests.controller.test_balancer import Fleet, scene, until_quiet
 from tests.controller.test_fleet_runner import fleet_of_three
 from tests.controller.virtual_loop import run_virtual
@@ -91,6 +100,27 @@ def test_the_seat_is_handed_over_and_not_taken_back() -> None:
             fleet.server.give(None)
             await asyncio.sleep(3)
             assert fleet.head not in (old, new)
+
+    run_virtual(main())
+
+
+def test_a_seat_that_could_not_be_given_back_is_given_back_later() -> None:
+    """The store is away in the moment in which the link controller leaves."""
+
+    async def main() -> None:
+        async with fleet_of_three() as fleet:
+            old = fleet.head
+            old.runner.stand_aside = lambda: True
+            old.store.away = True
+            old.runner.resign("it leaves")
+            await asyncio.sleep(SETTINGS.store_timeout + 1)
+            seat = old.store.seat
+            assert old.runner.head is None
+            assert seat is not None and seat.holder.broker_id == old.broker_id
+            old.store.away = False
+            await asyncio.sleep(3)
+            assert fleet.head is not old
+            assert old.leased, "it goes on as a member"
 
     run_virtual(main())
 

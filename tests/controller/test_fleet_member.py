@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from controller.errors import NotFound
+from controller.errors import NotFound, NotTheLeader
 from controller.errors import Refused as RefusedChange
 from controller.fleet import messages as m
 from controller.fleet.channel import ChannelClosed
@@ -237,7 +237,12 @@ async def ask(sidecar: Sidecar) -> None:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(("NotFound", "a"), NotFound), (("Refused", "b"), RefusedChange), (("Odd", "c"), LinkerError)],
+    [
+        (("NotFound", "a"), NotFound),
+        (("Refused", "b"), RefusedChange),
+        (("NotTheLeader", "c"), NotTheLeader),
+        (("Odd", "d"), LinkerError),
+    ],
 )
 def test_what_the_head_says_is_what_the_asker_hears(error: tuple[str, str], kind: type[Exception]) -> None:
     async def main() -> None:

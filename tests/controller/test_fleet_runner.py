@@ -101,7 +101,8 @@ class Client(TroubledStore):
 
     async def resign(self) -> None:
         seat = self.server.seat
-        if seat is not None and seat.epoch == self.epoch and not self.away:
+        if seat is not None and seat.epoch == self.epoch:
+            self._reach()
             self.server.give(None)
 
 

@@ -304,6 +304,28 @@ async def test_the_seat_goes_from_one_to_the_next(open_store: OpenStore) -> None
     await one.resign()
 
 
+async def test_a_seat_that_could_not_be_given_back_in_time_is_not_kept(
+    cluster: FakeCluster, open_store: OpenStore
+) -> None:
+    """The cluster is away just then: whoever gave up waiting does not decide any more, and shall not seem to."""
+    one, two = await open_store(commit_timeout=1.5), await open_store()
+    await one.take_seat(me(1))
+    await two.seat_changed(None, timeout=3)
+    stuck = cluster.inject("add_partitions_to_txn", drop=True, times=None)
+    await eventually(lambda: stuck.hits)  # a sign of life has its turn
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await one.resign()
+    async with asyncio.timeout(1):
+        assert "given back" in await one.seat_lost()
+    cluster.clear_faults()
+    async with asyncio.timeout(5):
+        second = await two.take_seat(me(2))
+        await eventually(lambda: one.seat == Seat(holder=me(2), epoch=second))
+        await two.resign()
+        assert await one.take_seat(me(1)) > second
+
+
 async def test_a_silent_holder_loses_the_seat(cluster: FakeCluster, open_store: OpenStore) -> None:
     # A busy machine may hold the second one up for as long as a shorter time.
     one, two = await open_store(seat_timeout=1.5), await open_store(seat_timeout=1.5)

@@ -9,6 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.decisions import Leadership
+from controller.fleet.channel import pair
+from controller.fleet.head import Head
+from controller.fleet.member import Member
+from controller.fleet.shared import SharedController
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic
@@ -16,7 +20,18 @@ from controller.store.base import Operation
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
 from linker.links.source_events import SourceEvents
+from tests.controller.fleet_kit import (
+    LINK,
+    SETTINGS,
+    Ports,
+    TroubledStore,
+    hello,
+    now,
+    running_head,
+    with_mirror,
+)
 from tests.controller.memory_store import MemoryStore
+from tests.controller.virtual_loop import run_virtual
 from wire.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -112,3 +127,70 @@ async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:
     assert T0 in events.unavailable
     copies.partitions.pop(T0).close()
     assert not events.unavailable
+
+
+@contextlib.asynccontextmanager
+async def asking(head: Head, broker_id: int) -> AsyncIterator[SharedController]:
+    """A sidecar that is not the link controller, and asks it for what it wants written."""
+    shared = SharedController(lambda: 0)
+    member = Member(lambda: hello(broker_id), shared, Ports(), SETTINGS, now)
+    ours, theirs = pair(f"sidecar {broker_id}", "head")
+    tasks = [asyncio.create_task(head.serve(theirs)), asyncio.create_task(member.session(ours))]
+    await asyncio.sleep(0.1)
+    try:
+        yield shared
+    finally:
+        ours.close("the test is over")
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+NEW = Leadership(901, 6, (900, 901))
+
+
+def test_what_a_new_leader_reports_before_the_link_controller_knows_of_it_is_written_later() -> None:
+    """The metadata log names 901 already, the state says 900 until the link controller has adopted it."""
+
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store, partitions=2)
+        await controller.adopt_leadership(LINK, {T1: NEW})
+        mirror: Any = SimpleNamespace(source_epochs=((5, 0), (7, 90)), untruncated={2: 90})
+        async with running_head(controller, store) as head, asking(head, 901) as shared:
+            events = SourceEvents(LINK, shared, lambda tp: mirror)
+            async with running(events):
+                events.source_truncated(T0, 90, (2,))
+                events.failed(T0, "retention outran it")
+                events.failed(T1, "retention outran it")
+                await asyncio.sleep(2)
+                states = controller.image.partitions
+                assert states[LINK, T1].phase is Phase.FAILED, "it waits for nobody else"
+                assert (states[LINK, T0].phase, states[LINK, T0].untruncated) == (Phase.ACTIVE, ())
+                await controller.adopt_leadership(LINK, {T0: NEW})
+                await asyncio.sleep(1)
+                found = states[LINK, T0]
+                assert (found.phase, found.reason) == (Phase.FAILED, "retention outran it")
+                assert (found.untruncated, found.source_epochs) == (((2, 90),), ((5, 0), (7, 90)))
+
+    run_virtual(main())
+
+
+def test_what_an_old_leader_reports_ends_with_its_copy() -> None:
+    """Another leads, and finds out by itself. What the old one saw is not told of a mirror that begins anew later on."""
+
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store)
+        mirrors: dict[TopicPartition, Any] = {T0: SimpleNamespace()}
+        async with running_head(controller, store) as head, asking(head, 901) as shared:
+            events = SourceEvents(LINK, shared, mirrors.get)
+            async with running(events):
+                events.failed(T0, "retention outran it")
+                await asyncio.sleep(1)
+                del mirrors[T0]
+                await asyncio.sleep(1)
+                mirrors[T0] = SimpleNamespace()
+                await controller.adopt_leadership(LINK, {T0: NEW})
+                await asyncio.sleep(2)
+                assert controller.image.partitions[LINK, T0].phase is Phase.ACTIVE
+
+    run_virtual(main())
