@@ -454,14 +454,16 @@ class MirrorPartition:
         """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
 
         A follower without data just starts later, and one of several copies may be behind: it begins again
-        at the log start like any stock follower. Only when every copy is behind data is lost to the mirror.
+        at the log start like any stock follower. Only when every copy is behind data is lost to the mirror. What a
+        follower has up to the start offset is of an earlier session, and goes when it begins again.
         """
         behind = None
         for progress in self.followers.values():
             if progress.fetch_offset >= self.log_start_offset:
                 return Behind.MOVE, ""
-            if progress.has_data and (behind is None or progress.fetch_offset > behind):
-                behind = progress.fetch_offset
+            offset = progress.fetch_offset
+            if progress.has_data and offset > (self.spec.start_offset if behind is None else behind):
+                behind = offset
         silent = [r for r in self.spec.target_replicas if r not in self.followers]
         if silent and now - self._loaded_at < 5 * self._attach_grace:
             return Behind.WAIT, ""

@@ -7,14 +7,15 @@ Each mirror goes through the same steps whether it is new, half made when the si
 
 A step looks first whether it is done already, so that the whole is run again whenever something changed. Nothing here
 decides what a mirror should look like (controller), nor hands anything over (the promote). What a fetcher is told of a
-partition is copy_specs.py's.
+partition is copy_specs.py's, which mirror is looked at next due.py's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
@@ -22,12 +23,13 @@ from controller.fleet.head import Head
 from controller.handover import undo_revoke
 from controller.manager import LinkController
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.replica_plan import copies_asked_for
+from controller.replica_plan import copies_asked_for, led_by_link
 from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
 from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
+from linker.links.due import DueTopics
 from linker.target import TargetCluster
 from wire.cluster import Cluster
 from wire.errors import LinkerError
@@ -36,8 +38,6 @@ from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST, _RETRY_MAX = 0.2, 5.0
-_LEAST_PAUSE = 0.05
 _CALL_TIMEOUT = 15.0
 
 
@@ -67,7 +67,7 @@ class BringUp:
         self._controller = controller
         self._fetcher = fetcher
         self.specs = CopySpecs(link, target, controller)
-        self._due: set[str] = set()
+        self._due = DueTopics()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         #: Set once every mirror that existed at the start went through the steps.
@@ -106,57 +106,68 @@ class BringUp:
 
     def ask(self, topic: str) -> None:
         """Have a mirror looked at."""
-        self._due.add(topic)
+        self._due.ask(topic, asyncio.get_running_loop().time())
         self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._due.update(mirror.topic for mirror in self._controller.image.link_mirrors(self._link))
-        pause = _RETRY_FIRST
+        clock = asyncio.get_running_loop().time
+        for mirror in self._controller.image.link_mirrors(self._link):
+            self._due.ask(mirror.topic, clock())
         while True:
             self._wake.clear()
-            again = set()
-            for topic in sorted(self._due):
-                self._due.discard(topic)
-                try:
-                    await self.complete(topic)
-                    self.trouble.pop(topic, None)
-                except LinkerError as error:
-                    if self.trouble.get(topic) != str(error):
-                        log.warning("mirror %s of link %s is not complete: %s", topic, self._link, error)
-                    self.trouble[topic] = str(error)
-                    again.add(topic)
-            if not again:
-                self.settled.set()
-                pause = _RETRY_FIRST
-                await self._wake.wait()
+            topic = self._due.take(clock())
+            if topic is not None:
+                await self._try(topic, clock)
                 continue
-            try:
-                async with asyncio.timeout(pause):
+            if not self._due.in_trouble:
+                self.settled.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due.next_at()):
                     await self._wake.wait()
-            except TimeoutError:
-                pause = min(pause * 2, _RETRY_MAX)
-            else:
-                await asyncio.sleep(
-                    _LEAST_PAUSE
-                )  # what fails may be what wakes us, without a wait in between
-            self._due |= again
+
+    async def _try(self, topic: str, clock: Callable[[], float]) -> None:
+        try:
+            await self.complete(topic)
+        except LinkerError as error:
+            if self.trouble.get(topic) != str(error):
+                log.warning("mirror %s of link %s is not complete: %s", topic, self._link, error)
+            self.trouble[topic] = str(error)
+            self._due.failed(topic, clock())
+        else:
+            self.trouble.pop(topic, None)
+            self._due.done(topic)
 
     async def restart(self, topic: str) -> None:
         """Begin FAILED partitions again: their copies are dropped, start offset and E0 are taken anew.
 
-        A cancelled reassignment makes the brokers delete what they have, under a new leader epoch; so nothing of the
+        Brokers that are taken out of the replicas delete what they have, under a new leader epoch; so nothing of the
         old copy can be taken for a part of the new one.
         """
         async with self._turn:
             states = self._controller.image.topic_partitions(self._link, topic)
             failed = [state.tp for state in states if state.phase is Phase.FAILED]
             self._fetcher.remove(failed)
-            await self._target.operations.reassign(dict.fromkeys(failed), timeout=_CALL_TIMEOUT)
-            await self._target.metadata.wait_for(lambda image: _cancelled(image, failed), _CALL_TIMEOUT)
+            await self._drop_copies(failed)
             for tp in failed:
                 await self._controller.restart_partition(self._link, tp)
         self.ask(topic)
+
+    async def _drop_copies(self, tps: list[TopicPartition]) -> None:
+        """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
+        are no part of any reassignment, and go with one to the link brokers alone."""
+        await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: _cancelled(image, tps), _CALL_TIMEOUT)
+        ours = self._link_brokers()
+        plain = {
+            # Its ISR, or it would not complete at once. Where others are in it somebody forced an election: not undone.
+            tp: [broker for broker in partition.replicas if broker in partition.isr]
+            for tp, partition in _partitions(self._target.image, tps)
+            if led_by_link(partition, ours) and not ours.issuperset(partition.replicas)
+        }
+        if plain:
+            await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
+            await self._target.metadata.wait_for(lambda image: _reduced(image, plain), _CALL_TIMEOUT)
 
     async def delete(self, topic: str, *, topic_too: bool) -> None:
         """End a mirror, and its topic at the target with it.
@@ -428,13 +439,24 @@ def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
     )
 
 
-def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
+def _partitions(
+    image: ClusterImage, tps: Iterable[TopicPartition]
+) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    """Those that are there."""
     for tp in tps:
         topic = image.topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is not None and partition.adding:
-            return None
-    return True
+        if partition is not None:
+            yield tp, partition
+
+
+def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
+    return None if any(partition.adding for _, partition in _partitions(image, tps)) else True
+
+
+def _reduced(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+    found = _partitions(image, wanted)
+    return True if all(set(partition.replicas) <= set(wanted[tp]) for tp, partition in found) else None
 
 
 def _leadership(partition: PartitionImage) -> Leadership:

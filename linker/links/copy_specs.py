@@ -21,6 +21,8 @@ from wire.errors import BrokerError, LinkerError
 from wire.types import TopicPartition
 
 _CALL_TIMEOUT = 15.0
+#: Short, since a partition of the source may have no leader for long, and other mirrors wait meanwhile: it is asked again.
+_OFFSETS_TIMEOUT = 2.0
 _LATEST, _EARLIEST = -1, -2
 _UNKNOWN_TOPIC = 3
 _METADATA_PAUSE = 0.05
@@ -101,8 +103,12 @@ async def start_offsets(
     Raises BrokerError for a partition whose offset the source does not tell.
     """
     timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
-    asked = _number(mirror.start) if timestamp is None else timestamp
-    offsets = await _list(source, tps, asked)
+    if timestamp is not None:
+        return await _list(source, tps, timestamp)
+    asked = _number(mirror.start)
+    # The search for a time may take long (tiered storage): begun only where all leaders are known to answer.
+    await _list(source, tps, _LATEST)
+    offsets = await _list(source, tps, asked, timeout=_CALL_TIMEOUT)
     # No record is that young: the mirror begins with the next one.
     late = [tp for tp in tps if offsets[tp] < 0]
     if late:
@@ -110,8 +116,10 @@ async def start_offsets(
     return offsets
 
 
-async def _list(source: Cluster, tps: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    results = await source.list_offsets(dict.fromkeys(tps, timestamp), timeout=_CALL_TIMEOUT)
+async def _list(
+    source: Cluster, tps: list[TopicPartition], timestamp: int, *, timeout: float = _OFFSETS_TIMEOUT
+) -> dict[TopicPartition, int]:
+    results = await source.list_offsets(dict.fromkeys(tps, timestamp), timeout=timeout)
     for tp, result in results.items():
         if result.error:
             raise BrokerError(

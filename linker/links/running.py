@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -32,6 +33,10 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         self._controller = controller
         self._links: dict[str, LinkRuntime] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Who ends a link waits for its task, and may start it again then: one at a time for each name.
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._following: set[asyncio.Task[None]] = set()
         self.group: TaskGroup | None = None
 
     def __getitem__(self, name: str) -> LinkRuntime:
@@ -48,7 +53,8 @@ class RunningLinks(Mapping[str, LinkRuntime]):
 
     @property
     def tasks(self) -> Collection[asyncio.Task[None]]:
-        return tuple(self._tasks.values())
+        """All that has to be cancelled at the end: also who is about to start a link again."""
+        return (*self._following, *self._tasks.values())
 
     def follow(self, records: Sequence[Record]) -> None:
         """A listener of the controller. Where another sidecar decides, links come and go with what it has committed."""
@@ -57,13 +63,13 @@ class RunningLinks(Mapping[str, LinkRuntime]):
             return  # the service that asked for the change sees to it
         wanted = controller.image.links
         for name in self._links.keys() - wanted.keys():
-            self._spawn(self.stop(name))
+            self._spawn(self._agree(name))
         for name, link in wanted.items():
             runtime = self._links.get(name)
             if runtime is None:
                 self.start(link)
-            elif runtime.link.properties != link.properties or _fetching(runtime.link) != _fetching(link):
-                self._spawn(self.restart(name))
+            elif _begins_anew(runtime.link, link):
+                self._spawn(self._agree(name))
             else:
                 runtime.follow(records)
 
@@ -71,7 +77,18 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         if self.group is None:
             work.close()
             return
-        self.group.create_task(work)
+        task = self.group.create_task(work)
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+
+    async def _agree(self, name: str) -> None:
+        """Have a link run as the state says, if it does not by now: what was committed while somebody else ended it is
+        seen here only."""
+        async with self._locks[name]:
+            runtime, link = self._links.get(name), self._controller().image.links.get(name)
+            if runtime is not None and (link is None or _begins_anew(runtime.link, link)):
+                await self._end(name)
+            self._start_again(name)
 
     def start(self, link: Link) -> None:
         """Run a link of the controller's state."""
@@ -108,21 +125,39 @@ class RunningLinks(Mapping[str, LinkRuntime]):
 
     async def stop(self, name: str) -> None:
         """End a link's work. Its state is the controller's business."""
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        # Last, and without a wait in between: until here the router may ask for the link's source.
-        runtime = self._links.pop(name, None)
-        if runtime is not None:
-            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+        async with self._locks[name]:
+            await self._end(name)
 
     async def restart(self, name: str) -> None:
         """With its present state, after an update."""
-        await self.stop(name)
+        async with self._locks[name]:
+            await self._end(name)
+            self._start_again(name)
+
+    async def _end(self, name: str) -> None:
+        """Under the name's lock, which nothing that a link itself does may wait for."""
+        runtime, task = self._links.get(name), self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()  # once: another one would cut short what it does at its end
+            self._ending[name] = task
+        if name in self._ending:
+            # Also if who cancelled it was cancelled here itself.
+            await asyncio.wait([self._ending[name]])
+            del self._ending[name]
+        # Last, and without a wait in between: until here the router may ask for the link's source.
+        if runtime is not None:
+            runtime.fetcher.remove(list(runtime.fetcher.partitions))
+            if self._links.get(name) is runtime:  # and not one that was started meanwhile
+                del self._links[name]
+
+    def _start_again(self, name: str) -> None:
         link = self._controller().image.links.get(name)
         if link is not None and name not in self._links:
             self.start(link)
+
+
+def _begins_anew(before: Link, now: Link) -> bool:
+    return before.properties != now.properties or _fetching(before) != _fetching(now)
 
 
 def _fetching(link: Link) -> dict[str, Any]:

@@ -395,6 +395,7 @@ class FakeController:
                             replicas=[r for r in known.replicas if r not in known.adding],
                             adding_replicas=[],
                             removing_replicas=[],
+                            leader=known.leader,  # a new leader epoch: a replica has gone
                         )
                 elif known is not None:
                     target = list(part.replicas)
@@ -407,6 +408,14 @@ class FakeController:
                         "removing_replicas": removing,
                     }
                     changes = {name: value for name, value in changes.items() if value}
+                    if removing and not adding and not known.adding and set(target) <= set(known.isr):
+                        # Nothing is waited for: it completes at once, under a new leader epoch.
+                        changes = {
+                            "replicas": target,
+                            "isr": [r for r in known.isr if r in target],
+                            "removing_replicas": [],
+                            "leader": known.leader if known.leader in target else target[0],
+                        }
                     if changes:
                         self.quorum.change(topic.name, part.partition_index, **changes)
                 results.append({"partition_index": part.partition_index, "error_code": code})

@@ -222,6 +222,31 @@ async def test_retention_outruns_the_mirror() -> None:
                 assert log.failed is None
 
 
+@pytest.mark.parametrize("log_start", [60, 70])
+async def test_what_followers_have_of_an_earlier_session_outruns_nothing(log_start: int) -> None:
+    """A broker that was away when the copies were dropped has them still: also if that is every one."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 20)
+        rig = Rig(source, replicas=(1, 2))
+        async with rig.running():
+            rig.mirror("t")
+            rig.follow(1)
+            rig.follow(2)
+            await rig.settled()
+            rig.manager.remove([TP])
+            fill(source, 20)
+            source.partition("t").log.delete_until(log_start)
+            rig.mirror("t", start_offset=60)
+            await eventually(lambda: all(rig.copied(f) for f in rig.followers.values()), state=rig.state)
+            assert rig.events.failures == {}
+            for follower in rig.followers.values():
+                (log,) = follower.logs.values()
+                assert log.failed is None
+                assert log.log_start == log_start
+                assert log.data() == rig.expected("t", 0, log_start)
+
+
 async def test_one_outrun_follower_of_several_begins_again_at_the_log_start() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest_asyncio
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, MirrorTopic
+from linker.links import copy_specs
 from linker.links.bring_up import BringUp, grown_at_target
 from linker.links.promote_ports import TargetHandOver
 from linker.target import TargetCluster
@@ -230,6 +232,52 @@ async def test_a_cancelled_reassignment_is_asked_for_again_and_told(rig: Rig) ->
     assert rig.bring_up.cancelled == {"orders": 1}
 
 
+@pytest.mark.parametrize(
+    ("shape", "dropped_by"),
+    [
+        ({}, "the cancel"),
+        ({"adding_replicas": [], "removing_replicas": []}, "a reassignment"),
+        ({"adding_replicas": [901], "removing_replicas": [], "replicas": [OWN, 1, 2, 3, 901]}, "both"),
+        ({"adding_replicas": [], "removing_replicas": [901], "replicas": [OWN, 1, 2, 3, 901]}, "both"),
+    ],
+    ids=["as asked for", "plain replicas", "a link broker joins", "a link broker leaves"],
+)
+async def test_a_restart_drops_the_copies_whatever_shape_they_have(
+    rig: Rig, shape: dict[str, list[int]], dropped_by: str
+) -> None:
+    """Once a link broker has joined or left, a cancel does not take them out any more."""
+    rig.bring_up._link_brokers = lambda: frozenset({OWN, 901})
+    await rig.complete()
+    if shape:
+        rig.quorum.change("orders", 0, **shape)
+    await rig.replayed()
+    before = rig.partition()
+    await rig.controller.fail_partition("east", T0, "retention at the source has outrun the mirror")
+    await rig.bring_up.restart("orders")
+    left = rig.partition()
+    assert list(left.replicas) == [OWN]
+    assert (list(left.isr), left.leader) == ([OWN], OWN)
+    assert left.leader_epoch > before.leader_epoch, dropped_by
+    assert rig.phase() is Phase.LINKING
+    await rig.complete()
+    assert rig.open()
+    assert rig.fetcher.partitions[T0].spec.session_epoch == left.leader_epoch, (
+        "nothing of before can be of it"
+    )
+    assert rig.controller.image.partitions["east", T1].session_epoch == 0, "left alone"
+
+
+async def test_a_restart_takes_no_broker_from_a_partition_that_another_one_leads(rig: Rig) -> None:
+    await rig.complete()
+    rig.quorum.change("orders", 0, adding_replicas=[], removing_replicas=[], isr=[1, OWN], leader=1)
+    await rig.complete()
+    assert rig.phase() is Phase.FAILED
+    await rig.bring_up.restart("orders")
+    assert set(rig.partition().replicas) == {OWN, *REPLICAS[0]}
+    await rig.complete()
+    assert rig.phase() is Phase.FAILED
+
+
 async def test_another_order_is_put_right_before_a_promote(rig: Rig) -> None:
     """Half a revoke, say. The first of the replicas is who will lead; until then the order is of no importance."""
     await rig.complete()
@@ -304,6 +352,74 @@ async def test_a_mirror_in_trouble_does_not_keep_another_from_being_completed(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def another(topic_id: bytes | None) -> MirrorTopic:
+    return MirrorTopic(
+        link="east",
+        topic="quotes",
+        topic_id=bytes(16),
+        source_topic_id=topic_id,
+        partitions=1,
+        start="earliest",
+        target_replicas=((1,),),
+        copied_configs=FORCED,
+    )
+
+
+@pytest.mark.parametrize("start", ["earliest", "1700000000000"])
+async def test_a_source_partition_without_a_leader_keeps_another_mirror_waiting_for_a_moment(
+    rig: Rig, source: FakeCluster, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setattr(copy_specs, "_OFFSETS_TIMEOUT", 0.3, raising=False)
+    source.add_topic("quotes", partitions=1)
+    source.move_leader("orders", 1, -1)
+    await rig.controller.delete_mirror("east", "orders")
+    orders = replace(another(source.topics["orders"].topic_id), topic="orders", start=start)
+    await rig.controller.create_mirror(replace(orders, partitions=2, target_replicas=REPLICAS))
+    quotes = TopicPartition("quotes", 0)
+    running = asyncio.ensure_future(rig.bring_up.run())
+    try:
+        async with asyncio.timeout(5):
+            while "orders" not in rig.bring_up.trouble:
+                await asyncio.sleep(0.01)
+            assert "orders-1" in rig.bring_up.trouble["orders"]
+            assert "no start offset" in rig.bring_up.trouble["orders"]
+            await rig.controller.create_mirror(another(source.topics["quotes"].topic_id))
+            rig.bring_up.ask("quotes")
+            while rig.controller.image.partitions["east", quotes].phase is not Phase.ACTIVE:
+                await asyncio.sleep(0.01)
+            assert "orders" in rig.bring_up.trouble
+            source.move_leader("orders", 1, source.topics["orders"].partitions[0].leader)
+            while rig.phase(T1) is not Phase.ACTIVE or rig.bring_up.trouble:
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_wake_for_one_mirror_is_none_for_another_in_trouble(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    async def complete(topic: str) -> None:
+        tried.append(topic)
+        if topic == "orders":
+            raise LinkerError("no leader")
+
+    monkeypatch.setattr(rig.bring_up, "complete", complete)
+    running = asyncio.ensure_future(rig.bring_up.run())
+    try:
+        for _ in range(15):
+            rig.bring_up.ask("quotes")
+            await asyncio.sleep(0.03)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert tried.count("quotes") > 10
+    assert 1 <= tried.count("orders") < 5
+    assert rig.bring_up.trouble == {"orders": "no leader"}
 
 
 async def test_what_fails_and_asks_again_at_once_leaves_room_for_others(

@@ -213,4 +213,4 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
     with pytest.raises(LinkerError, match="'orders' is a mirror of link 'east' already"):
         await create
     assert ("east", "payments") in rig.controller.image.mirrors
-    assert rig.bring_up._due == {"payments"}
+    assert rig.bring_up._due.asked == {"payments"}

@@ -237,10 +237,22 @@ async def operator(cluster: KafkaCluster) -> AsyncIterator[Cluster]:
 
 async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartition]) -> None:
     """What an operator does with `kafka-reassign-partitions --cancel`."""
+    await reassign(cluster, dict.fromkeys(tps))
+
+
+async def reassign(
+    cluster: KafkaCluster, wanted: Mapping[TopicPartition, Sequence[int]] | Mapping[TopicPartition, None]
+) -> None:
+    """What an operator does with `kafka-reassign-partitions`; None cancels one."""
     async with operator(cluster) as client:
         topics: dict[str, list[dict[str, object]]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, "replicas": None})
+        for tp, replicas in wanted.items():
+            topics.setdefault(tp.topic, []).append(
+                {
+                    "partition_index": tp.partition,
+                    "replicas": None if replicas is None else list(replicas),
+                }
+            )
         answer = await client.call(
             "alter_partition_reassignments",
             {
@@ -250,7 +262,7 @@ async def cancel_reassignments(cluster: KafkaCluster, tps: Sequence[TopicPartiti
             timeout=30,
         )
         codes = [int(part.error_code) for topic in answer.responses for part in topic.partitions]
-        assert [int(answer.error_code), *codes] == [0] * (1 + len(tps)), answer
+        assert [int(answer.error_code), *codes] == [0] * (1 + len(wanted)), answer
 
 
 async def active_controller(cluster: KafkaCluster) -> int:

@@ -29,6 +29,7 @@ from tests.real.harness_trouble import (
     linked_sidecar,
     log_start,
     patiently,
+    reassign,
     refused,
     set_topic_configs,
     write,
@@ -296,6 +297,33 @@ async def test_retention_outruns_the_mirror(scene: TroubleScene) -> None:
     assert open_replica(scene.target.log_dir(replica.broker), tp).end() == copied, "a gap, silently"
     refused(await scene.sidecar.run("mirror", "resume", tp.topic, "--link", LINK), "--restart begins again")
     await cancel_reassignments(scene.target, [tp])  # by somebody who had given it up: no obstacle
+    await scene.sidecar.linker("mirror", "resume", tp.topic, "--link", LINK, "--restart")
+    await scene.shown(MirrorState.ACTIVE)
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()
+    assert await asyncio.to_thread(log_start, scene.target.bootstrap, tp) == gone
+
+
+async def test_copies_that_are_plain_replicas_are_dropped_too(scene: TroubleScene) -> None:
+    """As they are once a link broker has joined or left: no reassignment is there to be cancelled."""
+    await scene.begin(writers=False, factor=2)
+    await scene.copied()
+    [tp] = scene.tps
+    [copied] = scene.source_ends().values()
+    [(own, listed)] = placements(scene.target.bootstrap, scene.topics).values()
+    holders = [broker for broker in listed if broker != own]
+    [other] = {node.node_id for node in scene.target.brokers} - {*holders}
+    await scene.sidecar.kill()
+    # What is added replaces what is listed as such, and a cancel takes just that one out again.
+    await reassign(scene.target, {tp: [own, *holders, other]})
+    await cancel_reassignments(scene.target, [tp])
+    await asyncio.to_thread(write, scene.source.bootstrap, tp.topic, 300)
+    gone = copied + 200
+    await asyncio.to_thread(delete_records, scene.source.bootstrap, tp, gone)
+    await scene.sidecar.start()
+    await scene.shown(MirrorState.FAILED, "retention at the source has outrun the mirror")
+    assert [open_replica(scene.target.log_dir(broker), tp).end() for broker in holders] == [copied] * 2
     await scene.sidecar.linker("mirror", "resume", tp.topic, "--link", LINK, "--restart")
     await scene.shown(MirrorState.ACTIVE)
     await scene.copied()
