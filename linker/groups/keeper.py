@@ -18,7 +18,7 @@ from controller.groups import GateRecord, GateStage
 from controller.state import MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.bounds import TargetBounds
-from linker.groups.gates import NO_OFFSET, Gate, GateLost, LostReason, OffsetAndMetadata, Save
+from linker.groups.gates import NO_OFFSET, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata, Save
 from linker.groups.group_reader import GroupReader, GroupView
 from linker.groups.run import GroupRun, who
 from wire.errors import LinkerError
@@ -216,7 +216,7 @@ class GateKeeper:
                 target.update(changes)
                 return len(changes)
         members = [
-            one for one in (await self.look(self._tools.target)).members if not _is_gate(one.member_id, group)
+            one for one in (await self.look(self._tools.target)).members if not is_gate(one.member_id, group)
         ]
         raise HeldUp(
             f"group {self._name}: its offsets are committed on the target when it is opened, not before: "
@@ -234,19 +234,36 @@ class GateKeeper:
                 gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
             opened = gate is not None and gate.record.stage is not GateStage.PLANNED
             if gate is not None and opened:
-                await self._open(gate, final)
+                await self._open(gate, group, final)
             elif gate is not None:
                 await gate.release()
             self.drop()
         return opened
 
-    async def _open(self, gate: Gate, final: Offsets) -> None:
+    async def _open(self, gate: Gate, group: MirrorGroup | None, final: Offsets) -> None:
         try:
+            if group is not None and gate.record.stage is GateStage.HELD and not self._run.covered:
+                await self._take_over(gate, group, final)
             await gate.open({tp: with_metadata(commit) for tp, commit in final.items()})
         except GateLost as error:
             if error.reason is not LostReason.FENCED:  # or it would be another sidecar's gate by now
                 await gate.release()  # what is left of it must not keep anybody waiting
             raise
+
+    async def _take_over(self, gate: Gate, group: MirrorGroup, final: Offsets) -> None:
+        """A gate that another process closed is told what it covers before it is opened. If the opening fails it is renewed
+        until the next attempt, and one that knows of no partitions would let go of all of them.
+
+        What it covers follows from the state alone: the source need not be there any more.
+        """
+        assignment = self._assignment(group) | {tp: commit.offset for tp, commit in final.items()}
+        try:
+            await gate.close(assignment)
+        except GroupActive as error:
+            raise GateLost(
+                group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members
+            ) from error
+        self._run.covered = frozenset(assignment)
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
         answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
@@ -273,7 +290,8 @@ class GateKeeper:
         return views[self._name]
 
 
-def _is_gate(member_id: str, group: MirrorGroup) -> bool:
+def is_gate(member_id: str, group: MirrorGroup) -> bool:
+    """Whether it is the member of the group's own gate, as far as that is written down."""
     record = group.gate_state
     parts = () if record is None else (record.consumer, record.classic)
     return any(part is not None and part.member_id == member_id for part in parts)

@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from controller import group_decisions
 from controller.group_phases import GroupPhase
 from controller.group_sync import Committed, Offsets, differences, not_behind, wanted_offsets
+from controller.groups import GateStage
 from controller.state import GroupOffset, MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
 from linker.groups.gates import GateLost, GateRefused, GroupActive, LostReason
 from linker.groups.group_reader import GroupReader, GroupView
-from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools
+from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools, is_gate
 from linker.groups.run import GroupRun, who
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -176,17 +177,20 @@ class Tender:
             raise _lost_to(error, group) from error
 
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
-        """GaveUp when the move's time is over."""
+        """Until nobody but our own gate is in it. GaveUp when the move's time is over."""
         run = self._run
         while True:
             view = await self._keeper.look(reader)
             if reader is self._tools.source:
                 run.source_view = view
-            if view.empty:
+            # The gate's member may have joined meanwhile, under a name that was written down before.
+            known = self._book.get(self._name) or group
+            others = tuple(one for one in view.members if not is_gate(one.member_id, known))
+            if view.empty or (view.members and not others):
                 run.waiting_for, run.still_there = None, ()
                 return view
-            run.still_there = view.members
-            run.waiting_for = f"still in the group at the {where}: {who(view.members) or view.state}"
+            run.still_there = others
+            run.waiting_for = f"still in the group at the {where}: {who(others) or view.state}"
             until = None if group.move is None else group.move.until
             if until is not None and self._book.now() >= until:
                 raise GaveUp(run.waiting_for)
@@ -312,13 +316,21 @@ class Tender:
         """DEMOTING -> DEMOTED: hold it on the target again, return its offsets."""
         run = self._run
         if run.gate is None:
-            await self._wait_empty(group, self._tools.target, "target")
+            record = group.gate_state
+            if record is None or record.stage is not GateStage.HELD:
+                await self._wait_empty(group, self._tools.target, "target")
+            # Else another process has waited. Whoever has come since waits behind the gate, and it is to be looked after.
             try:
                 if not await self._keeper.hold(group):
                     return
             except GroupActive as error:
                 raise LinkerError(str(error)) from error  # somebody came in between: wait again
+        if run.gate is not None and run.gate.weakness() is not None:
+            # What is left of the gate does not hold everybody: they may be reading here.
+            await self._wait_empty(group, self._tools.target, "target")
         await self._wait_empty(group, self._tools.source, "source")
+        if run.gate is None:
+            return  # lost while somebody was waited for: again
         on_target = await self._keeper.read_target()
         back = {tp: commit for tp, commit in on_target.items() if tp.topic in group.topics}
         if back:

@@ -28,6 +28,7 @@ id and epoch alone and may be repeated.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -119,6 +120,8 @@ class TransactionHold:
         return self.state.producer_id >= 0
 
     def due(self) -> float:
+        if not self._covered:
+            return math.inf
         held = self._covered.keys() <= self.pending
         return self._due if held else min(self._due, self._retry_at)
 
@@ -191,6 +194,10 @@ class TransactionHold:
 
         Raises GateLost(EXPIRED) if the old one had ended by then; the new one holds from here on all the same.
         """
+        if not self._covered:
+            # An opening that was taken over: nobody has said what it covers. A younger transaction would have nothing
+            # pending, and the one that holds would be aborted for it.
+            return
         if self.clock() < self._due:
             self._retry_pause = min(2 * self._retry_pause, _LAST_RETRY)
             self._retry_at = self.clock() + self._retry_pause
