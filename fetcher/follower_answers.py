@@ -36,6 +36,8 @@ class Answer:
     """Worth an answer at once."""
     again: bool = False
     """There may be more to tell although the follower does not name the partition again."""
+    next_offset: int = -1
+    """Where its batches end, if it has any."""
     charges: list[Charge] = field(default_factory=list)
 
 
@@ -169,7 +171,9 @@ class FollowerAnswers:
         result.size = reading.size
         usable = min(reading.next_offset, mirror.high_watermark)
         result.log_start_offset = max(min(mirror.log_start_offset, usable), 0)
-        return Answer(result, tell=True, now=True, again=True, charges=reading.charges)
+        return Answer(
+            result, tell=True, now=True, again=True, next_offset=reading.next_offset, charges=reading.charges
+        )
 
     @staticmethod
     def _quiet(partition: SessionPartition, result: FetchPartitionResult) -> Answer:
@@ -216,6 +220,8 @@ class FollowerAnswers:
     @staticmethod
     def note_told(partition: SessionPartition, answer: Answer) -> None:
         result = answer.result
+        if answer.next_offset >= 0 and partition.progress is not None:
+            partition.progress.told_to = answer.next_offset
         if result.error or result.diverging is not None:
             # When the error is over the partition is to be told again.
             partition.high_watermark_sent = partition.log_start_sent = -1

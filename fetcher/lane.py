@@ -26,7 +26,7 @@ class Lane:
         "fetcher",
         "followers",
         "generation",
-        "leader_only",
+        "leader_only_since",
         "limit",
         "mirror",
         "starved_from",
@@ -54,8 +54,8 @@ class Lane:
         self.woke = False
         #: Consecutive failures that are this lane's own (an answer that does not parse).
         self.failures = 0
-        #: A non-leader replica of the source misled us: only the leader will do.
-        self.leader_only = False
+        #: When a non-leader replica of the source misled us, or was away (monotonic): only the leader will do for a while.
+        self.leader_only_since: float | None = None
         #: Bytes that ever came into the window: while it is full, what the slowest follower has taken out.
         self.appended = 0
         #: Since when the slowest follower holds others back, and `appended` then.
@@ -63,6 +63,10 @@ class Lane:
         self.starved_from = 0
         #: Waits after an error, or for its place.
         self.suspended = False
+
+    @property
+    def leader_only(self) -> bool:
+        return self.leader_only_since is not None
 
     @property
     def position(self) -> int:

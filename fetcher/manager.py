@@ -36,6 +36,9 @@ from wire.types import Node, TopicPartition
 
 _TICK = 0.2
 _MALFORMED_LIMIT = 5
+_LOOK_AGAIN = 15.0
+#: Seconds until a replica that was of no use may be read from again, as metadata.max.age.ms in Kafka's consumer.
+_LEADER_ONLY = 300.0
 
 
 class FetcherManager:
@@ -183,7 +186,7 @@ class FetcherManager:
             return
         if action is Action.RERESOLVE:
             if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only = True
+                lane.leader_only_since = time.monotonic()
             elif lane.failures + 1 >= _MALFORMED_LIMIT:
                 # In range by its own word, and yet refused: it does not know our last leader epoch.
                 mirror.fail(
@@ -199,7 +202,7 @@ class FetcherManager:
         mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
         if action is Action.REFRESH:
             if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only = True
+                lane.leader_only_since = time.monotonic()
             self._displace(lane)
         else:
             self._suspend(lane)
@@ -217,7 +220,7 @@ class FetcherManager:
         """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
         mirror = lane.mirror
         if not self._resolver.is_leader(mirror, fetcher.node.id):
-            lane.leader_only = True
+            lane.leader_only_since = time.monotonic()
             self._displace(lane)
             return
         own_end = mirror.end_of_source_epoch(epoch)
@@ -250,8 +253,23 @@ class FetcherManager:
             mirror = lane.mirror
             mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
             if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only = True
+                lane.leader_only_since = time.monotonic()
             self._queue.put(mirror)
+
+    def _look_again(self, now: float) -> None:
+        """Nothing but an error moves a lane, and a node that is no place for it any more may answer without one, for ever: a
+        leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
+        refresh them.
+        """
+        for mirror in self.directory:
+            if not self._is_ours(mirror) or mirror in self._queue:
+                continue
+            for lane in mirror.lanes:
+                if lane.leader_only_since is not None and now - lane.leader_only_since > _LEADER_ONLY:
+                    lane.leader_only_since = None
+                    self._queue.put(mirror)
+            if self._resolver.misplaced(mirror):
+                self._queue.put(mirror)
 
     def request_bytes(self) -> int:
         return max(self.budget.limit // (2 * max(1, len(self.fetchers))), 64 << 10)
@@ -378,7 +396,7 @@ class FetcherManager:
             return
         if verdict.leader_epoch != mirror.source_leader_epoch:
             for lane in mirror.lanes:
-                lane.leader_only = False  # new leadership, new chance for a near replica
+                lane.leader_only_since = None  # new leadership, new chance for a near replica
         mirror.source_leader_epoch = verdict.leader_epoch
         if not self._resolver.needs_offsets(mirror):
             self._place_lanes(mirror)
@@ -407,9 +425,13 @@ class FetcherManager:
 
     async def _tick(self) -> None:
         idle: set[SourceFetcher] = set()
+        look_again = time.monotonic() + _LOOK_AGAIN
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
+            if now >= look_again:
+                look_again = now + _LOOK_AGAIN
+                self._look_again(now)
             for mirror in list(self._watched):
                 if not mirror.tick(now):
                     self._watched.discard(mirror)

@@ -179,11 +179,12 @@ class MirrorPartition:
                 self._mirrored_to = offset
                 self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
                 self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
+            news = self._must_truncate(offset)
             for other in list(self.lanes):
                 if other is not lane and other.position > offset:
                     other.truncate(offset)
                     self._host.lane_changed(other)
-            if self._must_truncate(offset):
+            if news:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
 
@@ -228,7 +229,7 @@ class MirrorPartition:
         progress = self.followers.get(replica)
         if progress is None:
             progress = self.followers[replica] = FollowerProgress()
-        progress.fetch_offset = offset
+        progress.fetch_offset = progress.told_to = offset
         progress.log_start_offset = log_start_offset
         progress.last_fetch = now
         if offset >= self.high_watermark:

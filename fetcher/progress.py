@@ -38,10 +38,13 @@ class FollowerProgress:
         "last_fetch",
         "log_start_offset",
         "session",
+        "told_to",
     )
 
     def __init__(self) -> None:
         self.fetch_offset = UNKNOWN_OFFSET
+        #: Where the batches end that it was answered last; what it asks for next says whether it took them.
+        self.told_to = UNKNOWN_OFFSET
         #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.
         self.broker_epoch = -1
         self.log_start_offset = UNKNOWN_OFFSET
@@ -61,5 +64,7 @@ class FollowerProgress:
         return 0 <= self.log_start_offset < self.fetch_offset
 
     def may_pass(self, offset: int) -> bool:
-        """Whether it holds something from `offset` on, or an answer on its way may carry it there."""
-        return self.fetch_offset > offset or (self.lane is not None and self.lane.position > offset)
+        """Whether it holds something from `offset` on, or an answer on its way may carry it there. A lane tells nothing of
+        that: the follower may have left it, and a lane's end goes back with the source's.
+        """
+        return self.fetch_offset > offset or self.told_to > offset

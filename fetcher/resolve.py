@@ -114,6 +114,18 @@ class Resolver:
         partition = self._partition(mirror)
         return partition is not None and partition.leader == node_id
 
+    def misplaced(self, mirror: MirrorPartition) -> bool:
+        """Whether metadata know of a newer leader than the one that its lanes were placed for, or a lane reads from a
+        replica that is not in sync.
+        """
+        partition = self._partition(mirror)
+        if partition is None or mirror.source_leader_epoch < 0:
+            return False
+        if partition.leader_epoch > mirror.source_leader_epoch:
+            return True
+        good = {partition.leader, *partition.isr}
+        return any(lane.fetcher is not None and lane.fetcher.node.id not in good for lane in mirror.lanes)
+
     def leader_of(self, mirror: MirrorPartition) -> int:
         partition = self._partition(mirror)
         return -1 if partition is None else partition.leader

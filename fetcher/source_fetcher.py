@@ -12,6 +12,7 @@ partition (manager.py, error_table.py).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from fetcher.budget import Charge, MemoryBudget
@@ -39,6 +40,7 @@ from wire.types import Node
 MIN_VERSION, MAX_VERSION = 12, 17
 # The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
 _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
+_RENEW_BEFORE = 5.0  # seconds
 
 
 class SourceFetcher:
@@ -69,6 +71,7 @@ class SourceFetcher:
         self._asked = LaneSession()
         self._change_over = ChangeOver(self, owner, limits)
         self._connection: Connection | None = None
+        self._renewing = False  # nothing more is sent on this connection
         self._version = MAX_VERSION
         self._answered_at = 0.0
         self._pace = Pace(limits)
@@ -169,10 +172,12 @@ class SourceFetcher:
                     peer=connection.peer,
                 )
             self._connection = connection
+            self._renewing = False
             self.connected = True
             self._asked.begin(self._version)
             self._schedule()
-            await connection.closed_event.wait()
+            if await self._outlived(connection):
+                return  # no failure: the next one is opened before the peer would cut this one off
             reason = connection.channel.closed_reason
             raise WireError(
                 f"connection to the source ended: {reason or 'closed by the peer'}", peer=connection.peer
@@ -180,6 +185,23 @@ class SourceFetcher:
         finally:
             connection.close()
             self._disconnected()
+
+    async def _outlived(self, connection: Connection) -> bool:
+        """Wait for the connection's end. True if a peer that limits sessions (connections.max.reauth.ms) was about to end
+        this one, and nothing is under way.
+        """
+        until: float | None = None
+        if connection.expires_at is not None:
+            left = connection.expires_at - time.monotonic()
+            until = max(left - _RENEW_BEFORE, left / 2)
+        try:
+            async with asyncio.timeout(until):
+                await connection.closed_event.wait()
+        except TimeoutError:
+            self._renewing = True
+            if self._asked.in_flight:
+                await connection.closed_event.wait()  # by the answer, or by check_deadline
+        return self._renewing
 
     def _disconnected(self) -> None:
         self._connection = None
@@ -215,7 +237,7 @@ class SourceFetcher:
     def _send(self) -> None:
         connection = self._connection
         asked = self._asked
-        if connection is None or asked.in_flight or connection.closed:
+        if connection is None or asked.in_flight or connection.closed or self._renewing:
             return
         now = self._loop.time()
         delay = self._pace.delay(now)
@@ -313,6 +335,8 @@ class SourceFetcher:
             raise  # the channel closes itself with this as the reason
         self._pace.answered(self._answered_at, len(reply), response.throttle_ms)
         changed = self._take(response, reply)
+        if self._renewing and self._connection is not None:
+            self._connection.close()
         self._send()
         for mirror in changed:
             mirror.notify()
@@ -349,7 +373,8 @@ class SourceFetcher:
                     mirror.source_fine()
                 if news:
                     changed.append(mirror)
-            if self._asked.some_unheard:
+            # Over its quota a client is answered without a partition: what was read for it is thrown away.
+            if self._asked.some_unheard and not response.throttle_ms:
                 self._asked.note_silence({(part.key, part.index) for part in response.partitions})
         finally:
             if charge is not None:
