@@ -55,8 +55,9 @@ async def test_a_leader_that_was_replaced_is_left_though_it_does_not_know_yet() 
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.source_leader_epoch == 3)
+            await asyncio.sleep(1.0)  # the first look at a mirror asks more than once
             mirror.source_leader_epoch = 2  # as if the lanes had been placed before it was elected
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1.0)
             assert mirror.source_leader_epoch == 2, "nothing else asks again"
             rig.manager._look_again(time.monotonic())
             await eventually(lambda: mirror.source_leader_epoch == 3)

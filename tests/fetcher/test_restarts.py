@@ -14,7 +14,15 @@ from fetcher.spec import MirrorSpec
 def a_mirror() -> MirrorPartition:
     host: Any = None  # nothing is loaded: no lane is opened
     events: Any = None
-    spec = MirrorSpec(topic="t", partition=0, topic_id=b"t" * 16, session_epoch=1)
+    spec = MirrorSpec(
+        link="l",
+        topic="t",
+        partition=0,
+        topic_id=b"t" * 16,
+        source_topic_id=None,
+        session_epoch=1,
+        start_offset=0,
+    )
     return MirrorPartition(
         spec, events, host, window_bytes=1, answer_bytes=1, detach_after=1.0, attach_grace=1.0
     )
