@@ -8,6 +8,8 @@ Not here: reading the file (config_file.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -29,7 +31,7 @@ from linker.properties import (
     parse_bootstrap_servers,
     parse_listener,
 )
-from linker.secrets import redact_properties, resolve_properties
+from linker.secrets import hiding_values, redact_properties, resolve_properties
 from wire.errors import LinkerError
 from wire.types import format_address
 
@@ -278,18 +280,28 @@ class TargetConfig(Section):
 
     def client_properties(self) -> dict[str, str]:
         """With secrets resolved."""
-        return resolve_properties(
-            {key: value for key, value in self.properties.items() if not key.startswith("controller.")}
-        )
+        return resolve_properties(self.client_references())
+
+    def client_references(self) -> dict[str, str]:
+        """The same as they are written, with secrets by reference."""
+        return {key: value for key, value in self.properties.items() if not key.startswith("controller.")}
 
     def controller_properties(self) -> dict[str, str]:
         """As client_properties, with the controller.* overrides on top."""
-        overrides = {
+        return self.client_properties() | resolve_properties(self._controller_overrides())
+
+    def _controller_overrides(self) -> dict[str, str]:
+        return {
             key.removeprefix("controller."): value
             for key, value in self.properties.items()
             if key.startswith("controller.")
         }
-        return self.client_properties() | resolve_properties(overrides)
+
+    @contextmanager
+    def hiding_values(self) -> Iterator[None]:
+        """Around whatever is made of the properties above: no error quotes what a reference stands for."""
+        with hiding_values(self.properties), hiding_values(self._controller_overrides()):
+            yield
 
     def __repr__(self) -> str:
         return f"TargetConfig({redact_properties(self.properties)})"

@@ -23,7 +23,7 @@ from linker.properties import (
     check_client_properties,
     nearest,
 )
-from linker.secrets import SecretError, resolve, resolve_properties
+from linker.secrets import SecretError, hiding_values, resolve, resolve_properties
 
 MAX_CONFIG_BYTES = 1 << 20
 _S = TypeVar("_S", bound=Section)
@@ -99,13 +99,15 @@ def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> Target
             raise ConfigError(f"unknown key target.{key}{nearest(key, known)}")
     properties = dict(raw)
     quorum = properties.pop("controller.quorum.bootstrap.servers", None)
-    plain = {key: value for key, value in properties.items() if not key.startswith("controller.")}
     try:
-        check_client_properties(resolve_properties(plain, environ=environ))
-        resolve_properties(properties, environ=environ)
+        resolved = resolve_properties(properties, environ=environ)
+        with hiding_values(properties):
+            check_client_properties(
+                {key: value for key, value in resolved.items() if not key.startswith("controller.")}
+            )
     except (PropertyError, SecretError) as error:
         raise ConfigError(f"target: {error}") from error
-    # Not secret, may be built from the environment, and wanted as they are in error lines.
+    # Addresses now, so not secret; they may be built from the environment, and are wanted as they are in error lines.
     properties["bootstrap.servers"] = resolve(
         properties["bootstrap.servers"], key="bootstrap.servers", environ=environ
     )
@@ -113,7 +115,8 @@ def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> Target
         properties=properties,
         controller_quorum_bootstrap_servers=quorum and resolve(quorum, key="target", environ=environ),
     )
-    target.controller_bootstrap_servers()
+    with hiding_values({} if quorum is None else {"controller.quorum.bootstrap.servers": quorum}):
+        target.controller_bootstrap_servers()
     return target
 
 

@@ -18,7 +18,7 @@ from linker.links.configs import broker_config
 from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
 from linker.properties import parse_bootstrap_servers
-from linker.secrets import resolve_properties
+from linker.secrets import hiding_values, resolve_properties
 from linker.tasks import together
 from linker.validation.process import missing_parts
 from wire.cluster import Cluster
@@ -314,19 +314,21 @@ async def examine(config: Config, properties: Mapping[str, str], topics: Sequenc
     """What a sidecar with this configuration, and a link with these client properties, would meet. No topics: all that
     the link's principal may see, internal ones left out."""
     resolved = resolve_properties(dict(properties))
-    source = Cluster(
-        "source",
-        parse_bootstrap_servers(resolved["bootstrap.servers"]),
-        ClientSecurity.from_properties(resolved),
-        resolved.get("client.id", "kafka-linker-doctor"),
-    )
+    with hiding_values(properties):
+        source = Cluster(
+            "source",
+            parse_bootstrap_servers(resolved["bootstrap.servers"]),
+            ClientSecurity.from_properties(resolved),
+            resolved.get("client.id", "kafka-linker-doctor"),
+        )
     of_target = config.target.client_properties()
-    target = Cluster(
-        "target",
-        config.target.bootstrap_servers(),
-        ClientSecurity.from_properties(of_target),
-        of_target.get("client.id", "kafka-linker-doctor"),
-    )
+    with config.target.hiding_values():
+        target = Cluster(
+            "target",
+            config.target.bootstrap_servers(),
+            ClientSecurity.from_properties(of_target),
+            of_target.get("client.id", "kafka-linker-doctor"),
+        )
     checks = [
         validator_check(missing_parts(), config.validation.policy)
     ]  # of this machine, with this environment

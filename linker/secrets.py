@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from wire.errors import LinkerError
@@ -74,6 +75,28 @@ def resolve_properties(
     properties: Mapping[str, str], *, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     return {key: resolve(value, key=key, environ=environ) for key, value in properties.items()}
+
+
+@contextmanager
+def hiding_values(properties: Mapping[str, str]) -> Iterator[None]:
+    """Around whatever is made of `properties` once they are resolved: what cannot be used is said by its key only.
+
+    Errors quote a value as `key=value`, `key: value` or `key is value`. What a reference stands for may be a secret,
+    or any file that this process can read, and errors go to the log and to callers of the admin API.
+    """
+    try:
+        yield
+    except SecretError:
+        raise  # of the reference itself: no value was there yet
+    except LinkerError as error:
+        text = str(error)
+        for key, value in properties.items():
+            if _REFERENCE.search(value) and re.search(rf"{re.escape(key)}(=|:| is )", text):
+                # Without its cause, which a traceback in the log would show.
+                raise SecretError(
+                    f"{key}: the value that its reference stands for cannot be used; it is not shown, it may be a secret"
+                ) from None
+        raise
 
 
 def redact(key: str, value: str) -> str:

@@ -47,9 +47,10 @@ from linker.validation.process import ValidatorProcess
 from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
+from validator import messages as m
 from wire.buffers import FramePool
 from wire.cluster import Cluster
-from wire.errors import LinkerError
+from wire.errors import InvalidSecurityConfig, LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
@@ -97,7 +98,7 @@ class Sidecar:
         self.validator = Validator(
             config.validation,
             ValidatorProcess(config.validation, config.validator_dir),
-            lambda: side("target", config.target.client_properties()),
+            self._target_side,
             config.evidence_dir,
         )
         self.mirrors: Mirrors
@@ -144,14 +145,25 @@ class Sidecar:
             finally:
                 self.links.group = None
 
+    def _target_side(self) -> m.Side:
+        """As the validator reaches it, with the secrets resolved as they are now."""
+        properties = self.config.target.client_properties()
+        # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
+        # without a reference it says itself.
+        with contextlib.suppress(InvalidSecurityConfig), self.config.target.hiding_values():
+            ClientSecurity.from_properties(properties)
+        return side("target", properties)
+
     async def _find_target(self, stack: contextlib.AsyncExitStack) -> Cluster:
         """The target as a client sees it: its id says which fleet this is."""
         settings = self.config.sidecar
         properties = self.config.target.client_properties()
+        with self.config.target.hiding_values():
+            security = ClientSecurity.from_properties(properties)
         cluster = Cluster(
             "target",
             self.config.target.bootstrap_servers(),
-            ClientSecurity.from_properties(properties),
+            security,
             properties.get("client.id", f"kafka-linker-{settings.broker_id}"),
             rack=settings.rack,
         )
@@ -163,7 +175,9 @@ class Sidecar:
         """Everything that the target's membership consists of, not started yet."""
         settings = self.config.sidecar
         properties = self.config.target.client_properties()
-        self._upstreams = Upstreams(relay_security(properties))
+        with self.config.target.hiding_values():
+            self._upstreams = Upstreams(relay_security(properties))
+            controller_security = ClientSecurity.from_properties(self.config.target.controller_properties())
         self.advertised = [
             AdvertisedListener(
                 one.name, one.advertised_host, one.advertised_port, _PROTOCOL_IDS[one.security_protocol]
@@ -172,7 +186,7 @@ class Sidecar:
         ]
         self.target = TargetCluster(
             cluster,
-            controller_security=ClientSecurity.from_properties(self.config.target.controller_properties()),
+            controller_security=controller_security,
             identity=self.fleet.identity(),
             save=self.fleet.save_identity,
             listeners=self.advertised,

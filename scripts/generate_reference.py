@@ -81,7 +81,8 @@ def cli() -> str:
     rows = [option(shared[name]) for name in ("output", "dry_run", "admin_url", "token_file")]
     intro = (
         "Every command except `run`, `demo`, `store` and `doctor --config` is a client of the [admin API](api.md). Exit "
-        "codes: 0 done, 1 failed (one line why on stderr), 2 wrong use. Progress and notes go to stderr, answers to stdout."
+        "codes: 0 done, 1 failed (one line why on stderr), 2 wrong use, 130 the watching of a promote, "
+        "fail-over or demote was ended by Ctrl-C (it goes on). Progress and notes go to stderr, answers to stdout."
     )
     common_options = (
         "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "
@@ -153,13 +154,14 @@ def admin_api() -> str:
     intro = (
         "HTTP and JSON; the OpenAPI document is at `/openapi.json`. Bound to loopback by default. With `admin.token` in "
         "the [configuration](config.md) every request except `/healthz` and `/readyz` needs "
-        "`Authorization: Bearer <token>`; without one the Host header has to name this machine. Whoever may use this "
-        "API may also use every secret that the sidecar can read, because links name them by reference."
+        "`Authorization: Bearer <token>`; without one the Host header has to name this machine, and requests of web pages "
+        "of other sites are refused. Whoever may use this API may also use every secret that the sidecar can read, because "
+        "links name them by reference."
     )
     limits = (
-        f"Bodies are at most 1 MiB and unknown fields are refused, as are unknown query names of a change. A request is "
-        f"given up after {error_answers.REQUEST_TIMEOUT:.0f} s; a promote answers at once and is read by its id. With "
-        "`dry_run` a change answers 200 and changes nothing. Errors: [errors](errors.md)."
+        "Bodies are JSON (`content-type: application/json`) of at most 1 MiB and unknown fields are refused, as are unknown "
+        f"query names of a change. A request is given up after {error_answers.REQUEST_TIMEOUT:.0f} s; a promote answers at "
+        "once and is read by its id. With `dry_run` a change answers 200 and changes nothing. Errors: [errors](errors.md)."
     )
     return page("Admin API", intro, limits, *parts)
 
@@ -243,11 +245,13 @@ def errors() -> str:
     kinds = sorted(_subclasses(service.ServiceError), key=lambda one: one.error_code)
     rows = [(kind.error_code, kind.status, _sentence(kind)) for kind in kinds]
     edge = [
+        (40300, 403, "The request is of a web page of another site; only asked without a token."),
         (40400, 404, "There is no such path."),
         (40500, 405, "The path does not take that method."),
         (40100, 401, "The token is missing or wrong."),
         (40800, 408, "The body did not arrive in time."),
         (41300, 413, "The body is too large."),
+        (41500, 415, "The body is not said to be JSON: `content-type: application/json`."),
         (42100, 421, "The Host header names another machine; only asked without a token."),
         (50001, 500, "A bug; the sidecar's log has the details."),
         (50201, 502, "A cluster did not do what the request needs; the message is the cluster's."),

@@ -18,10 +18,12 @@ BODY_TIMEOUT = 10.0
 #: Open to everybody who can connect: orchestrators probe without a token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
+#: Values of Sec-Fetch-Site, which only browsers send: a page of somebody else, or of another port of this machine.
+OTHER_SITES = frozenset({b"cross-site", b"same-site"})
 
 
 class GuardMiddleware:
-    """Token (or, without one, the Host header), then the body's size and speed."""
+    """Token (or, without one, what tells a web page from us), then the body's size, speed and type."""
 
     def __init__(self, app: ASGIApp, *, token: bytes | None) -> None:
         self._app = app
@@ -45,6 +47,10 @@ class GuardMiddleware:
         if body is None:
             await _answer(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
             return
+        if body and not _is_json(headers.get(b"content-type", b"")):
+            # Also what keeps bodies of web pages out: a browser asks first before it sends JSON to another origin.
+            await _answer(send, 415, "a body is JSON here: send it with content-type: application/json")
+            return
         await self._app(scope, _replay(body, receive), send)
 
     def _refuse(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
@@ -54,15 +60,30 @@ class GuardMiddleware:
         if self._token is None:
             # Bound to loopback: a page in a browser on this machine can reach us by a name of its own choice
             # (DNS rebinding), but then the Host header is that name.
-            host = headers.get(b"host", b"").lower()
-            if host.rpartition(b":")[0] not in LOCAL_HOSTS and host not in LOCAL_HOSTS:
+            if not _is_local(headers.get(b"host", b"")):
                 return 421, "the Host header names another machine than this one"
+            # By our own name it can send what needs no body, from any site, and a browser does not ask before it.
+            origin = headers.get(b"origin")
+            elsewhere = origin is not None and not _is_local(origin.partition(b"://")[2])
+            if elsewhere or headers.get(b"sec-fetch-site", b"").lower() in OTHER_SITES:
+                return 403, "requests of web pages are refused; use the linker command, or set admin.token"
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         allowed = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
         if path not in OPEN_PATHS and not allowed:
             return 401, "the admin API asks for its token (Authorization: Bearer ...)"
         return None
+
+
+def _is_local(host: bytes) -> bool:
+    """Of a host with or without a port."""
+    host = host.lower()
+    return host in LOCAL_HOSTS or host.rpartition(b":")[0] in LOCAL_HOSTS
+
+
+def _is_json(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
 
 
 async def _read_body(receive: Receive) -> bytes | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from linker.cli.output import note, one_line
+from linker.cli.output import INTERRUPTED, note, one_line
 
 if TYPE_CHECKING:
     from linker.admin.client import AdminClient
@@ -80,7 +80,7 @@ def drained(client: AdminClient, sidecar_id: int, timeout: float) -> SidecarDesc
     except KeyboardInterrupt:
         progress.end()
         note(f"sidecar {sidecar_id} goes on draining; undo it with: linker sidecar drain {sidecar_id} --undo")
-        raise typer.Exit(0) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def left(client: AdminClient, sidecar_id: int, timeout: float) -> None:
@@ -127,7 +127,7 @@ def left(client: AdminClient, sidecar_id: int, timeout: float) -> None:
     except KeyboardInterrupt:
         progress.end()
         note(f"sidecar {sidecar_id} goes on leaving; look at it with: linker sidecar list")
-        raise typer.Exit(0) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _may_have_ended(one: SidecarDescription | None) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from linker.cli.output import Format, duration, emit, note
+from linker.cli.output import INTERRUPTED, Format, duration, emit, note
 from linker.cli.tables import job as job_table
 from linker.cli.validate import bad_evidence
 
@@ -122,7 +122,8 @@ def _proving(job: PromoteJob) -> str:
 
 
 def follow(client: AdminClient, promote_id: str, form: Format) -> None:
-    """Wait for the end and print the job; exit code 1 if it was abandoned. Ctrl-C only stops the watching."""
+    """Wait for the end and print the job; exit code 1 if it was abandoned, or is not proved as it had to be. Ctrl-C only
+    stops the watching, with exit code 130."""
     view: _View
     screen: AbstractContextManager[object]
     if sys.stderr.isatty():
@@ -138,7 +139,7 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
         note(
             f"promote {promote_id} goes on; follow it again with: linker mirror promote --attach {promote_id}"
         )
-        raise typer.Exit(0) from None
+        raise typer.Exit(INTERRUPTED) from None
     emit(job, form, lambda: job_table(job))
     for warning in job.warnings:
         note(f"warning: {warning}")
@@ -146,8 +147,16 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
     if bad is not None:
         sys.stderr.write(f"linker: {bad}\n")
         raise typer.Exit(1)
-    if job.validation is not None and job.validation.state == "INCOMPLETE":
-        note(f"warning: not all of promote {job.id} is proved: {job.validation.reason}")
-    if job.phase == "ABANDONED":
+    found, abandoned = job.validation, job.phase == "ABANDONED"
+    if found is not None and found.state == "INCOMPLETE":
+        if found.policy == "require" and not abandoned:
+            # It cannot be undone, but whoever required a proof has none to give the source up by.
+            sys.stderr.write(
+                f"linker: promote {job.id} is done, but not all of it is proved, as its validation, require, asks: "
+                f"{found.reason}; look at that before the source is given up\n"
+            )
+            raise typer.Exit(1)
+        note(f"warning: not all of promote {job.id} is proved: {found.reason}")
+    if abandoned:
         sys.stderr.write(f"linker: promote {job.id} was abandoned: {job.reason or 'no reason given'}\n")
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from linker.cli.options import (
     connect,
     usage,
 )
-from linker.cli.output import Format, emit, note
+from linker.cli.output import INTERRUPTED, Format, emit, note
 
 if TYPE_CHECKING:
     from linker.admin.client import AdminClient
@@ -167,7 +167,8 @@ def _follow(
     what: str,
     output: Format,
 ) -> None:
-    """Lines for each change until every group rests; exit code 1 if one of them is not where it was to go."""
+    """Lines for each change until every group rests; exit code 1 if one of them is not where it was to go, 130 if it was
+    left by Ctrl-C before."""
     from linker.admin.client import AdminError
 
     names = list(names)
@@ -192,7 +193,7 @@ def _follow(
             time.sleep(_POLL)
     except KeyboardInterrupt:
         note(f"the {what} goes on; see linker group list --link {link}")
-        raise typer.Exit(0) from None
+        raise typer.Exit(INTERRUPTED) from None
     ended = [found[name] for name in names]
     emit(ended, output, lambda: group_tables.groups(ended))
     failed = [one for one in ended if one.state not in wanted]

@@ -32,6 +32,10 @@ _COLOURS = {
 }
 
 
+#: Exit code of a command that was left by Ctrl-C while what it watched goes on, as a shell has it: it is not done.
+INTERRUPTED = 130
+
+
 class Format(StrEnum):
     TABLE = "table"
     JSON = "json"

@@ -156,14 +156,29 @@ def report(
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Show the evidence of promotes: what was proved, and where the page, the JSON and the Parquet files are."""
+    """Show the evidence of promotes: what was proved, and where the page, the JSON and the Parquet files are.
+
+    Exit code 1 if not all of PROMOTE is proved equal: it differs, is incomplete, was abandoned or not validated, or is not
+    over yet. Without PROMOTE: if one of those shown differs.
+    """
     with connect(admin_url, token_file) as client:
         if promote is not None:
             job = client.describe_promote(promote)
             emit(job, output, lambda: tables.job(job))
-            raise typer.Exit(0 if not bad_evidence(job) else 1)
+            _fail_at(why_not_proved(job))
+            return
         found = [one for link in client.list_links() for one in client.list_promotes(link.name)]
     emit(found, output, lambda: validation_tables.evidence(found))
+    _fail_at(*(bad_evidence(job) for job in found))
+
+
+def _fail_at(*reasons: str | None) -> None:
+    """A line for each reason, and exit code 1 if there is one."""
+    told = [reason for reason in reasons if reason is not None]
+    for reason in told:
+        sys.stderr.write(f"linker: {reason}\n")
+    if told:
+        raise typer.Exit(1)
 
 
 def bad_evidence(job: PromoteJob) -> str | None:
@@ -175,6 +190,24 @@ def bad_evidence(job: PromoteJob) -> str | None:
         f"promote {job.id}: {found.mismatches} replicas DIFFER from what the source held at the hand-over; see "
         f"{found.html or 'linker validate report'} before the source is given up"
     )
+
+
+def why_not_proved(job: PromoteJob) -> str | None:
+    """One line why the evidence does not prove that what was promoted is equal; None if it does."""
+    found = job.validation
+    if (bad := bad_evidence(job)) is not None:
+        return bad
+    if job.phase == "ABANDONED":
+        return f"promote {job.id} was abandoned, it proves nothing: {job.reason or 'no reason given'}"
+    if found is None or (found.state is None and job.phase.final):
+        return f"nothing of promote {job.id} is proved: it was not validated"
+    if found.state == "INCOMPLETE":
+        return f"not all of promote {job.id} is proved: {found.reason or 'no reason given'}"
+    if found.state != "CLOSED":
+        return f"promote {job.id} is not proved yet: it, or its last validation, is under way"
+    if not found.replicas:
+        return f"nothing of promote {job.id} is proved: no replica was compared"
+    return None
 
 
 # --- following ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ a mirror up (bring_up.py), producer ids (producer_ids.py), promotes (promotes.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import ChainMap
@@ -45,7 +46,7 @@ from linker.links.take_over_ports import make_take_over_ports
 from linker.links.throttle import OPTION as RATE_OPTION
 from linker.links.throttle import LinkThrottle
 from linker.properties import parse_bootstrap_servers
-from linker.secrets import resolve_properties
+from linker.secrets import hiding_values, resolve_properties
 from linker.target import TargetCluster
 from linker.validation.promote import PromoteValidation
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
@@ -55,7 +56,7 @@ from validator import messages as m
 from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import LinkerError
+from wire.errors import InvalidSecurityConfig, LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
 from wire.task_group import TaskGroup
@@ -77,13 +78,14 @@ class SourceMismatch(LinkerError):
 def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> Cluster:
     """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
     resolved = resolve_properties(properties)
-    return Cluster(
-        f"source {name}",
-        parse_bootstrap_servers(resolved["bootstrap.servers"]),
-        ClientSecurity.from_properties(resolved),
-        resolved.get("client.id", f"kafka-linker-{name}"),
-        rack=resolved.get("client.rack", rack),
-    )
+    with hiding_values(properties):
+        return Cluster(
+            f"source {name}",
+            parse_bootstrap_servers(resolved["bootstrap.servers"]),
+            ClientSecurity.from_properties(resolved),
+            resolved.get("client.id", f"kafka-linker-{name}"),
+            rack=resolved.get("client.rack", rack),
+        )
 
 
 class LinkRuntime:
@@ -338,7 +340,14 @@ class LinkRuntime:
 
     def _source_side(self) -> m.Side:
         """With the secrets resolved as they are now."""
-        return side(f"source {self.name}", resolve_properties(dict(self.link.properties)))
+        properties = dict(self.link.properties)
+        resolved = resolve_properties(properties)
+        # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
+        # without a reference it says itself.
+        with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
+            ClientSecurity.from_properties(resolved)
+        with hiding_values(properties):
+            return side(f"source {self.name}", resolved)
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE

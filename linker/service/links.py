@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from controller import errors as refused
 from controller.manager import wall_clock_ms
@@ -27,24 +27,37 @@ from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime, source_cluster
 from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
-from linker.secrets import SecretError, redact_properties, refuse_literal_secrets, resolve_properties
-
-if TYPE_CHECKING:
-    pass
-
-
+from linker.secrets import (
+    SecretError,
+    hiding_values,
+    redact_properties,
+    refuse_literal_secrets,
+    resolve_properties,
+)
 from linker.service.base import ServiceBase
+
+
+def _check(properties: Mapping[str, str]) -> None:
+    """Raise InvalidRequest unless a link may have these client properties.
+
+    As they are given first, because that may be quoted, and an address or a protocol by reference is none. Resolved
+    ones only to see that every reference leads somewhere.
+    """
+    try:
+        check_client_properties(properties)
+        refuse_literal_secrets(properties)
+        resolved = resolve_properties(properties)
+        with hiding_values(properties):
+            check_client_properties(resolved)
+    except (PropertyError, SecretError) as error:
+        raise InvalidRequest(str(error)) from error
 
 
 class LinkChanges(ServiceBase):
     async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult:
         self._require_ready()
         async with self._changing:
-            try:
-                check_client_properties(resolve_properties(request.properties))
-                refuse_literal_secrets(request.properties)
-            except (PropertyError, SecretError) as error:
-                raise InvalidRequest(str(error)) from error
+            _check(request.properties)
             if request.name in self._image.links:
                 raise AlreadyExists(f"link {request.name} exists already")
             source = source_cluster(request.name, dict(request.properties), None)
@@ -118,11 +131,7 @@ class LinkChanges(ServiceBase):
                 raise IllegalState(f"link {link} has a promote running: change it afterwards")
             properties = {**runtime.link.properties, **request.properties}
             kept = {name: value for name, value in properties.items() if value is not None}
-            try:
-                check_client_properties(resolve_properties(kept))
-                refuse_literal_secrets(kept)
-            except (PropertyError, SecretError) as error:
-                raise InvalidRequest(str(error)) from error
+            _check(kept)
             source = source_cluster(link, kept, None)
             try:
                 await source.connect(timeout=preflight.TIMEOUT)

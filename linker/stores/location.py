@@ -17,6 +17,7 @@ from linker.config import Config
 from linker.config_file import load_config
 from linker.config_store import STATE_TOPIC, StoreConfig
 from linker.properties import PropertyError, parse_bootstrap_servers
+from linker.secrets import hiding_values, resolve_properties
 from wire.security import ClientSecurity
 
 CONNECT_TIMEOUT = 10.0
@@ -28,11 +29,12 @@ class Location:
 
     store: StoreConfig
     path: Path = Path()  # of sqlite
-    target: Mapping[str, str] = field(default_factory=dict, repr=False)  # of topic: client properties
+    #: Of topic: client properties, secrets by reference.
+    target: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, config: Config) -> Location:
-        properties = config.target.client_properties() if config.store.type == "topic" else {}
+        properties = config.target.client_references() if config.store.type == "topic" else {}
         return cls(config.store, config.store_path, properties)
 
     @classmethod
@@ -113,9 +115,12 @@ class Location:
     ) -> FleetStore:
         from controller.store.topic import TopicStore
 
+        resolved = resolve_properties(self.target)
+        with hiding_values(self.target):
+            security = ClientSecurity.from_properties(resolved)
         return await TopicStore.open(
-            parse_bootstrap_servers(self.target["bootstrap.servers"]),
-            ClientSecurity.from_properties(self.target),
+            parse_bootstrap_servers(resolved["bootstrap.servers"]),
+            security,
             topic=self.store.topic,
             client_id=client_id,
             real_brokers=real_brokers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from linker.examination import (
 from linker.groups.gates import GroupMember
 from linker.groups.group_reader import GroupView
 from linker.links.producer_states import ProducerState
+from linker.secrets import SecretError
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.types import TopicPartition
@@ -219,6 +221,19 @@ target: {bootstrap.servers: "127.0.0.1:9"}
         ("target", CheckResult.FAIL),
     }
     assert all(check.remedy for check in report.checks if check.result is CheckResult.FAIL)
+
+
+@pytest.mark.parametrize("of", ["source", "target"])
+async def test_what_a_reference_stands_for_is_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    monkeypatch.setenv("X", "hunter2")
+    wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": "${env:X}"}
+    target = {"bootstrap.servers": "127.0.0.1:9", **(wrong if of == "target" else {})}
+    sidecar = {"broker.id": 900, "listeners": "PLAINTEXT://127.0.0.1:1"}
+    config = parse_config(json.dumps({"sidecar": sidecar, "target": target}), base=tmp_path)
+    with pytest.raises(SecretError, match=r"^sasl\.mechanism: the value that its reference stands for"):
+        await examine(config, {"bootstrap.servers": "127.0.0.1:9", **(wrong if of == "source" else {})}, [])
 
 
 async def test_a_machine_without_java_is_a_finding_before_anything_is_begun(

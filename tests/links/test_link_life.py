@@ -108,6 +108,49 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
             assert sidecar.links["east"].trouble is None
 
 
+async def test_what_a_reference_stands_for_is_neither_shown_nor_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a secret, or any file of this machine: where a link is at fault, everybody may read why."""
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": f"${{file:{secret}}}"}
+    async with a_sidecar(east={"bootstrap.servers": "127.0.0.1:1", **wrong}) as sidecar:
+        async with asyncio.timeout(5):
+            while "link east cannot run" not in caplog.text:
+                await asyncio.sleep(0.01)
+        link = sidecar.links["east"]
+        assert str(link.trouble).startswith("sasl.mechanism: the value that its reference stands for")
+        assert str(link.unusable) == link.trouble
+    assert "sasl.mechanism: the value" in caplog.text
+    assert "hunter2" not in caplog.text.lower()
+
+
+async def test_nor_does_the_validator_say_it(tmp_path: Path) -> None:
+    """It is given values, as they are by then: what it could not use would be in the reason of its run."""
+    secret = tmp_path / "secret"
+    secret.write_text("PLAIN")
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": f"${{file:{secret}}}",
+        "sasl.username": "u",
+        "sasl.password": f"${{file:{secret}}}",
+    }
+    async with a_sidecar(east={"bootstrap.servers": "127.0.0.1:1", **login}) as sidecar:
+        link = sidecar.links["east"]
+        sidecar.config.target.properties.update(login)
+        assert link._source_side().properties["sasl.mechanism"] == "PLAIN"
+        assert sidecar._target_side().properties["sasl.mechanism"] == "PLAIN"
+        secret.write_text("hunter2")
+        for side in (link._source_side, sidecar._target_side):
+            with pytest.raises(LinkerError, match=r"^sasl\.mechanism: the value"):
+                side()
+        # What is wrong without a reference the validator says itself, where it matters to it.
+        login = {"security.protocol": "SSL", "ssl.truststore.location": "/not/there"}
+        sidecar.config.target.properties.update(login)
+        assert sidecar._target_side().properties["ssl.truststore.location"] == "/not/there"
+
+
 async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_module, "_RESTART", 0.2)
     run = LinkRuntime.run

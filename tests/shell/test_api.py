@@ -9,6 +9,7 @@ import time
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from linker.admin import api as api_module
 from linker.admin import limits
@@ -174,8 +175,38 @@ def test_a_secret_in_clear_is_not_repeated(http: httpx.Client) -> None:
 def test_a_form_of_a_web_page_is_refused(http: httpx.Client, api: Running) -> None:
     """Without a preflight request a page of another origin can only send text/plain and the like."""
     answer = http.post("/v1/links", content=json.dumps(LINK), headers={"content-type": "text/plain"})
-    assert answer.status_code == 400
+    assert answer.status_code == 415
     assert api.service.links == {}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "code"),
+    [
+        (None, 415),
+        ("text/plain; application/json", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=application/json", 415),
+        ("Application/JSON; charset=utf-8", 201),
+        ("application/merge-patch+json", 201),
+    ],
+)
+async def test_a_body_is_json_whatever_the_framework_makes_of_it(content_type: str | None, code: int) -> None:
+    """Older versions of it take a body without a type for JSON."""
+    reached: list[Scope] = []
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        reached.append(scope)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    headers = {} if content_type is None else {"content-type": content_type}
+    transport = httpx.ASGITransport(limits.GuardMiddleware(framework, token=None))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.post("/v1/links", content=json.dumps(LINK), headers=headers)
+        assert (answer.status_code, len(reached)) == (code, code == 201)
+        if code == 415:
+            assert (answer.json()["error_code"], "application/json" in answer.text) == (41500, True)
+        assert (await client.post("/v1/links/a/mirrors/orders:pause")).status_code == 201  # no body, no type
 
 
 @pytest.mark.parametrize("body", [{}, {"topics": []}, {"topics": ["a"], "all": True}, {"topics": ["a", "a"]}])
@@ -282,6 +313,56 @@ def test_dns_rebinding_is_refused(http: httpx.Client) -> None:
     assert http.get("/v1/status", headers={"host": "evil.example:8080"}).json()["error_code"] == 42100
     assert http.get("/v1/status", headers={"host": "127.0.0.1.evil.example"}).status_code == 421
     assert http.get("/v1/status", headers={"host": "[::1]:8080"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://localhost.evil.example:8080"},
+        {"origin": "http://evil.example", "sec-fetch-site": "none"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"},
+    ],
+)
+def test_a_web_page_of_another_site_is_refused(
+    http: httpx.Client, api: Running, headers: dict[str, str]
+) -> None:
+    """What needs no body is sent by a browser without asking first, and with the right Host header."""
+    make_link(http, "orders")
+    before = list(api.service.calls)
+    for path in ("/v1/links/a/mirrors/orders:pause", "/v1/sidecars/901:leave", "/v1/sidecars/901:drain"):
+        answer = http.post(path, headers=headers)
+        assert (answer.status_code, answer.json()["error_code"]) == (403, 40300)
+        assert "web pages are refused" in answer.json()["message"]
+    assert api.service.calls == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"},
+        {"origin": "http://[::1]:8080"},
+        {"origin": "HTTP://LOCALHOST"},
+        {"sec-fetch-site": "none"},
+    ],
+)
+def test_what_is_local_may_change_things(http: httpx.Client, headers: dict[str, str]) -> None:
+    make_link(http, "orders")
+    assert http.post("/v1/links/a/mirrors/orders:pause", headers=headers).status_code == 200
+
+
+def test_with_a_token_the_page_does_not_matter(guarded: Running) -> None:
+    """A console of one's own may have it; a page of somebody else has not."""
+    headers = {"origin": "https://console.example", "sec-fetch-site": "cross-site"}
+    with httpx.Client(base_url=guarded.url, trust_env=False) as http:
+        assert http.get("/v1/status", headers=headers).status_code == 401
+        allowed = {**headers, "authorization": "Bearer a-long-token"}
+        assert http.get("/v1/status", headers=allowed).status_code == 200
 
 
 def test_token(guarded: Running) -> None:

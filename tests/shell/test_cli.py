@@ -157,7 +157,7 @@ def test_ctrl_c_detaches_and_says_so(cli: Cli, api: Running) -> None:
         _, rest = process.communicate(timeout=20)
     finally:
         process.kill()
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert rest.strip() == "promote p1 goes on; follow it again with: linker mirror promote --attach p1"
     assert not api.service.jobs["p1"].phase.final
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from linker.config import Config, ConfigError, Listener
 from linker.config_file import load_config, parse_config
 from linker.properties import PropertyError, parse_bootstrap_servers, parse_listener
+from linker.secrets import SecretError
+from wire.security import ClientSecurity
 
 BASE = Path("/etc/linker")
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "linker.yaml"
@@ -136,6 +138,27 @@ def test_secrets_are_resolved_when_used(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PW", "second")
     assert config.target.client_properties()["sasl.password"] == "second"
     assert config.target.controller_properties()["sasl.password"] == "xsecond"
+
+
+@pytest.mark.parametrize(
+    "key", ["bootstrap.servers", "security.protocol", "controller.quorum.bootstrap.servers"]
+)
+def test_what_a_reference_of_the_target_stands_for_is_not_said(key: str) -> None:
+    document = yaml.safe_load(MINIMAL)
+    document["target"][key] = "${env:X}"
+    with pytest.raises(ConfigError) as caught:
+        parse(yaml.safe_dump(document), X="hunter2")
+    assert f"{key}: the value that its reference stands for cannot be used" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "controller."])
+def test_nor_is_it_when_the_target_is_reached(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    monkeypatch.setenv("X", "hunter2")
+    more = f"  {prefix}security.protocol: SASL_SSL\n  {prefix}sasl.mechanism: ${{env:X}}\n"
+    target = parse(MINIMAL + more, X="hunter2").target
+    with pytest.raises(SecretError, match=r"^sasl\.mechanism: the value"), target.hiding_values():
+        ClientSecurity.from_properties(target.controller_properties())
 
 
 SIDECAR = (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from linker.admin.client import AdminClient
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
 
@@ -34,6 +37,21 @@ def test_says_what_was_taken_over_and_what_not(cli: Cli, api: Running) -> None:
     assert json.loads(done.out)["failover"][0]["missing"] == 3
     assert api.service.calls[-1] == "failover orders"
     assert "LAST MIRRORED" in cli("mirror", "failover", "--attach", "p1").out
+
+
+def test_ctrl_c_leaves_it_going_on_and_is_no_success(
+    cli: Cli, api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(cli, "orders")
+    api.service.source_dead = True
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AdminClient, "follow_promote", pressed)
+    left = cli("mirror", "failover", "orders", "-l", "a", "--yes")
+    assert left.code == 130
+    assert "promote p1 goes on" in left.err.splitlines()[-1]
 
 
 def test_wrong_use(cli: Cli) -> None:

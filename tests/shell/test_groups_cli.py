@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from linker.admin.models import (
     LinkOptionsUpdate,
     PromoteGroupsRequest,
 )
+from linker.cli import group as group_module
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
 
@@ -69,6 +72,23 @@ def test_a_promote_that_is_given_up_is_a_failure(cli: Cli, api: Running) -> None
     assert done.err.splitlines()[-1].startswith(
         "linker: group g is GATED: still in the group at the source: app-1"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "state"), [("promote", GroupState.GATED), ("demote", GroupState.PROMOTED)]
+)
+def test_ctrl_c_leaves_it_going_on_and_is_no_success(
+    cli: Cli, api: Running, monkeypatch: pytest.MonkeyPatch, command: str, state: GroupState
+) -> None:
+    with_groups(cli, api, g=state)
+
+    def pressed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pressed))
+    left = cli("group", command, "g", "-l", "a")
+    assert left.code == 130
+    assert left.err.splitlines()[-1] == f"the {command} goes on; see linker group list --link a"
 
 
 def test_demote(cli: Cli, api: Running) -> None:

@@ -14,15 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linker.logs import configure_logging
+from linker.properties import (
+    CLIENT_PROPERTIES,
+    PropertyError,
+    check_client_properties,
+    parse_bootstrap_servers,
+)
 from linker.secrets import (
     HIDDEN,
     SecretError,
+    hiding_values,
     redact,
     redact_properties,
     refuse_literal_secrets,
     resolve,
     resolve_properties,
 )
+from wire.errors import InvalidSecurityConfig, LinkerError
+from wire.security import ClientSecurity
 
 JAAS = 'o.a.k.PlainLoginModule required username="me" password=%s;'
 
@@ -54,6 +63,68 @@ def test_references(tmp_path: Path) -> None:
 def test_bad_references_name_the_key(value: str) -> None:
     with pytest.raises(SecretError, match=r"^sasl\.password: "):
         resolve(value, key="sasl.password", environ={})
+
+
+@pytest.mark.parametrize("key", sorted(CLIENT_PROPERTIES | {"sasl.mechanism;SASL_SSL"}))
+def test_what_a_reference_stands_for_is_in_no_error(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Whatever checks or uses it; a property that comes later is in here too."""
+    key, _, protocol = key.partition(";")
+    monkeypatch.setenv("X", "hunter2")
+    configure_logging("debug", "console", stream)
+    properties = {
+        "bootstrap.servers": "h:1",
+        "security.protocol": protocol or ("SASL_SSL" if "sasl" in key else "SSL"),
+        "sasl.mechanism": "PLAIN",
+        key: "${env:X}",
+    }
+    if key == "ssl.keystore.key":
+        properties["ssl.keystore.certificate.chain"] = "${env:X}"
+    resolved = resolve_properties(properties)
+    for use in (check_client_properties, ClientSecurity.from_properties):
+        try:
+            with hiding_values(properties):
+                use(resolved)
+        except LinkerError as error:
+            logging.getLogger("x").exception("failed")
+            assert "hunter2" not in str(error).lower()
+    assert "hunter2" not in stream.getvalue().lower()
+
+
+@pytest.mark.parametrize(
+    "key", ["security.protocol", "bootstrap.servers", "sasl.mechanism", "ssl.truststore.location"]
+)
+def test_a_value_by_reference_that_cannot_be_used_is_named_by_its_key(key: str) -> None:
+    properties = {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "${env:PASSWORD}",
+        key: "x${env:X}",
+    }
+    resolved = resolve_properties(properties, environ={"X": "hunter2", "PASSWORD": "p"})
+    with pytest.raises(SecretError) as caught, hiding_values(properties):
+        parse_bootstrap_servers(resolved["bootstrap.servers"])
+        ClientSecurity.from_properties(resolved)
+    assert str(caught.value).startswith(f"{key}: the value that its reference stands for cannot be used")
+    assert caught.value.__suppress_context__
+
+
+def test_what_is_no_reference_is_quoted_as_before() -> None:
+    by_reference = {"sasl.password": "${env:X}", "client.id": "${env:X}"}
+    with (
+        pytest.raises(InvalidSecurityConfig, match="PLAIN needs username and password"),
+        hiding_values(by_reference),
+    ):
+        ClientSecurity.from_properties(
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": "p"}
+        )
+    with pytest.raises(PropertyError, match=r"security\.protocol is TLS"), hiding_values(by_reference):
+        check_client_properties({"bootstrap.servers": "h:1", "security.protocol": "TLS"})
+    with pytest.raises(SecretError, match="NONE is not set"), hiding_values({"k": "${env:NONE}"}):
+        resolve_properties({"k": "${env:NONE}"}, environ={})
 
 
 def test_redaction() -> None:

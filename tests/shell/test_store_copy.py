@@ -16,6 +16,7 @@ from controller.store import Put, SqliteStore, StoreError
 from controller.store.base import Candidate, Versioned
 from linker.config import Config
 from linker.config_file import load_config
+from linker.secrets import SecretError
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store
 from linker.stores.copy import TargetNotEmpty, copy_store, reopen_store
 from tests.fakes.cluster import FakeCluster
@@ -163,6 +164,16 @@ async def test_what_does_not_arrive_is_noticed(tmp_path: Path, monkeypatch: pyte
         await copy_store(one, two)
     monkeypatch.undo()
     assert "/moved_to" not in await content(one)
+
+
+async def test_what_a_reference_stands_for_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("X", "hunter2")
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "${env:X}"}
+    place = Location(
+        Location.parse("topic:127.0.0.1:1/state").store, target={"bootstrap.servers": "h:1", **login}
+    )
+    with pytest.raises(SecretError, match=r"^sasl\.mechanism: the value that its reference stands for"):
+        await place.open()
 
 
 @pytest.mark.parametrize("which", ["source", "target"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 
-from linker.admin.validation_models import PromoteValidation
+from linker.admin.models import PromotePhase
+from linker.admin.validation_models import Policy, PromoteValidation
 from linker.cli.validate import interval_ms
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import COMMAND, environment, make, pytestmark_fork, read_terminal
@@ -130,6 +132,72 @@ def test_evidence_that_is_not_complete_is_said(cli: Cli, api: Running) -> None:
     assert result.code == 0
     assert "warning: orders-0: not proved" in result.err
     assert "not all of promote p1 is proved: the source is away" in result.err
+
+
+def test_evidence_that_was_required_and_is_not_complete_is_no_success(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    api.service.evidence = PromoteValidation(
+        policy="require", state="INCOMPLETE", reason="the source is away"
+    )
+    result = cli("mirror", "promote", "orders", "-l", "a", "--validation", "require")
+    assert result.code == 1
+    assert "linker: promote p1 is done, but not all of it is proved" in result.err
+    assert "the source is away" in result.err
+    assert "PROMOTED" in result.out
+    abandoned = {"phase": PromotePhase.ABANDONED, "validation": api.service.evidence}
+    api.service.jobs["p1"] = api.service.jobs["p1"].model_copy(update=abandoned)
+    result = cli("mirror", "promote", "--attach", "p1")
+    assert (result.code, "is done" in result.err) == (1, False)
+    assert "promote p1 was abandoned" in result.err
+
+
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        ({"state": "CLOSED", "replicas": 9}, None),
+        ({"state": "CLOSED", "replicas": 9, "mismatches": 2}, "2 replicas DIFFER"),
+        ({"state": "CLOSED"}, "no replica was compared"),
+        ({"state": "INCOMPLETE", "replicas": 8, "reason": "broker 3 is down"}, "proved: broker 3 is down"),
+        ({"state": "PENDING"}, "is not proved yet"),
+        ({}, "it was not validated"),
+        (None, "it was not validated"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["require", "warn"])
+def test_a_report_of_what_is_not_proved_is_no_success(
+    cli: Cli, api: Running, policy: Policy, evidence: dict[str, Any] | None, told: str | None
+) -> None:
+    make(cli, "orders")
+    cli("mirror", "promote", "orders", "-l", "a")
+    proved = None if evidence is None else PromoteValidation(policy=policy, **evidence)
+    api.service.evidence = proved
+    api.service.jobs["p1"] = api.service.jobs["p1"].model_copy(update={"validation": proved})
+    one, every = cli("validate", "report", "p1"), cli("validate", "report")
+    assert one.code == (0 if told is None else 1)
+    assert "promote" in one.out
+    assert (told or "") in one.err
+    differs = told is not None and "DIFFER" in told
+    assert (every.code, "DIFFER" in every.err) == (int(differs), differs)
+
+
+def test_a_report_of_what_was_abandoned_is_no_success(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    api.service.abandon = "the source is away"
+    cli("mirror", "promote", "orders", "-l", "a")
+    result = cli("validate", "report", "p1")
+    assert result.code == 1
+    assert "promote p1 was abandoned, it proves nothing: the source is away" in result.err
+    assert cli("validate", "report").code == 0
+
+
+def test_a_report_of_what_goes_on_is_no_success(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    api.service.evidence = PromoteValidation(policy="require")
+    cli("mirror", "promote", "orders", "-l", "a", "--no-wait")
+    api.service.stuck = True
+    api.service.jobs["p1"] = api.service.jobs["p1"].model_copy(update={"validation": api.service.evidence})
+    result = cli("validate", "report", "p1")
+    assert (result.code, "is not proved yet" in result.err) == (1, True)
 
 
 def test_warnings_are_told_of_a_promote_without_validation(cli: Cli, api: Running) -> None:
