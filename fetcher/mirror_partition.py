@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fetcher.epochs import EpochHistory, Noted
 from fetcher.lane import Lane
-from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerProgress
+from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import Reading, WindowChunk
 from wire.types import TopicPartition
@@ -68,6 +68,7 @@ class MirrorPartition:
         self.trouble: str | None = None
         self.unavailable_since: float | None = None
         self.followers: dict[int, FollowerProgress] = {}
+        self._logs: dict[int, FollowerLog] = {}
         self.lanes: list[Lane] = []
         #: replica -> offset it must truncate to before it gets data again.
         self.untruncated: dict[int, int] = dict(spec.untruncated)
@@ -228,7 +229,9 @@ class MirrorPartition:
         """A follower asked for `offset`: everything below it is safe with that follower."""
         progress = self.followers.get(replica)
         if progress is None:
-            progress = self.followers[replica] = FollowerProgress()
+            progress = self._first_fetch(replica, offset, now)
+        elif offset < progress.fetch_offset:
+            progress.log.restarted(offset, now)
         progress.fetch_offset = progress.told_to = offset
         progress.log_start_offset = log_start_offset
         progress.last_fetch = now
@@ -242,6 +245,15 @@ class MirrorPartition:
             self._release(progress.lane or lane)
         elif self.loaded and self.failed is None and not self.closed:
             self._place(replica, progress, offset, now)
+        return progress
+
+    def _first_fetch(self, replica: int, offset: int, now: float) -> FollowerProgress:
+        """Of this leader epoch."""
+        log = self._logs.get(replica)
+        if log is None or offset < log.asked:
+            log = self._logs.setdefault(replica, FollowerLog())
+            log.restarted(offset, now)
+        progress = self.followers[replica] = FollowerProgress(log)
         return progress
 
     def may_copy_from(self, replica: int, offset: int) -> int | None:
@@ -354,8 +366,9 @@ class MirrorPartition:
         it asks, and the source not to end where another leader may have seen it go on.
         """
         self.end_known = self.heard = False
-        for replica in list(self.followers):
-            self._leave_lane(replica, self.followers[replica], close=False)
+        for replica, progress in list(self.followers.items()):
+            progress.log.asked = progress.fetch_offset
+            self._leave_lane(replica, progress, close=False)
         self.followers.clear()
         self._close_empty_lanes()
         self.notify()

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fetcher.lane import Lane
 
 UNKNOWN_OFFSET = -1
+_KEPT_RESTARTS = 8
 
 
 class Behind(Enum):
@@ -26,6 +27,27 @@ class FollowerSession(Protocol):
     def last_used(self) -> float: ...
 
 
+class FollowerLog:
+    """What a replica's fetches say of its log, longer than a leader epoch."""
+
+    __slots__ = ("asked", "restarts")
+
+    def __init__(self) -> None:
+        #: Where it asked last in the leader epoch before.
+        self.asked = UNKNOWN_OFFSET
+        #: Where it was first seen, and each time it asked for less than before: (offset, monotonic), both rising. What it
+        #: had behind such an offset it has lost, however far it has come again.
+        self.restarts: tuple[tuple[int, float], ...] = ()
+
+    def restarted(self, offset: int, now: float) -> None:
+        # Something higher that was noted before says nothing more: this is lower, and later.
+        kept = [one for one in self.restarts if one[0] < offset]
+        if len(kept) >= _KEPT_RESTARTS:
+            # The lower offset at the later time: rather a loss too many than one too few.
+            kept[:2] = [(kept[0][0], kept[1][1])]
+        self.restarts = (*kept, (offset, now))
+
+
 class FollowerProgress:
     """How far one replica has copied, by its own fetches."""
 
@@ -36,12 +58,14 @@ class FollowerProgress:
         "high_watermark_sent",
         "lane",
         "last_fetch",
+        "log",
         "log_start_offset",
         "session",
         "told_to",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, log: FollowerLog) -> None:
+        self.log = log
         self.fetch_offset = UNKNOWN_OFFSET
         #: Where the batches end that it was answered last; what it asks for next says whether it took them.
         self.told_to = UNKNOWN_OFFSET
@@ -58,6 +82,10 @@ class FollowerProgress:
     @property
     def last_fetch_monotonic(self) -> float:
         return self.last_fetch if self.session is None else max(self.last_fetch, self.session.last_used)
+
+    @property
+    def restarts(self) -> tuple[tuple[int, float], ...]:
+        return self.log.restarts
 
     @property
     def has_data(self) -> bool:

@@ -161,10 +161,22 @@ class BatchRun:
             if bounds is None:
                 continue
             tallies[tp] = [
-                ReplicaTally(plan, plan.replicas[one.slot - 1], bounds, one, now_ms)
+                ReplicaTally(
+                    plan,
+                    plan.replicas[one.slot - 1],
+                    bounds,
+                    one,
+                    now_ms,
+                    lawful=self._lawful_before(tp, one.broker_id),
+                )
                 for one in bounds.replicas
             ]
         return tallies
+
+    def _lawful_before(self, tp: TopicPartition, broker_id: int) -> dict[str, int]:
+        """Of the rounds before: whoever is told adds what has come since, so a sum must not begin again."""
+        before = self._final.get((tp.topic, tp.partition, broker_id))
+        return {} if before is None else dict(before.lawful)
 
     def _take(
         self,

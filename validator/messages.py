@@ -92,7 +92,7 @@ class ReplicaResult(Facts):
     seconds: float  # of reading and comparing in this run
     findings: tuple[Finding, ...] = Field(default=(), max_length=MAX_FINDINGS)
     findings_count: Count = 0
-    lawful: dict[str, int] = Field(default={})  # what differs and may, by kind: batches or records
+    lawful: dict[str, int] = Field(default={})  # what this run found that differs and may, by kind
 
 
 # --- commands -----------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class ReplicaTally:
     bytes: int = 0
     digest: int = 0
     source_digest: int = 0
-    lawful: dict[str, int] = field(default_factory=dict)
+    lawful: dict[str, int] = field(default_factory=dict)  # of the run, its rounds before included
     findings: list[Finding] = field(default_factory=list)
     findings_count: int = 0
     first_finding: int | None = None
@@ -46,6 +46,7 @@ class ReplicaTally:
     read_batches: int = 0  # of this run alone
     read_records: int = 0
     read_bytes: int = 0
+    _lawful_before: dict[str, int] = field(default_factory=dict)
     _prefix: _Prefix | None = None
     _prefix_judged: bool = False
 
@@ -62,9 +63,10 @@ class ReplicaTally:
         expected = max(self.plan.start, replica.through or 0)
         if begin > expected:
             # counted in offsets: what is gone at the source cannot be counted in batches
-            self.lawful["expired_at_source_offsets"] = begin - expected
+            self._count_lawful("expired_at_source_offsets", begin - expected)
         if self.found.log_start > begin:
             self._prefix = _Prefix()
+        self._lawful_before = dict(self.lawful)
 
     @property
     def tellable(self) -> bool:
@@ -79,12 +81,15 @@ class ReplicaTally:
         if self._prefix is not None and begin <= spec.start < min(log_start, self.bounds.end):
             self._prefix.take(verdict)
             return
+        if self.moved:
+            # Nobody has compared what lies before this range: an early end is for the round that has read up to it.
+            return
         short_at = max(self.found.high_watermark, begin)
         if spec.start == short_at and self.found.high_watermark < self.bounds.end:
             self._judge_prefix()
             self._end_short(verdict)
             return
-        if self.found.slot not in spec.slots or self.moved:
+        if self.found.slot not in spec.slots:
             return
         if verdict is not None:
             self._take_own(verdict.replicas[self.found.slot])
@@ -93,6 +98,12 @@ class ReplicaTally:
 
     def finish(self) -> None:
         """All ranges have been taken: what hangs on their sums is judged."""
+        prefix = self._prefix
+        if self.moved and prefix is not None and not self._prefix_judged and not self._lawful_start(prefix):
+            # Not all that the replica holds was read: the next round knows whether its size explains the start.
+            self._forget()
+            self.through, self.lawful = self.found.begin, self._lawful_before
+            return
         self._judge_prefix()
         if self.first_finding is not None:
             self.through = min(self.through, self.first_finding)
@@ -132,7 +143,7 @@ class ReplicaTally:
             self.digest = digest.add(self.digest, verdict.digest)
             self.source_digest = digest.add(self.source_digest, verdict.source_digest)
         for kind, count in verdict.lawful.items():
-            self.lawful[kind] = self.lawful.get(kind, 0) + count
+            self._count_lawful(kind, count)
         if verdict.differences:
             self.findings += [to_finding(one) for one in verdict.differences]
             self.findings_count += verdict.difference_count
@@ -141,6 +152,9 @@ class ReplicaTally:
             self.moved = True
             if self.first_finding is None:
                 self.through = max(self.through, verdict.moved_at)
+
+    def _count_lawful(self, kind: str, count: int) -> None:
+        self.lawful[kind] = self.lawful.get(kind, 0) + count
 
     def _differs_at(self, offset: int | None) -> None:
         if offset is None:
@@ -163,9 +177,9 @@ class ReplicaTally:
             return
         self._prefix_judged = True
         missing_to = min(self.found.log_start, self.bounds.end)
-        if not prefix.batches or self._retained_lawfully(prefix):
+        if self._lawful_start(prefix):
             if prefix.batches:
-                self.lawful["expired_on_replica"] = prefix.batches
+                self._count_lawful("expired_on_replica", prefix.batches)
             self.through = max(self.through, missing_to)
             if self.start == self.found.begin:
                 self.start = missing_to
@@ -180,7 +194,7 @@ class ReplicaTally:
         self._add(FindingKind.LATE_START, self.found.begin, detail, prefix.first)
 
     def _forget(self) -> None:
-        """What lies behind a late start proves nothing of this replica."""
+        """What lies behind a late start that nothing explains proves nothing of this replica."""
         self.batches, self.records, self.bytes = (
             self.replica.batches,
             self.replica.records,
@@ -189,8 +203,10 @@ class ReplicaTally:
         self.digest = digest.from_hex(self.replica.digest)
         self.source_digest = digest.from_hex(self.replica.source_digest)
 
-    def _retained_lawfully(self, prefix: _Prefix) -> bool:
+    def _lawful_start(self, prefix: _Prefix) -> bool:
         plan = self.plan
+        if not prefix.batches:
+            return True
         if plan.retention_ms is not None and prefix.max_timestamp >= 0:
             oldest_kept = self.now_ms - plan.retention_ms + CLOCK_SLACK_MS
             if prefix.max_timestamp <= oldest_kept:

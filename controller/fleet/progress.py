@@ -25,12 +25,15 @@ from wire.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerReport:
-    """A real broker that copies the partition. Times in seconds before the report was made; None: never."""
+    """A real broker that copies the partition. Times in seconds before the report was made; None: never.
+
+    `restarts`: from where it was first seen to ask, and each time it asked for less than before, with the time."""
 
     fetch_offset: int
     broker_epoch: int = -1
     silent: float | None = None
     behind: float | None = None
+    restarts: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,10 @@ class CopyReport:
             self.log_start_offset,
             self.end_known,
             self.heard,
-            tuple((id_, one.fetch_offset, one.broker_epoch) for id_, one in self.followers.items()),
+            tuple(
+                (id_, one.fetch_offset, one.broker_epoch, tuple(offset for offset, _ in one.restarts))
+                for id_, one in self.followers.items()
+            ),
             self.failed,
             self.trouble,
             self.bytes_fetched,

@@ -236,6 +236,7 @@ class SidecarPorts:
                     broker_epoch=follower.broker_epoch,
                     silent=_ago(follower.last_fetch_monotonic, now),
                     behind=_ago(follower.caught_up_monotonic, now),
+                    restarts=tuple((offset, max(0.0, now - at)) for offset, at in follower.restarts),
                 )
                 for broker, follower in copy.followers.items()
             },

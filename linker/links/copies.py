@@ -29,6 +29,10 @@ class FollowerView(FollowerOffset, Protocol):
     def last_fetch_monotonic(self) -> float: ...
     @property
     def caught_up_monotonic(self) -> float: ...
+    @property
+    def restarts(self) -> tuple[tuple[int, float], ...]:
+        """Where it was first seen, and each time it asked for less than before: offset, monotonic."""
+        ...
 
 
 class CopyView(Protocol):
@@ -60,6 +64,7 @@ class RemoteFollower:
     broker_epoch: int
     last_fetch_monotonic: float
     caught_up_monotonic: float
+    restarts: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,7 @@ def _remote(noted: Noted) -> RemoteCopy:
                 broker_epoch=follower.broker_epoch,
                 last_fetch_monotonic=moment(follower.silent),
                 caught_up_monotonic=moment(follower.behind),
+                restarts=tuple((offset, made - ago) for offset, ago in follower.restarts),
             )
             for broker, follower in copy.followers.items()
         },

@@ -17,7 +17,7 @@ from controller import validations
 from controller.errors import ControllerError
 from controller.manager import LinkController, wall_clock_ms
 from controller.phases import Phase
-from controller.state import EvidenceStatus, MirrorPartition, PromoteEvidence, PromoteJob
+from controller.state import EvidenceStatus, JobStatus, MirrorPartition, PromoteEvidence, PromoteJob
 from linker import __version__
 from linker.admin.validation_models import ValidationState
 from linker.target import TargetCluster
@@ -63,21 +63,15 @@ class EvidenceWriter:
     async def close(self) -> None:
         """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
         job, link = self._job, self._validation.link
-        tps = [
-            tp
-            for tp in job.partitions
-            if (state := self._controller.image.partitions.get((link, tp))) is not None
-            and state.phase is Phase.PROMOTED
-        ]
+        tps = self._owed()
         trouble = await self._prove(tps)
-        if trouble is None and len(self._there(tps)) < len(tps):
-            trouble = "a mirror was deleted before its evidence was written"
         written: m.EvidenceWritten | None = None
         try:
-            written = await self._write(tps)
+            written = await self._write(tps, trouble)
         except (LinkerError, OSError) as error:
             log.warning("link %s: the evidence of promote %d is not written: %s", link, job.id, error)
             trouble = trouble or f"the evidence could not be written: {error}"
+        trouble = self._deleted(tps) or trouble
         evidence = self._result(tps, trouble, written)
         await self._note(evidence)
         if evidence.mismatches:
@@ -101,19 +95,19 @@ class EvidenceWriter:
     # --- proving -------------------------------------------------------------------------------------------------
 
     async def _prove(self, tps: Sequence[TopicPartition]) -> str | None:
-        """Have every replica compared to the end it must have; why that could not be."""
+        """Have every replica compared to the end it must have; why that could not be. Of mirrors that are gone there is
+        nothing to compare; the others are proved all the same."""
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + self._give_up, _RETRY_FIRST
         topics = list(dict.fromkeys(tp.topic for tp in tps))
         while True:
-            if len(self._there(tps)) < len(tps):
-                gone = next(tp for tp in tps if tp not in self._there(tps))
-                return f"{gone}: its mirror was deleted before it was proved"
+            if not self._there(tps):
+                return None
             status = self._validation.begin(Urgency.EVIDENCE, topics)
             trouble: str | None = None
             try:
                 await self._forget_former(tps)
-                await self._validation.after_hand_over(status, tps)
+                await self._validation.after_hand_over(status, self._there(tps))
             except ValidatorError as error:
                 trouble = str(error)
                 if error.hopeless:
@@ -166,14 +160,14 @@ class EvidenceWriter:
 
     # --- what is left --------------------------------------------------------------------------------------------
 
-    async def _write(self, tps: Sequence[TopicPartition]) -> m.EvidenceWritten:
+    async def _write(self, tps: Sequence[TopicPartition], trouble: str | None) -> m.EvidenceWritten:
         validator = self._validation.validator
         began = datetime.fromtimestamp(self._job.started_at / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         directory = validator.evidence_dir / f"{self._validation.link}-{self._job.id}-{began}"
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         async with validator.turns.turn(Urgency.EVIDENCE):
             return await validator.process.write_evidence(
-                f"evidence-{self._validation.link}-{self._job.id}", directory, self.document(tps)
+                f"evidence-{self._validation.link}-{self._job.id}", directory, self.document(tps, trouble)
             )
 
     def _result(
@@ -213,16 +207,18 @@ class EvidenceWriter:
                 log.warning("promote %d: its evidence cannot be noted: %s (again)", self._job.id, error)
                 await asyncio.sleep(_STORE_PAUSE)
 
-    def document(self, tps: Sequence[TopicPartition]) -> model.Evidence:
-        """All that is known of the promote."""
+    def document(self, tps: Sequence[TopicPartition], trouble: str | None) -> model.Evidence:
+        """All that is known of the promote. A partition whose mirror is gone is in it without replicas: it is not proved."""
         job, validation = self._job, self._validation
         image = self._controller.image
-        tps = self._there(tps)
+        there = set(self._there(tps))
+        trouble = self._deleted(tps) or trouble
         process = validation.validator.process
         source, target = validation.source_side(), validation.validator.target()
         link = image.links.get(validation.link)
         topics = dict.fromkeys(tp.topic for tp in tps)
-        mirrors = [mirror for topic in topics if (mirror := image.mirrors.get((validation.link, topic)))]
+        left = dict.fromkeys(tp.topic for tp in tps if tp in there)
+        mirrors = [image.mirrors[validation.link, topic] for topic in left]
         versions = {"linker": __version__, "python": platform.python_version()}
         if process.ready is not None:
             versions["spark"] = process.ready.spark
@@ -257,9 +253,14 @@ class EvidenceWriter:
                 )
                 for mirror in mirrors
             ),
-            partitions=tuple(self._partition(tp, len(tps)) for tp in tps),
+            partitions=tuple(
+                self._partition(tp, len(tps))
+                if tp in there
+                else model.PartitionEvidence(topic=tp.topic, partition=tp.partition, start=0)
+                for tp in tps
+            ),
             runs=tuple(_run(one) for one in validation.runs if one.state.final and _concerns(one, topics)),
-            notes=job.warnings,
+            notes=job.warnings if trouble is None else (*job.warnings, trouble),
         )
 
     def _partition(self, tp: TopicPartition, partitions: int) -> model.PartitionEvidence:
@@ -299,10 +300,37 @@ class EvidenceWriter:
 
     # --- looking up ----------------------------------------------------------------------------------------------
 
+    def _owed(self) -> list[TopicPartition]:
+        """What the job has promoted, mirrors that were deleted since included: what was promoted of an abandoned job whose
+        mirror is gone nobody knows, so it counts. A mirror that begins again is not the one that was promoted."""
+        image, link, job = self._controller.image, self._validation.link, self._job
+        return [
+            tp
+            for tp in job.partitions
+            if (state := image.partitions.get((link, tp))) is None
+            or state.phase is Phase.PROMOTED
+            or (job.status is JobStatus.DONE and state.phase is not Phase.FAILED_OVER)
+        ]
+
     def _there(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Those whose mirror was not deleted meanwhile; nothing can be looked up of the others."""
         image, link = self._controller.image, self._validation.link
-        return [tp for tp in tps if (link, tp) in image.partitions and (link, tp.topic) in image.mirrors]
+        return [
+            tp
+            for tp in tps
+            if (link, tp.topic) in image.mirrors
+            and (state := image.partitions.get((link, tp))) is not None
+            and state.phase is Phase.PROMOTED
+        ]
+
+    def _deleted(self, tps: Sequence[TopicPartition]) -> str | None:
+        """Of which nothing can be proved any more; None if all are there."""
+        there = set(self._there(tps))
+        gone = [tp for tp in tps if tp not in there]
+        if not gone:
+            return None
+        more = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
+        return f"{gone[0]}: its mirror was deleted before it was proved{more}"
 
     def _state(self, tp: TopicPartition) -> MirrorPartition:
         return self._controller.image.partitions[self._validation.link, tp]

@@ -6,14 +6,14 @@ left out with the reason, as is a partition that has no copies to compare yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from controller.handover import listed_targets
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import MirrorPartition, MirrorTopic, ReplicaValidation
+from controller.state import MirrorPartition, MirrorTopic
 from validator import messages as m
 from validator.mode import Mode
 from wire.metadata.image import ClusterImage
@@ -26,7 +26,7 @@ _KEPT = _HANDED_OVER | {Phase.FAILED, Phase.FAILED_OVER}
 
 
 class Position(NamedTuple):
-    """Where a follower asked last: all below is in its log. `at`: wall clock, ms."""
+    """Where a follower asked at a time: all below was in its log, nothing from there on. `at`: wall clock, ms."""
 
     offset: int
     at: int
@@ -61,6 +61,7 @@ class Plan:
     bases: Mapping[tuple[TopicPartition, int], int | None] = field(default_factory=dict)
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     left_out: Mapping[TopicPartition, str] = field(default_factory=dict)
+    at: int = 0  # wall clock, ms: what was lost before is not in `bases` any more
 
     @property
     def topics(self) -> list[str]:
@@ -173,30 +174,33 @@ def other_copies(
     target: ClusterImage,
     link: str,
     link_brokers: Collection[int],
-    positions: Mapping[TopicPartition, Mapping[int, Position]],
+    positions: Mapping[TopicPartition, Mapping[int, Sequence[Position]]],
 ) -> dict[TopicPartition, set[int]]:
-    """Watermarks of copies that are gone: the broker is none of the partition's any more, or asks for offsets below
-    what was proved of it, after that was proved: so it has lost them."""
+    """Watermarks of copies that are gone: the broker is none of the partition's any more, or has asked for offsets below
+    what was proved of it, after that was proved: so it had lost them, even if it has copied them again since. Of the
+    partitions in `positions`: where each broker asked last, began, and went back to."""
     gone: dict[TopicPartition, set[int]] = {}
-    for (name, tp), known in image.validations.items():
+    for tp, asked in positions.items():
+        known = image.validations.get((link, tp))
         mirror = image.mirrors.get((link, tp.topic))
         state = image.partitions.get((link, tp))
-        if name != link or mirror is None or state is None or state.phase in _KEPT:
+        if known is None or mirror is None or state is None or state.phase in _KEPT:
             continue
         there = set(replicas_of(target, mirror, tp, link_brokers))
-        asked = positions.get(tp, {})
         brokers = {
             replica.broker_id
             for replica in known.replicas
-            if replica.broker_id not in there or _lost(replica, asked.get(replica.broker_id))
+            if replica.broker_id not in there
+            or lost(asked.get(replica.broker_id, ()), replica.through, replica.at)
         }
         if brokers:
             gone[tp] = brokers
     return gone
 
 
-def _lost(replica: ReplicaValidation, position: Position | None) -> bool:
-    return position is not None and position.at > replica.at and 0 <= position.offset < replica.through
+def lost(asked: Iterable[Position], through: int, since: int) -> bool:
+    """Whether somebody who had everything below `through` at a time has asked for some of it afterwards."""
+    return any(one.at > since and 0 <= one.offset < through for one in asked)
 
 
 def _limit(text: str | None) -> int | None:

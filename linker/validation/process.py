@@ -128,12 +128,14 @@ class ValidatorProcess:
     async def run(
         self, command: m.Run, seen: Callable[[m.Progress | m.Checked], Awaitable[None]]
     ) -> m.Finished:
-        """Have it checked; `seen` gets what is reported on the way. Cancelling this cancels the run.
+        """Have it checked; `seen` gets what is reported on the way. Cancelling this cancels the run, and so does a `seen`
+        that raises.
 
         ValidatorError if it failed; what was Checked before stays true.
         """
         async with self._busy:
             await self._ensure()
+            hearing = False
             try:
                 await self._send(command)
                 while True:
@@ -141,9 +143,13 @@ class ValidatorProcess:
                     if isinstance(event, m.Finished):
                         return event
                     if isinstance(event, m.Progress | m.Checked):
+                        hearing = True
                         await seen(event)
-            except asyncio.CancelledError:
-                await asyncio.shield(self._cancel(command.id))
+                        hearing = False
+            except BaseException as error:
+                if hearing or isinstance(error, asyncio.CancelledError):
+                    # Nobody takes its results any more. It would go on all the same, and the next run wait behind it.
+                    await asyncio.shield(self._cancel(command.id))
                 raise
             finally:
                 self._rest()

@@ -99,6 +99,10 @@ class PromoteValidation:
                 copy.high_watermark,
                 self._distance,
             )
+            if reason is None:
+                brokers = self._validation.other_copies([tp]).get(tp, set()).intersection(self._replicas(tp))
+                if brokers:
+                    reason = f"broker {min(brokers)} has lost what was validated of its replica"
             if reason is not None:
                 found[tp] = self._with_trouble(image.validations.get((link, tp)), reason)
         return found

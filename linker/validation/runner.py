@@ -13,7 +13,8 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller.manager import LinkController, wall_clock_ms
@@ -24,7 +25,7 @@ from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.target import TargetCluster
 from linker.validation.evidence import EvidenceWriter
-from linker.validation.planner import Plan, Position, TopicRules, other_copies, plan
+from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan
 from linker.validation.process import ValidatorCancelled
 from linker.validation.runs import Recorder, RunStatus, Totals, differences
 from linker.validation.samples import SampleBook
@@ -175,7 +176,14 @@ class LinkValidation:
                 return None
             made[:] = [
                 Recorder(
-                    self._controller, self.link, found, status, self.totals, self._note, self._source_end
+                    self._controller,
+                    self.link,
+                    found,
+                    status,
+                    self.totals,
+                    self._note,
+                    self._source_end,
+                    self._lost,
                 )
             ]
             return m.Run(
@@ -212,6 +220,7 @@ class LinkValidation:
         self, tps: Collection[TopicPartition], mode: Mode = Mode.BATCHES, *, only_behind: bool = False
     ) -> Plan:
         """What is due now. LinkerError if the target does not say what is configured there."""
+        now = wall_clock_ms()
         await self._forget()
         image = self._controller.image
         topics = sorted({tp.topic for tp in tps if (self.link, tp.topic) in image.mirrors})
@@ -219,7 +228,7 @@ class LinkValidation:
         if topics:
             configs = await topic_configs(self._target.cluster, topics, timeout=_CALL_TIMEOUT)
             rules = {topic: TopicRules.of(found.effective) for topic, found in configs.items()}
-        return plan(
+        found = plan(
             self._controller.image,
             self._target.image,
             self.link,
@@ -229,6 +238,7 @@ class LinkValidation:
             mode=mode,
             source_ends=self._source_ends(tps) if only_behind else None,
         )
+        return replace(found, at=now)
 
     def _source_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: end for tp in tps if (end := self._source_end(tp)) is not None}
@@ -320,6 +330,7 @@ class LinkValidation:
                 await self._options.wait()
                 continue
             try:
+                await self._forget()  # where nothing is new no run would look
                 if self._due():
                     status = self.begin(Urgency.CONTINUOUS, ())
                     await self.check(status, Urgency.CONTINUOUS, self._open, only_behind=True)
@@ -375,12 +386,9 @@ class LinkValidation:
                 self._metadata.set()
 
     async def _forget(self) -> None:
-        image, positions = self._controller.image, {}
+        image = self._controller.image
         self._forget_others({mirror.topic for mirror in image.link_mirrors(self.link)})
-        for link, tp in image.validations:
-            if link == self.link and (copy := self._copy(tp)) is not None:
-                positions[tp] = _positions(copy)
-        gone = other_copies(image, self._target.image, self.link, self.link_brokers(), positions)
+        gone = self.other_copies([tp for link, tp in image.validations if link == self.link])
         for tp, brokers in gone.items():
             log.warning(
                 "link %s: the copies of %s on brokers %s are not those any more that were validated: from the start again",
@@ -389,6 +397,20 @@ class LinkValidation:
                 sorted(brokers),
             )
             await self._controller.forget_validation(self.link, [tp], brokers)
+
+    def other_copies(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, set[int]]:
+        """Brokers whose copies are not those any more that were validated; their watermarks are still to be forgotten."""
+        positions = {tp: self._positions(tp) for tp in tps}
+        return other_copies(
+            self._controller.image, self._target.image, self.link, self.link_brokers(), positions
+        )
+
+    def _positions(self, tp: TopicPartition) -> dict[int, tuple[Position, ...]]:
+        copy = self._copy(tp)
+        return {} if copy is None else _positions(copy)
+
+    def _lost(self, tp: TopicPartition, broker_id: int, through: int, since: int) -> bool:
+        return lost(self._positions(tp).get(broker_id, ()), through, since)
 
     def _forget_others(self, topics: set[str]) -> None:
         """What is in memory of topics that are no mirrors any more."""
@@ -421,11 +443,14 @@ class LinkValidation:
         )
 
 
-def _positions(copy: CopyView) -> dict[int, Position]:
+def _positions(copy: CopyView) -> dict[int, tuple[Position, ...]]:
     """On the wall clock, as watermarks are."""
     now, monotonic = wall_clock_ms(), time.monotonic()
     return {
-        broker: Position(follower.fetch_offset, now - int((monotonic - follower.last_fetch_monotonic) * 1000))
+        broker: tuple(
+            Position(offset, now - int((monotonic - at) * 1000))
+            for offset, at in (*follower.restarts, (follower.fetch_offset, follower.last_fetch_monotonic))
+        )
         for broker, follower in copy.followers.items()
         if follower.last_fetch_monotonic > 0
     }

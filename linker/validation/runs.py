@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.manager import LinkController, wall_clock_ms
@@ -96,8 +96,10 @@ class Recorder:
         totals: Totals,
         told: Callable[[Sequence[m.ReplicaResult]], None],
         source_end: Callable[[TopicPartition], int | None],
+        lost: Callable[[TopicPartition, int, int, int], bool],
     ) -> None:
-        """`source_end`: where the source ends now, as far as that is known."""
+        """`source_end`: where the source ends now, as far as that is known. `lost`: whether a broker has lost something
+        below an offset since a time; what is read afterwards is not of the copy that its watermark is of."""
         self._controller = controller
         self._link = link
         self._plan = plan
@@ -105,12 +107,17 @@ class Recorder:
         self._totals = totals
         self._told = told
         self._source_end = source_end
+        self._lost = lost
         self._bases = dict(plan.bases)
+        #: Since when what is known of a replica must not have been lost.
+        self._since = {key: plan.at for key, base in plan.bases.items() if base is not None}
         self._counts = {
             (TopicPartition(p.topic, p.partition), r.broker_id): (r.batches, r.records, r.bytes)
             for p in plan.partitions
             for r in p.replicas
         }
+        #: What differs lawfully as told last: the validator tells sums of the run, group after group.
+        self._lawful: dict[tuple[TopicPartition, int], Mapping[str, int]] = {}
         status.partitions = len(plan.partitions)
         status.left_out = dict(plan.left_out)
         self._replicas: set[tuple[TopicPartition, int]] = set()
@@ -124,15 +131,22 @@ class Recorder:
         self._told(event.results)
 
     async def _take(self, results: Sequence[m.ReplicaResult]) -> None:
-        advances = []
+        advances: list[Advance] = []
+        noted: list[m.ReplicaResult] = []
         for result in results:
             tp = TopicPartition(result.topic, result.partition)
             key = (tp, result.broker_id)
             if key not in self._bases:
                 raise ValidatorError(f"the validator reports on broker {result.broker_id} for {tp}, unasked")
+            base, since = self._bases[key], self._since.get(key)
+            if base is not None and since is not None and self._lost(tp, result.broker_id, base, since):
+                # Its watermark stays as old as it is, and so is forgotten by whoever looks next.
+                self._status.left_out[tp] = f"broker {result.broker_id} has lost its replica meanwhile"
+                continue
+            noted.append(result)
             advances.append(self._advance(tp, result))
         await self._controller.advance_validation(self._link, advances)
-        for result in results:
+        for result in noted:
             self._count(TopicPartition(result.topic, result.partition), result)
 
     def _advance(self, tp: TopicPartition, result: m.ReplicaResult) -> Advance:
@@ -142,8 +156,9 @@ class Recorder:
         known = self._controller.image.validations.get((self._link, tp))
         before = None if known is None else known.of(result.broker_id)
         lawful = dict(before.lawful) if before is not None else {}
+        told = self._lawful.get((tp, result.broker_id), {})
         for kind, count in result.lawful.items():
-            lawful[kind] = lawful.get(kind, 0) + count
+            lawful[kind] = lawful.get(kind, 0) + max(0, count - told.get(kind, 0))
         return Advance(
             tp=tp,
             session_epoch=self._plan.epochs[tp],
@@ -166,6 +181,8 @@ class Recorder:
     def _count(self, tp: TopicPartition, result: m.ReplicaResult) -> None:
         key, status, totals = (tp, result.broker_id), self._status, self._totals
         self._bases[key] = result.through
+        self._since.setdefault(key, wall_clock_ms())
+        self._lawful[key] = result.lawful
         batches, records, size = self._counts[key]
         self._counts[key] = (result.batches, result.records, result.bytes)
         status.batches += max(0, result.batches - batches)

@@ -106,7 +106,7 @@ def test_reports_there_and_back() -> None:
         loaded=True,
         high_watermark=10,
         log_start_offset=0,
-        followers={1: FollowerReport(fetch_offset=5, broker_epoch=2, silent=0.5)},
+        followers={1: FollowerReport(fetch_offset=5, broker_epoch=2, silent=0.5, restarts=((3, 1.5),))},
     )
     assert decode_copies(json.loads(json.dumps(encode_copies([copy])))) == [copy]
     with pytest.raises(m.BadMessage):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller.fleet.messages import LinkTraffic, SidecarReport
-from controller.fleet.progress import CopyReport, ReportBook
+from controller.fleet.progress import CopyReport, ReportBook, decode_copies, encode_copies
 from linker.fleet.clock import lease_clock
+from linker.fleet.ports import SidecarPorts
 from linker.links.copies import Copies
 from linker.links.traffic import traffic
 from wire.metadata.image import PartitionImage
@@ -62,6 +65,44 @@ def test_a_fresh_report_is_shown() -> None:
     copies = Stage(901, 0.9).copies()
     copy = copies.get(TP)
     assert copy is not None and copy.high_watermark == 10
+
+
+def test_where_a_follower_went_back_to_is_told_with_its_time() -> None:
+    """From the sidecar that leads the partition to the one that decides what is still proved."""
+    scene = Stage(901)
+    now = time.monotonic()
+    mine: Any = SimpleNamespace(
+        spec=SimpleNamespace(topic_id=b"t" * 16),
+        loaded=True,
+        end_known=True,
+        heard=True,
+        high_watermark=10,
+        log_start_offset=0,
+        followers={
+            1: SimpleNamespace(
+                fetch_offset=9,
+                broker_epoch=2,
+                last_fetch_monotonic=now - 1,
+                caught_up_monotonic=0.0,
+                restarts=((4, now - 60),),
+            )
+        },
+        failed=None,
+        trouble=None,
+        bytes_fetched=0,
+        bytes_served=0,
+    )
+    partition = SimpleNamespace(leader=901, leader_epoch=3)
+    target = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: partition))
+    leader: Any = SimpleNamespace(target=target, router=None, _broker_id=901)
+    report = SidecarPorts._report(leader, "l", TP, mine, now)
+    assert report is not None
+    scene.head.book.note(901, decode_copies(json.loads(json.dumps(encode_copies([report])))), lease_clock())
+    copy = scene.copies().get(TP)
+    assert copy is not None
+    ((offset, at),) = copy.followers[1].restarts
+    assert offset == 4
+    assert at == pytest.approx(now - 60, abs=5)
 
 
 def test_an_old_report_is_not_shown_as_if_it_were_of_now() -> None:

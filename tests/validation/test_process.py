@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controller.store.base import StoreError
 from linker.config_validation import ValidationConfig
 from linker.validation import process as process_module
 from linker.validation.process import ValidatorError, ValidatorProcess, missing_parts
@@ -163,6 +164,26 @@ async def test_a_cancelled_run_leaves_a_process_of_use(process: ValidatorProcess
     assert ears.results
     fake.say(hold=0)
     await process.run(a_run("next"), ears.seen)
+    assert process.pid == pid
+
+
+@pytest.mark.parametrize("error", [StoreError("it is away"), ValidatorError("reports unasked")])
+async def test_a_run_whose_results_cannot_be_noted_is_cancelled(
+    process: ValidatorProcess, fake: FakeWorld, error: Exception
+) -> None:
+    fake.say(hold=0.2)
+
+    async def seen(event: m.Progress | m.Checked) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await process.run(a_run(partitions=200), seen)
+    assert caught.value is error
+    assert m.Cancel(id="r") in fake.asked()
+    pid = process.pid
+    fake.say(hold=0)
+    async with asyncio.timeout(10):  # the rest of the first would take 40 s
+        await process.run(a_run("next"), Ears().seen)
     assert process.pid == pid
 
 

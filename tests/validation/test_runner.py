@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +64,9 @@ class Stage:
         self.image = target_image()
         self.ends = {T0: 100, T1: 7}
         self.asked_at: dict[int, tuple[int, float]] = {}  # broker -> offset, monotonic
+        self.restarts: dict[
+            int, tuple[tuple[int, float], ...]
+        ] = {}  # broker -> the same, of each time it went back
         properties = {"bootstrap.servers": "h:1", "sasl.jaas.config": "hush"}
         self.validator = Validator(
             ValidationConfig(), process, lambda: side("target", properties), out / "evidence"
@@ -89,7 +92,9 @@ class Stage:
 
     def copy(self, tp: TopicPartition) -> Any:
         followers = {
-            broker: SimpleNamespace(fetch_offset=offset, last_fetch_monotonic=at)
+            broker: SimpleNamespace(
+                fetch_offset=offset, last_fetch_monotonic=at, restarts=self.restarts.get(broker, ())
+            )
             for broker, (offset, at) in self.asked_at.items()
         }
         return SimpleNamespace(
@@ -120,10 +125,14 @@ class Stage:
         await self.controller.update_link(LINK, None, {INTERVAL_OPTION: milliseconds})
         self.validation.options_changed()
 
-    async def promoted(self, policy: ValidationPolicy = ValidationPolicy.REQUIRE) -> PromoteJob:
+    async def promoted(
+        self,
+        policy: ValidationPolicy = ValidationPolicy.REQUIRE,
+        tps: Sequence[TopicPartition] = (T0, T1),
+    ) -> PromoteJob:
         """As a promote leaves it, its evidence still owed."""
-        tps = [T0, T1]
-        job = await self.controller.begin_promote(LINK, ["t"], validation=policy)
+        topics = list(dict.fromkeys(tp.topic for tp in tps))
+        job = await self.controller.begin_promote(LINK, topics, validation=policy)
         for phase in (Phase.CATCHING_UP, Phase.FENCED):
             await self.controller.advance(LINK, tps, phase)
         await self.controller.advance(LINK, tps, Phase.ALIGNED, aligned_ends=self.ends)
@@ -131,15 +140,38 @@ class Stage:
         await self.controller.advance(LINK, tps, Phase.VALIDATED, attempts=attempts)
         for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
             await self.controller.advance(LINK, tps, phase)
-        for index, partition in list(self.image.topics_by_id[TOPIC_ID].partitions.items()):
-            self.image.topics_by_id[TOPIC_ID].partitions[index] = replace(
-                partition, replicas=REPLICAS, isr=REPLICAS, adding=(), leader=1
-            )
+        for topic in self.image.topics_by_id.values():
+            for index, partition in list(topic.partitions.items()):
+                topic.partitions[index] = replace(
+                    partition, replicas=REPLICAS, isr=REPLICAS, adding=(), leader=1
+                )
         await self.controller.end_promote(job, JobStatus.DONE, None, {"catch_up": 5.0, "align": 7.0})
         return self.controller.image.jobs[LINK, job.id]
 
     def evidence(self, job: PromoteJob) -> Any:
         return self.controller.image.jobs[LINK, job.id].evidence
+
+
+async def add_topic(stage: Stage, tp: TopicPartition, topic_id: bytes) -> None:
+    """Another mirror, of one partition."""
+    topic = TopicImage(topic_id, tp.topic, {})
+    topic.partitions[0] = PartitionImage(0, (900, *REPLICAS), (900,), REPLICAS, (), 900, 3, 5)
+    stage.image.topics_by_id[topic_id] = stage.image.topics_by_name[tp.topic] = topic
+    stage.ends[tp] = 3
+    stage.say()
+    await stage.controller.create_mirror(
+        MirrorTopic(
+            link=LINK,
+            topic=tp.topic,
+            topic_id=topic_id,
+            source_topic_id=b"v" * 16,
+            partitions=1,
+            target_replicas=(REPLICAS,),
+        )
+    )
+    await stage.controller.establish(
+        LINK, tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
 
 
 async def stage_configs(cluster: Any, topics: Any, *, timeout: float) -> Any:
@@ -317,6 +349,49 @@ async def test_lost_copies_are_forgotten(stage: Stage) -> None:
     assert set(stage.marks()) == {(T1, 1), (T1, 2)}
 
 
+async def test_a_copy_that_was_lost_and_came_again_before_anybody_looked_is_forgotten(stage: Stage) -> None:
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    now = asyncio.get_running_loop().time()
+    # Both were first seen empty, long before. Broker 2 has begun again since, and is as far as it was.
+    stage.asked_at = {1: (100, now + 3), 2: (100, now + 3)}
+    stage.restarts = {1: ((0, now - 3600),), 2: ((0, now + 1),)}
+    ports = promote_validation(stage)
+    assert "broker 2 has lost what was validated" in ports.unproved([T0])[T0].reason
+    await stage.interval(20)  # nothing is new at the source
+    await stage.until(lambda: len(stage.fake.runs()) == 2)
+    await stage.until(lambda: len(stage.marks()) == 4)
+    again = stage.fake.runs()[1]
+    assert [[(one.broker_id, one.through) for one in plan.replicas] for plan in again.partitions] == [
+        [(2, None)],
+        [(2, None)],
+    ]
+
+
+async def test_a_copy_that_is_lost_while_it_is_read_moves_no_watermark(stage: Stage) -> None:
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    stage.ends[T0] = 130
+    stage.say(hold=0.3)
+    run = stage.validation.start(["t"], Mode.BATCHES)
+    await stage.until(lambda: len(stage.fake.runs()) == 2)
+    now = asyncio.get_running_loop().time()
+    stage.asked_at = {2: (130, now)}  # far enough again before its result is noted
+    stage.restarts = {2: ((0, now),)}
+    await stage.over(run)
+    assert run.left_out[T0] == "broker 2 has lost its replica meanwhile"
+    assert stage.marks()[T0, 1] == 130
+    assert stage.marks()[T0, 2] == 100
+    assert stage.validation.other_copies([T0, T1]) == {T0: {2}, T1: {2}}
+
+
+async def test_a_follower_first_seen_at_its_watermark_has_lost_nothing(stage: Stage) -> None:
+    """By a sidecar that has just become the leader."""
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    now = asyncio.get_running_loop().time()
+    stage.asked_at = {1: (130, now + 3), 2: (100, now + 1)}
+    stage.restarts = {1: ((100, now + 1),), 2: ((100, now + 1),)}
+    assert not stage.validation.other_copies([T0, T1])
+
+
 def promote_validation(stage: Stage, distance: int = 10) -> PromoteValidation:
     return PromoteValidation(stage.validation, stage.controller, stage.copy, lambda _: REPLICAS, distance)
 
@@ -432,8 +507,60 @@ async def test_a_mirror_that_is_deleted_while_its_evidence_is_owed(
     await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
     found = stage.evidence(job)
     assert (found.status, found.replicas) == (EvidenceStatus.INCOMPLETE, 0)
-    assert found.trouble == "t-0: its mirror was deleted before it was proved"
+    assert found.trouble == "t-0: its mirror was deleted before it was proved (and 1 more)"
     assert "hit a bug" not in caplog.text
+    evidence = Evidence.model_validate_json(Path(found.json).read_bytes())
+    assert verdict_of(evidence) == (Verdict.NOT_PROVED, "t-0, no replica was compared")
+
+
+async def delete_and_begin_again(stage: Stage, topic: str, topic_id: bytes) -> None:
+    await stage.controller.delete_mirror(LINK, topic)
+    again = MirrorTopic(
+        link=LINK,
+        topic=topic,
+        topic_id=topic_id,
+        source_topic_id=b"s" * 16,
+        partitions=1,
+        target_replicas=((1,),),
+    )
+    await stage.controller.create_mirror(again)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+async def test_one_mirror_of_two_that_is_deleted_while_their_evidence_is_owed_is_not_called_equal(
+    stage: Stage, restarted: bool, again: bool
+) -> None:
+    gone = TopicPartition("u", 0)
+    await add_topic(stage, gone, b"u" * 16)
+    job = await stage.promoted(tps=(T0, T1, gone))
+
+    async def delete() -> None:
+        if again:
+            await delete_and_begin_again(stage, "u", b"w" * 16)
+        else:
+            await stage.controller.delete_mirror(LINK, "u")
+
+    if restarted:
+        await delete()
+    else:
+        stage.say(fail={"reason": "connection refused", "side": "source", "address": "h:1"})
+    stage.validation.close_evidence(job)
+    if not restarted:
+        await stage.until(lambda: stage.fake.runs())
+        await delete()
+        stage.say(fail=None)
+    await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
+    found = stage.evidence(job)
+    assert (found.status, found.replicas) == (
+        EvidenceStatus.INCOMPLETE,
+        4,
+    )  # the others are proved all the same
+    assert found.trouble == "u-0: its mirror was deleted before it was proved"
+    evidence = Evidence.model_validate_json(Path(found.json).read_bytes())
+    assert verdict_of(evidence) == (Verdict.NOT_PROVED, "u-0, no replica was compared")
+    assert evidence.notes == (found.trouble,)
+    assert [one.topic for one in evidence.topics] == ["t"]
 
 
 async def test_a_replica_is_counted_once_however_often_it_is_told_of(stage: Stage) -> None:
@@ -461,12 +588,54 @@ async def test_a_replica_is_counted_once_however_often_it_is_told_of(stage: Stag
     )
     for _ in range(2):  # before and after it had to make room
         recorder = Recorder(
-            stage.controller, LINK, planned, run, totals, stage.validation._note, lambda tp: stage.ends[tp]
+            stage.controller,
+            LINK,
+            planned,
+            run,
+            totals,
+            stage.validation._note,
+            lambda tp: stage.ends[tp],
+            stage.validation._lost,
         )
         for _ in range(3):  # group by group
             await recorder.seen(m.Checked(id="x", results=(result,)))
     assert (run.mismatches, totals.mismatches, len(run.findings)) == (1, 1, MAX_SHOWN)
     assert stage.validation.findings[T0, 2] == (findings, 500)
+
+
+async def test_what_differs_lawfully_is_counted_once_however_often_it_is_told_of(stage: Stage) -> None:
+    result = m.ReplicaResult(
+        topic="t",
+        partition=0,
+        broker_id=2,
+        start=0,
+        through=10,
+        source_end=100,
+        replica_end=100,
+        batches=0,
+        records=0,
+        bytes=0,
+        digest=EMPTY_DIGEST,
+        source_digest=EMPTY_DIGEST,
+        seconds=0,
+    )
+    for begin in (0, 50):  # the second run goes on from the first one's watermark, and counts from nothing
+        recorder = Recorder(
+            stage.controller,
+            LINK,
+            await stage.validation.plan([T0, T1]),
+            stage.validation.begin(Urgency.ONCE, ["t"]),
+            Totals(),
+            stage.validation._note,
+            lambda tp: stage.ends[tp],
+            stage.validation._lost,
+        )
+        for through, lawful in ((10, {}), (20, {"compacted": 3}), (30, {"compacted": 4, "rewritten": 1})):
+            told = result.model_copy(update={"through": begin + through, "lawful": lawful})
+            await recorder.seen(m.Checked(id="x", results=(told,)))
+    known = stage.controller.image.validations[LINK, T0].of(2)
+    assert known is not None
+    assert (known.through, known.lawful) == (80, {"compacted": 8, "rewritten": 2})
 
 
 async def test_runs_that_are_not_over_are_kept(stage: Stage) -> None:

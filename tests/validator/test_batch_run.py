@@ -14,7 +14,7 @@ from tests.fakes.log import FakeLog
 from tests.validator import logs
 from tests.validator.without_spark import Runner, found
 from validator import batch_run, ranges
-from validator.messages import Progress, ReplicaPlan, ReplicaResult
+from validator.messages import Checked, Progress, ReplicaPlan, ReplicaResult
 
 END = logs.BATCHES * logs.RECORDS
 NOW_MS = 1_700_000_000_000
@@ -236,6 +236,36 @@ async def test_a_log_start_that_moves_under_the_run_is_planned_anew(
     results = await runner.run(runner.plan())
     assert [(found(one), one.through) for one in results] == [([], END)] * 3
     assert results[0].lawful["expired_at_source_offsets"] == 50
+
+
+async def test_what_differs_lawfully_is_summed_over_the_rounds_of_a_run(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    """Told to somebody who adds the increases only, a sum that began again would be lost."""
+    log = damage(runner, lambda log: logs.drop(log, 10))
+    logs.drop(log, 80)
+    real = batch_run.compare
+    moves = iter([lambda: [one.delete_until(50) for one in (runner.source.partition("t").log, log)]])
+
+    def compare(spark: Any, clusters: Any, group: Any, leaders: Any) -> Any:
+        if group[0].spec.start > 30:
+            next(moves, lambda: None)()
+        return real(spark, clusters, group, leaders)
+
+    monkeypatch.setattr(batch_run, "compare", compare)
+    monkeypatch.setattr(batch_run, "make_ranges", lambda p: ranges.make_ranges(p, range_bytes=2560))
+    monkeypatch.setattr(batch_run, "make_groups", lambda all_: [[one] for one in all_])
+    _, compacted, _ = await runner.run(runner.plan(compacted=True))
+    assert (found(compacted), compacted.through) == ([], END)
+    assert compacted.lawful["compacted_on_replica"] == 2
+    told = [
+        one.lawful.get("compacted_on_replica", 0)
+        for event in runner.events
+        if isinstance(event, Checked)
+        for one in event.results
+        if one.broker_id == 2
+    ]
+    assert told == sorted(told) and 0 < told.count(1) < len(told)
 
 
 async def test_control_batches_aborted_transactions_and_gaps_of_compaction_raise_nothing(runner: Runner):
