@@ -6,6 +6,7 @@ Not here: when one is opened and what is said on it (router.passthrough).
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 
 from wire.channel import Channel
@@ -25,7 +26,7 @@ class Upstreams:
         channel = Channel()
         context = self._security.ssl_context() if security_protocol.endswith("SSL") else None
         try:
-            await asyncio.get_running_loop().create_connection(
+            transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: channel,
                 node.host,
                 node.port,
@@ -38,6 +39,10 @@ class Upstreams:
                 sent=False,
                 peer=format_address(node.host, node.port),
             ) from error
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # A broker that vanished without a FIN must be noticed while a client only waits.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return channel
 
 

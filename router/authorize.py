@@ -14,6 +14,7 @@ from typing import Final
 
 from router.passthrough import Upstream
 from wire import codec
+from wire.errors import RequestTimedOut
 
 _NOT_ASKED: Final = -(2**31)
 _ASK_AGAIN: Final = 0.2
@@ -33,9 +34,11 @@ class Operation(IntEnum):
 class Authorizer:
     """The rights of one client connection."""
 
-    def __init__(self, upstream: Upstream, ttl: float) -> None:
+    def __init__(self, upstream: Upstream, ttl: float, patience: float) -> None:
+        """patience: seconds for one answer of a broker that has nothing else to do for this client."""
         self._upstream = upstream
         self._ttl = ttl
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._bits: dict[str, tuple[int, float]] = {}  # topic -> (operations, when asked)
         self._asking: dict[str, list[Callable[[], None]]] = {}
@@ -63,12 +66,28 @@ class Authorizer:
         if waiting is None:
             waiting = self._asking[topic] = []
             self._send(topic)
+            self._loop.call_later(self._patience, self._late, topic, waiting)
         if callback is not None and callback not in waiting:
             waiting.append(callback)
 
     def close(self) -> None:
         self._closed = True
         self._asking.clear()
+
+    def _late(self, topic: str, waiting: list[Callable[[], None]]) -> None:
+        """Everything that the client sends queues behind an answer that does not come, and an old one would be used on."""
+        if self._closed or self._asking.get(topic) is not waiting:
+            return
+        if self._upstream.owed:
+            self._loop.call_later(self._patience, self._late, topic, waiting)
+            return
+        what = "the cluster" if topic == _CLUSTER else f"topic {topic}"
+        self._upstream.give_up(
+            RequestTimedOut(
+                f"the real broker did not say within {self._patience:g} s what the client may do with {what}",
+                sent=True,
+            )
+        )
 
     def _send(self, topic: str) -> None:
         if self._closed:

@@ -6,6 +6,7 @@ authentication. Not here: what any of the handlers does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
 PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
@@ -39,6 +42,7 @@ SASL_AUTHENTICATE: Final = 36
 
 _BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
 _LOCAL_KEY: Final = "router"
+_MOST_TOLD: Final = 100
 
 Handler = Callable[["ClientSession", Exchange], None]
 
@@ -56,7 +60,9 @@ class ClientSession:
         self.authenticated = not self.is_sasl
         self.sasl_steps = 1  # that are still to be accepted
         self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
-        self.authorizer = Authorizer(self.upstream, router.limits.authorization_ttl)
+        self.authorizer = Authorizer(
+            self.upstream, router.limits.authorization_ttl, router.limits.upstream_timeout
+        )
         self._produce: ProduceSession | None = None
         self._fetch: FetchSession | None = None
         self._offsets: OffsetSession | None = None
@@ -91,6 +97,7 @@ class ClientSession:
         elif allowed:
             then()
         else:
+            self.router.refused_follower(self.connection)
             exchange.fail(
                 WireError("CLUSTER_ACTION on the cluster is needed to fetch as a follower", api="fetch")
             )
@@ -111,6 +118,7 @@ class Router:
         self.limits = limits or RouterLimits()
         self.stats = RouterStats()
         self.tasks = TaskKeeper()
+        self._refused_followers: set[str] = set()
         self.hub = ForwardingHub(ports, self.limits, self.stats, self.tasks)
         self._handlers: dict[int, Handler] = {
             PRODUCE: lambda session, exchange: session.produce.handle(exchange),
@@ -139,6 +147,19 @@ class Router:
             session.upstream.forward(exchange)
         else:
             handler(session, exchange)
+
+    def refused_follower(self, connection: ServerConnection) -> None:
+        """A broker may not fetch from us, and only sees its connections end: said once for each address."""
+        host = connection.peer.rpartition(":")[0]
+        if host in self._refused_followers or len(self._refused_followers) >= _MOST_TOLD:
+            return
+        self._refused_followers.add(host)
+        log.warning(
+            "%s may not fetch as a follower on listener %s, so mirrors get no copies there: its principal needs "
+            "ClusterAction and Describe on Cluster at the target (without Describe a broker is not told its rights)",
+            host,
+            connection.listener.name,
+        )
 
     def register(self, api_key: int, handler: Handler) -> None:
         """Serve an api here instead of passing it through."""

@@ -51,11 +51,20 @@ class Upstream:
         )  # bounded by the pipelining limit of the client
         self._closed = False
         self._correlation_id = 0
+        #: Requests of the client's own that the broker has not answered: some may wait for minutes (JoinGroup), and the
+        #: client keeps their time.
+        self.owed = 0
 
     def forward(self, exchange: Exchange) -> None:
         """Pass the request on and its answer back, untouched."""
         self._stats.passed_through += 1
-        self.send(exchange.frame, lambda reply: exchange.reply([len(reply).to_bytes(4, "big"), reply]))
+        self.owed += 1
+
+        def replied(reply: memoryview) -> None:
+            self.owed -= 1
+            exchange.reply([len(reply).to_bytes(4, "big"), reply])
+
+        self.send(exchange.frame, replied)
 
     def send(self, frame: memoryview, on_reply: OnFrame) -> None:
         """Send one request (without size prefix). on_reply is not called if the upstream ends first: then
@@ -71,6 +80,10 @@ class Upstream:
                 self._tasks.spawn(self._open(), f"open upstream for {self._connection.peer}")
             return
         self._write(frame, on_reply)
+
+    def give_up(self, reason: WireError) -> None:
+        """The broker is as good as dead: the client is cut off with it, and comes back to another one."""
+        self._end(reason)
 
     def next_correlation_id(self) -> int:
         """For requests of our own between the client's."""

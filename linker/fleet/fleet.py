@@ -19,7 +19,7 @@ from controller.fleet.runner import FleetRunner, Reign
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
 from controller.state import SidecarIdentity
-from controller.store.base import Candidate, Seat
+from controller.store.base import Candidate, Seat, StoreError
 from linker import __version__
 from linker.config import Config
 from linker.fleet.clock import lease_clock
@@ -37,7 +37,8 @@ from wire.types import format_address, topic_id_str
 
 log = logging.getLogger(__name__)
 
-_ANNOUNCE_TIMEOUT = 30.0
+#: A store has its own patience with a predecessor that was killed: 1.5 sessions, and these are up to 40 s.
+_ANNOUNCE_TIMEOUT = 120.0
 
 
 class CannotListen(LinkerError):
@@ -143,8 +144,13 @@ class Fleet:
             stack.push_async_callback(server.close)
         fleet = cls(config, store, process, server, ports, reign, cluster.cluster_id or "")
         if process is not None:
-            async with asyncio.timeout(_ANNOUNCE_TIMEOUT):
-                await store.announce(fleet.candidate)
+            try:
+                async with asyncio.timeout(_ANNOUNCE_TIMEOUT):
+                    await store.announce(fleet.candidate)
+            except TimeoutError:
+                raise StoreError(
+                    f"the state store did not take note of this sidecar within {_ANNOUNCE_TIMEOUT:g} s"
+                ) from None
         return fleet
 
     @property

@@ -10,6 +10,7 @@ import pytest
 from router.api_versions import SERVED, restrict
 from router.dispatch import session_of
 from router.offsets import OffsetSession
+from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
 from wire import codec
 from wire.connection import Connection
@@ -266,3 +267,26 @@ async def test_a_client_whose_deadlines_cannot_be_kept_harms_no_other() -> None:
         await eventually(lambda: all(session.times == 3 for session in sessions if session.error is None))
         assert len(rig.loop_errors) == 2
         rig.loop_errors.clear()
+
+
+async def test_a_broker_that_does_not_say_what_the_client_may_do_is_given_up() -> None:
+    """It takes bytes and answers nothing; every later write of the connection would wait behind that question."""
+    async with Rig(limits=RouterLimits(upstream_timeout=0.2)) as rig:
+        client = await rig.client()
+        await client.call("metadata", {"topics": []}, timeout=5)
+        rig.target.inject("metadata", drop=True, times=None)
+        producer = Producer(client, rig)
+        with pytest.raises(ConnectionLost):
+            await asyncio.wait_for(producer.send(0), 5)
+        rig.target.clear_faults()
+        assert (await Producer(await rig.client(), rig).send(0))[0].error == 0
+
+
+async def test_a_broker_that_is_at_work_for_the_client_has_time() -> None:
+    async with Rig(limits=RouterLimits(upstream_timeout=0.1)) as rig:
+        client = await rig.client()
+        await client.call("metadata", {"topics": []}, timeout=5)
+        rig.target.inject("describe_cluster", delay=0.5)
+        slow = asyncio.ensure_future(client.call("describe_cluster", {}, timeout=5))
+        assert (await asyncio.wait_for(Producer(client, rig).send(0), 5))[0].error == 0
+        await slow
