@@ -287,6 +287,7 @@ async def test_a_broker_that_is_at_work_for_the_client_has_time() -> None:
         client = await rig.client()
         await client.call("metadata", {"topics": []}, timeout=5)
         rig.target.inject("describe_cluster", delay=0.5)
+        rig.target.inject("metadata", delay=0.3, times=1)  # one after the other, as on a real one
         slow = asyncio.ensure_future(client.call("describe_cluster", {}, timeout=5))
         assert (await asyncio.wait_for(Producer(client, rig).send(0), 5))[0].error == 0
         await slow
