@@ -75,6 +75,10 @@ CATALOGUE: dict[str, Entry] = {
     "linker_protocol_errors": Entry(
         "counter", "Connections closed because their bytes were not the protocol."
     ),
+    "linker_produce_answers": Entry("counter", "Produce requests of clients that were answered."),
+    "linker_produce_answer_seconds": Entry(
+        "counter", "From the arrival of these requests to their answers, in sum."
+    ),
     "linker_promotes_running": Entry("gauge", "Promotes that are not finished."),
     "linker_promote_phase_seconds": Entry(
         "gauge", "Time that the last promote of the link spent in a phase.", ("link", "phase")
@@ -82,18 +86,13 @@ CATALOGUE: dict[str, Entry] = {
     "linker_source_available": Entry("gauge", "1 if the source answers.", ("link",)),
     "linker_forwarding_enabled": Entry("gauge", "1 if produces are forwarded to the source.", ("link",)),
     "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
-    "linker_fetched_records": Entry(
-        "counter", "Offsets covered by batches fetched from the source.", ("link",)
-    ),
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
-    "linker_served_records": Entry("counter", "Offsets covered by batches served.", ("link",)),
-    "linker_forwarded_produces": Entry("counter", "Produce requests forwarded to the source.", ("link",)),
+    "linker_forwarded_produces": Entry(
+        "counter", "Produce requests sent to the source, those that had to be sent again included.", ("link",)
+    ),
     "linker_forwarded_bytes": Entry("counter", "Bytes of batches forwarded to the source.", ("link",)),
     "linker_forward_errors": Entry(
-        "counter", "Forwarded produces that a client got an error for.", ("link", "error")
-    ),
-    "linker_forward_latency_seconds": Entry(
-        "histogram", "From a produce's arrival to its answer.", ("link",)
+        "counter", "Batches for mirrors that a client got an error for.", ("link", "error")
     ),
     "linker_window_bytes": Entry("gauge", "Memory held by read-ahead windows.", ("link",)),
     "linker_validation_continuous": Entry(
@@ -228,6 +227,8 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_window_limit_bytes", now.window_limit_bytes)
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
+    page.add("linker_produce_answers", now.produce_answers)
+    page.add("linker_produce_answer_seconds", now.produce_answer_seconds)
     page.add("linker_promotes_running", now.promotes_running)
     for (name, phase), seconds in now.promote_phase_seconds.items():
         page.add("linker_promote_phase_seconds", seconds, name, phase)
@@ -235,16 +236,13 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_source_available", int(link.source_available), link.link)
         page.add("linker_forwarding_enabled", int(link.forwarding_enabled), link.link)
         page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
-        page.add("linker_fetched_records", link.fetched_records, link.link)
         page.add("linker_served_bytes", link.served_bytes, link.link)
-        page.add("linker_served_records", link.served_records, link.link)
         page.add("linker_forwarded_produces", link.forwarded_produces, link.link)
         page.add("linker_forwarded_bytes", link.forwarded_bytes, link.link)
         page.add("linker_lease_waits", link.waited_answers, link.link)
         page.add("linker_carried_batches", link.carried_batches, link.link)
         for error, count in link.forward_errors.items():
             page.add("linker_forward_errors", count, link.link, error)
-        page.histogram("linker_forward_latency_seconds", link.forward_latency, link.link)
         page.add("linker_window_bytes", link.window_bytes, link.link)
         _validation(page, link)
         page.add("linker_held_reads", link.held_reads, link.link)

@@ -69,15 +69,12 @@ class LinkSample:
     source_available: bool
     forwarding_enabled: bool
     fetched_bytes: int = 0
-    fetched_records: int | None = None  # None: not counted
     served_bytes: int = 0
-    served_records: int | None = None
     forwarded_produces: int = 0
     forwarded_bytes: int = 0
     waited_answers: int = 0
     carried_batches: int = 0
     forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
-    forward_latency: LatencyHistogram | None = None
     window_bytes: int = 0
     validation: ValidationSample | None = None  # None: another sidecar decides
     held_reads: int = 0
@@ -121,6 +118,8 @@ class Snapshot:
     window_limit_bytes: int | None = None
     client_connections: int | None = None
     protocol_errors: int = 0
+    produce_answers: int = 0
+    produce_answer_seconds: float = 0.0  # from arrival to answer, in sum
     is_controller: bool | None = None
     leading_partitions: int | None = None
     unknown_answers: int | None = None

@@ -39,6 +39,8 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
         fleet=_fleet(sidecar),
         window_limit_bytes=sidecar.budget.limit,
         client_connections=sum(len(listener.connections) for listener in sidecar.listeners),
+        produce_answers=sidecar.router.stats.produce_answered,
+        produce_answer_seconds=sidecar.router.stats.produce_seconds,
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
         promotes_running=sum(job.ended_at is None for job in jobs),
         promote_phase_seconds={
@@ -71,6 +73,7 @@ def _fleet(sidecar: Sidecar) -> FleetSample | None:
 
 def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
     traffic = own_traffic(runtime)
+    stats = runtime.router.stats.links[runtime.name]
     return LinkSample(
         link=runtime.name,
         source_available=runtime.source_available,
@@ -79,15 +82,13 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         served_bytes=traffic.served_bytes,
         forwarded_produces=traffic.forwarded_produces,
         forwarded_bytes=traffic.forwarded_bytes,
-        waited_answers=runtime.router.stats.produce_deferred,
-        carried_batches=runtime.router.stats.produce_carried,
-        forward_errors={
-            error_name(code): count for code, count in runtime.router.stats.produce_errors.items()
-        },
+        waited_answers=stats.deferred,
+        carried_batches=stats.carried,
+        forward_errors={error_name(code): count for code, count in stats.errors.items()},
         window_bytes=sum(
             lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes
         ),
-        held_reads=runtime.router.stats.fetch_held,
+        held_reads=stats.held,
         validation=_validation(runtime) if decides else None,
     )
 

@@ -117,6 +117,8 @@ class FetchSession:
             refused = refused or (part.result is not None and not part.held)
             if part.held:
                 self.hub.stats.fetch_held += 1
+                if part.mirror is not None:
+                    self.hub.stats.links[part.mirror.link].held += 1
             elif self.hub.first_fetches and part.tp is not None:
                 self.hub.first_fetches.note(part.tp, client_id, part.asked.fetch_offset)
         if refused:

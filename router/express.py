@@ -16,7 +16,7 @@ from router.authorize import Authorizer, Operation
 from router.forwarder import TARGET, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lanes import Batch, Lane
-from router.ports import Mirror
+from router.ports import LinkStats, Mirror
 from router.produce_job import ProduceJob, SourceRequest, note_answered
 from wire.errors import WireError
 from wire.produce import TopicKey
@@ -35,7 +35,7 @@ _KNOWN_MAX: Final = 256
 class _Usual:
     """One partition of one client: where its writes went last, and the bytes around them."""
 
-    __slots__ = ("answer", "asked", "client_id", "lane", "mirror", "request", "route", "told")
+    __slots__ = ("answer", "asked", "client_id", "lane", "mirror", "request", "route", "stats", "told")
 
     def __init__(
         self,
@@ -44,12 +44,14 @@ class _Usual:
         mirror: Mirror,
         asked: SourceRequest,
         job: ProduceJob,
+        stats: LinkStats,
     ) -> None:
         ((key, index),) = asked.keys
         header = job.exchange.header
         self.lane = lane
         self.route = route
         self.mirror = mirror
+        self.stats = stats
         self.asked = asked
         self.client_id = header.client_id
         self.request = SingleRequest(asked.version, header.client_id, key, index)
@@ -84,7 +86,9 @@ class Express:
         mirror = self._hub.ports.mirrors.by_name(lane.tp.topic)
         if mirror is not None:
             nothing = SourceRequest(asked.version, [], asked.keys)  # without the records
-            self._usual[topics[0][0], lane.tp.partition] = _Usual(lane, route, mirror, nothing, job)
+            self._usual[topics[0][0], lane.tp.partition] = _Usual(
+                lane, route, mirror, nothing, job, self._hub.stats.links[mirror.link]
+            )
 
     def send(self, job: ProduceJob, now: float) -> bool:
         """Whether the request of one batch was sent. If not, nothing has changed."""
@@ -132,6 +136,8 @@ class Express:
             return False
         job.batches.append((lane, batch))  # held by it from now on, no more by the request itself
         hub.stats.produce_bytes += batch.size
+        usual.stats.produces += 1
+        usual.stats.bytes += batch.size
         timeout_ms = max(1, min(request.timeout_ms, int((job.deadline - now) * 1000)))
         correlation_id = route.next_correlation_id()
         route.send(

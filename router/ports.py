@@ -5,6 +5,7 @@ here, but for the lease of a sidecar that is alone (``EndlessLease``).
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -242,8 +243,24 @@ class RouterLimits:
 
 
 @dataclass(slots=True)
+class LinkStats:
+    """What was done for one link."""
+
+    produces: int = 0
+    """Requests sent to the source, those that had to be sent again included."""
+    bytes: int = 0
+    errors: dict[int, int] = field(default_factory=dict)
+    """Batches that a client got an error for."""
+    deferred: int = 0
+    carried: int = 0
+    held: int = 0
+
+
+@dataclass(slots=True)
 class RouterStats:
-    """Plain counters; linker reads them for its metrics."""
+    """Plain counters, of all links together but `links`; linker reads them for its metrics."""
+
+    links: defaultdict[str, LinkStats] = field(default_factory=lambda: defaultdict(LinkStats))
 
     produce_requests: int = 0
     produce_bytes: int = 0

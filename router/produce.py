@@ -241,8 +241,12 @@ class ProduceSession:
             request.topics,
         )
         due = now + timeout_ms / 1000 + self.hub.limits.source_silence
-        for _, batch in pairs:
-            self.hub.stats.produce_bytes += batch.size
+        size = sum(batch.size for _, batch in pairs)
+        self.hub.stats.produce_bytes += size
+        if route.link != TARGET:
+            of_link = self.hub.stats.links[route.link]
+            of_link.produces += 1
+            of_link.bytes += size
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
         replied = partial(self.replied, route, request, pairs, self.hub.ports.lease.term)
@@ -290,6 +294,7 @@ class ProduceSession:
                 )
             elif batch.deferred is not None:
                 self.hub.stats.produce_deferred += 1
+                self.hub.stats.links[route.link].deferred += 1
             elif not what and not batch.closed:
                 self.hub.stats.produce_retries += 1
             answers.extend(self._own_words(batch, result, what))
@@ -303,6 +308,8 @@ class ProduceSession:
             batch.job.throttle_ms = max(batch.job.throttle_ms, response.throttle_ms)
             if result.error == NONE:
                 self.hub.stats.produce_carried += 1
+                if (mirror := self.hub.ports.mirrors.by_name(lane.tp.topic)) is not None:
+                    self.hub.stats.links[mirror.link].carried += 1
             elif verdict(result.error) is Verdict.OURS:
                 # Not this client's fault: it is told where to go instead.
                 refused[lane.tp] = result.error

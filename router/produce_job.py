@@ -159,6 +159,11 @@ def answer(job: ProduceJob, hub: ForwardingHub, listener: str) -> None:
             if result.error != NONE:
                 failed = result.error
                 stats.produce_errors[failed] = stats.produce_errors.get(failed, 0) + 1
+                mirrors = hub.ports.mirrors
+                mirror = mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
+                if mirror is not None:
+                    errors = stats.links[mirror.link].errors
+                    errors[failed] = errors.get(failed, 0) + 1
                 if failed == NOT_LEADER_OR_FOLLOWER:
                     _add_leader(hub, key, result, leaders)
             results.append(result)

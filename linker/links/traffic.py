@@ -11,14 +11,14 @@ from linker.links.runtime import LinkRuntime
 def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
     """Since this process began."""
     copies = runtime.fetcher.partitions.values()
-    stats = runtime.router.stats
+    stats = runtime.router.stats.links[runtime.name]
     return LinkTraffic(
         link=runtime.name,
         fetched_bytes=runtime.fetcher.gone_bytes_fetched + sum(copy.bytes_fetched for copy in copies),
         served_bytes=runtime.fetcher.gone_bytes_served + sum(copy.bytes_served for copy in copies),
-        forwarded_produces=stats.produce_requests,
-        forwarded_bytes=stats.produce_bytes,
-        forward_errors=sum(stats.produce_errors.values()),
+        forwarded_produces=stats.produces,
+        forwarded_bytes=stats.bytes,
+        forward_errors=sum(stats.errors.values()),
     )
 
 

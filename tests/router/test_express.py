@@ -35,6 +35,7 @@ class Told:
             "requests": [(r.node, r.version, r.client_id) for r in rig.source.received("produce")],
             "forwarded": rig.router.forwarded.get(TP0),
             "counted": (stats.produce_requests, stats.produce_bytes, stats.produce_answered),
+            "of links": dict(stats.links),
             "errors": (
                 stats.produce_errors,
                 stats.produce_retries,

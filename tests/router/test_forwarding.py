@@ -446,3 +446,20 @@ async def test_nothing_is_written_to_a_topic_that_was_created_again(high: int) -
         await rig.cluster.refresh(["orders"])
         assert (await producer.send(0, timeout_ms=300))[0].error == 6
         assert rig.values() == []
+
+
+async def test_each_link_has_its_own_counts() -> None:
+    async with Rig() as rig:
+        other = rig.mirror("audit", 1)
+        other.link = "west"
+        producer = Producer(await rig.client(), rig)
+        for _ in range(3):
+            assert (await producer.send(0))[0].error == 0
+        assert (await producer.send(0, 1))[0].error == 0
+        other.partitions[0].forwarding = False
+        assert (await producer.send(0, topic="audit"))[0].error != 0
+        east, west = (rig.router.stats.links[name] for name in ("east", "west"))
+        assert east.produces >= 4, "a request for two leaders is two"
+        assert east.bytes == rig.router.stats.produce_bytes > 0
+        assert (east.errors, west.produces, west.bytes) == ({}, 0, 0)
+        assert sum(west.errors.values()) == 1

@@ -53,13 +53,10 @@ def full() -> Snapshot:
                 source_available=True,
                 forwarding_enabled=False,
                 fetched_bytes=100,
-                fetched_records=5,
                 served_bytes=300,
-                served_records=15,
                 forwarded_produces=7,
                 forwarded_bytes=70,
                 forward_errors={"REQUEST_TIMED_OUT": 1},
-                forward_latency=latency,
                 window_bytes=9,
                 validation=ValidationSample(
                     continuous=True,
@@ -116,10 +113,10 @@ def test_the_page_holds_the_whole_catalogue() -> None:
     assert samples["linker_partition_state"].labels["state"] == "ACTIVE"
     assert samples["linker_replica_validated_offset"].value == 90
     assert samples["linker_replica_validated_offset"].labels["replica"] == "2"
-    buckets = families["linker_forward_latency_seconds"].samples
+    buckets = families["linker_store_commit_seconds"].samples
     counts = {sample.labels["le"]: sample.value for sample in buckets if "le" in sample.labels}
     assert (counts["0.0025"], counts["0.005"], counts["30.0"], counts["+Inf"]) == (0, 1, 1, 2)
-    assert samples["linker_forward_latency_seconds_sum"].value == 100.003
+    assert samples["linker_store_commit_seconds_sum"].value == 100.003
 
 
 def test_unknown_is_no_line_and_gone_is_gone() -> None:
