@@ -15,6 +15,7 @@ from linker.fleet.clock import lease_clock
 from linker.fleet.ports import SidecarPorts
 from linker.links.copies import Copies
 from linker.links.traffic import traffic
+from router.ports import LinkStats, RouterStats
 from wire.metadata.image import PartitionImage
 from wire.types import TopicPartition
 
@@ -152,7 +153,9 @@ def test_led_by_a_real_broker_is_no_silence() -> None:
 
 
 def test_traffic_is_summed_over_the_fleet() -> None:
-    stats = SimpleNamespace(produce_requests=2, produce_bytes=20, produce_errors={7: 1})
+    stats = RouterStats()
+    stats.links["l"] = LinkStats(produces=2, bytes=20, errors={7: 1})
+    stats.links["other"] = LinkStats(produces=50, bytes=500, errors={7: 9})
     fetcher = SimpleNamespace(
         partitions={TP: SimpleNamespace(bytes_fetched=5, bytes_served=6)},
         gone_bytes_fetched=100,
