@@ -94,6 +94,17 @@ def gone_on(
     }
 
 
+def grown_at_source(mirrored: int, now: int) -> str | None:
+    """Why a mirror of so many partitions may not be promoted: the source's topic has more of them by now, and what is in
+    those would be left behind. None if it has not."""
+    if now <= mirrored:
+        return None
+    return (
+        f"the source topic has {now} partitions now, the mirror {mirrored}: "
+        "delete the mirror and create it again"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PositionsVerdict:
     behind: Mapping[TopicPartition, Mapping[int, int | None]]  # replica -> position, None if never heard of

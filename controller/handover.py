@@ -65,6 +65,9 @@ class HandOverPlan:
     # Target replicas with the broker epoch they have now: a position counts only if it is of that
     # incarnation.
     replicas: Mapping[TopicPartition, Mapping[int, int]]
+    # The leader epoch they copy under: brokers that are dropped and asked for again begin from nothing under a
+    # higher one.
+    leader_epochs: Mapping[TopicPartition, int]
     # Targets of the partitions that copy, but whose reassignment has to be opened first.
     closed: Mapping[TopicPartition, tuple[int, ...]]
 
@@ -87,6 +90,7 @@ def plan_hand_over(
     items: dict[TopicPartition, HandOverItem] = {}
     obstacles: dict[TopicPartition, Obstacle] = {}
     replicas: dict[TopicPartition, Mapping[int, int]] = {}
+    leader_epochs: dict[TopicPartition, int] = {}
     closed: dict[TopicPartition, tuple[int, ...]] = {}
     for tp, topic_id in topic_ids.items():
         partition = find(image, tp)
@@ -95,6 +99,7 @@ def plan_hand_over(
             continue
         wanted = tuple((targets or {}).get(tp, ())) or listed_targets(partition, link_brokers)
         replicas[tp] = {b: image.brokers[b].epoch for b in wanted if b in image.brokers}
+        leader_epochs[tp] = partition.leader_epoch
         others = [b for b in partition.isr if b != partition.leader and b in link_brokers]
         obstacle = _obstacle(image, partition, wanted, others, link_brokers)
         if obstacle is not None:
@@ -111,7 +116,7 @@ def plan_hand_over(
             partition_epoch=partition.partition_epoch,
             new_isr=tuple(members),
         )
-    return HandOverPlan(items, obstacles, replicas, closed)
+    return HandOverPlan(items, obstacles, replicas, leader_epochs, closed)
 
 
 def listed_targets(partition: PartitionView, link_brokers: Collection[int]) -> tuple[int, ...]:

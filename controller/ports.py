@@ -82,6 +82,13 @@ class SourceEnds(Protocol):
         ...
 
 
+class SourceTopics(Protocol):
+    async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
+        """How many each of them has at the source now; a topic that is not there is left out. What was told beside the
+        last reading of the ends is as good as asking again."""
+        ...
+
+
 class TailCheck(Protocol):
     async def check(
         self, ends: Mapping[TopicPartition, int], *, timeout: float
@@ -204,6 +211,7 @@ class PromotePorts:
     configs: Configs
     validation: Validation | None = None  # None: there is none, and none is asked for
     producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
+    source_topics: SourceTopics | None = None  # None: the source is not asked for partitions that were added
     source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes
 
 

@@ -168,6 +168,7 @@ class PromoteDriver:
         checks = Checks(context)
         try:
             await checks.catch_up()
+            await context.check_growth()  # it may have waited for long, behind another job too
             await checks.take_fence()
             verified = await self._validated(context, checks)
         except Exception as error:
@@ -228,8 +229,9 @@ class PromoteDriver:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
         while True:
             verified = await checks.verify(context.tps)
+            await context.check_growth()
             plan = context.plan(context.tps)
-            if plan.obstacles or plan.replicas != verified.replicas:
+            if plan.obstacles or not verified.holds_for(plan):
                 context.waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
                 context.fence_left()
                 continue

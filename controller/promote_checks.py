@@ -19,7 +19,7 @@ from controller.alignment import (
     judge_positions,
 )
 from controller.errors import PromoteAbandoned
-from controller.handover import broker_trouble
+from controller.handover import HandOverPlan, broker_trouble
 from controller.phases import Phase
 from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
@@ -35,11 +35,24 @@ _SLICE = 0.25
 @dataclass(frozen=True, slots=True)
 class Verified:
     """Source and replicas were equal up to `ends`, for exactly these incarnations of the replicas'
-    brokers.
+    brokers, and these leader epochs.
     """
 
     ends: Mapping[TopicPartition, int]
     replicas: Mapping[TopicPartition, Mapping[int, int]]
+    leader_epochs: Mapping[TopicPartition, int]
+
+    def holds_for(self, plan: HandOverPlan) -> bool:
+        """Are the copies that would be handed over to the ones that were compared?
+
+        A broker that restarted has another epoch. One that was taken out of the replicas deleted its copy, and has
+        the same epoch if it was put in again: KRaft raises the leader epoch whenever it takes replicas out. It raises
+        it for a new leader too, whose replicas are compared once more without need.
+        """
+        return all(
+            self.replicas.get(tp) == replicas and self.leader_epochs.get(tp) == plan.leader_epochs[tp]
+            for tp, replicas in plan.replicas.items()
+        )
 
 
 class Checks:
@@ -175,8 +188,12 @@ class Checks:
     async def verify(self, tps: Collection[TopicPartition]) -> Verified:
         """Align and compare, again and again until it holds or the fence's time is over.
 
-        Called again when a broker's incarnation changed or after a restart: by then the phase may be
-        VALIDATED, and only the checks are repeated.
+        Called again when a broker's incarnation or a leader epoch changed, or after a restart: by then the phase
+        may be VALIDATED, and only the checks are repeated.
+
+        Whether it still holds when this returns is for the caller to ask, with the plan that is to be sent
+        (`Verified.holds_for`). Not asked here: a hand-over that was sent before and lands now raises the leader epoch
+        too, and would be waited for until the fence's deadline.
         """
         while True:
             verified = await self._verify_once(tps)
@@ -205,10 +222,7 @@ class Checks:
                 )
             results = await _all(steps)
             context.tell()
-        if not results[1]:
-            return None
-        # A broker that restarted meanwhile has to show its position again.
-        return aligned if context.plan(tps).replicas == aligned.replicas else None
+        return aligned if results[1] else None
 
     async def _align_once(self, tps: Collection[TopicPartition]) -> Verified | None:
         context = self._context
@@ -246,7 +260,7 @@ class Checks:
             self._name_dead_brokers(verdict)
             context.tell()
             return None
-        return Verified(ends, plan.replicas)
+        return Verified(ends, plan.replicas, plan.leader_epochs)
 
     def _name_dead_brokers(self, verdict: PositionsVerdict) -> None:
         image = self._ports.hand_over.image()

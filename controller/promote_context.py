@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
+from controller.alignment import grown_at_source
 from controller.errors import PromoteAbandoned, PromoteStuck
 from controller.handover import HandOverPlan, plan_hand_over
 from controller.manager import LinkController
@@ -96,6 +97,35 @@ class BatchContext:
         failed = {state.tp: state.failure for state in states if state.failure is not None}
         if failed:
             raise PromoteAbandoned("the mirror failed", failed)
+
+    async def check_growth(self) -> None:
+        """Partitions that were added at the source since the promote was accepted are in no mirror: what is written to
+        them would be left behind, and nobody would see it."""
+        port = self.ports.source_topics
+        if port is None:
+            return
+        timeout = self.settings.call_timeout
+        if self._fenced_since is not None:
+            timeout = min(self.fence_left(), timeout)
+        topics = list(dict.fromkeys(tp.topic for tp in self.tps))
+        now = await self.within(
+            port.partitions(topics, timeout=timeout), timeout, "counting the source's partitions"
+        )
+        image = self.controller.image
+        grown = []
+        for topic in topics:
+            reason = grown_at_source(image.mirrors[self.link, topic].partitions, now.get(topic, 0))
+            if reason is None:
+                continue
+            if any(state.phase in LED_ELSEWHERE for state in image.topic_partitions(self.link, topic)):
+                # A part of it was handed over in an earlier batch: there is only forward, and it has to be told.
+                text = f"topic {topic}: the source has partitions that were added meanwhile: they are at the source only"
+                if text not in self.warnings:
+                    self.warnings = (*self.warnings, text)
+            else:
+                grown.append(f"topic {topic}: {reason}")
+        if grown:
+            raise PromoteAbandoned("; ".join(grown))
 
     # Deadlines.
 

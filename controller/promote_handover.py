@@ -5,7 +5,8 @@ Invariants:
   still land.
 - `unknown` holds, per partition, the newest attempt that no definite answer refused. While it is there,
   only the metadata log decides (`handover.settle`): the fence stays.
-- A request is sent only for what was verified for the very incarnations of the replicas' brokers it names.
+- A request is sent only for what was verified for the very incarnations of the replicas' brokers, and under
+  the very leader epoch, that it names.
 Sending again is always safe: the same epochs cannot be accepted twice.
 """
 
@@ -103,9 +104,7 @@ class HandOverRun:
                 min(context.fence_left(), _SLICE),
             )
             return
-        if self._verified is None or any(
-            plan.replicas[tp] != self._verified.replicas.get(tp) for tp in open_
-        ):
+        if self._verified is None or not self._verified.holds_for(plan):
             self._verified = await self._checks.verify(open_)
             return
         context.fence_left()

@@ -167,10 +167,21 @@ async def _ask_any(
         await asyncio.sleep(_ANSWER_PAUSE)
 
 
-async def source_topic_ids(source: Cluster, topics: Sequence[str]) -> dict[str, bytes | None]:
-    """Of the topics that are there, and that the link's principal may see; None where the source is too old for ids."""
+class SeenTopic(NamedTuple):
+    """A topic that is at the source now."""
+
+    topic_id: bytes | None  # None: the source is too old for ids
+    partitions: int
+
+
+async def seen_source_topics(source: Cluster, topics: Sequence[str]) -> dict[str, SeenTopic]:
+    """Those of the topics that are there, and that the link's principal may see."""
     response = await _describe_topics(source, topics)
-    return {str(topic.name): _topic_id(topic) for topic in response.topics if not int(topic.error_code)}
+    return {
+        str(topic.name): SeenTopic(_topic_id(topic), len(topic.partitions))
+        for topic in response.topics
+        if not int(topic.error_code)
+    }
 
 
 async def read_source_topics(

@@ -13,7 +13,7 @@ from controller.image import ControllerImage
 from controller.phases import Phase
 from linker.admin.models import Check, CheckResult
 from linker.links.runtime import LinkRuntime
-from linker.preflight import TIMEOUT, source_topic_ids
+from linker.preflight import TIMEOUT, seen_source_topics
 from wire.errors import LinkerError, error_name
 from wire.list_offsets import LATEST
 from wire.types import TopicPartition
@@ -37,12 +37,32 @@ async def look(runtime: LinkRuntime) -> list[Check]:
     if not ends:
         return []
     try:
-        now, silent = await _ends_of_the_same_topics(runtime, ends)
+        found, silent = await _ends_of_the_same_topics(runtime, ends)
     except LinkerError as error:
         return [_unknown(str(error))]
     told = [_unknown(f"{tp}: {error_name(code)}") for tp, code in sorted(silent.items())[:1]]
     known = {tp: end for tp, end in ends.items() if tp not in silent}
-    return (checks(known, now) if known else []) + told
+    now = {tp: end for tp, end in found.items() if tp in ends}
+    added = {tp: end for tp, end in found.items() if tp not in ends and end > 0}
+    return (checks(known, now) if known else []) + _never_mirrored(added) + told
+
+
+def _never_mirrored(added: Mapping[TopicPartition, int]) -> list[Check]:
+    """`added`: partitions that the mirror did not have, and where they end."""
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(added):
+        topics.setdefault(tp.topic, []).append(tp)
+    return [
+        Check(
+            name=_NAME,
+            result=CheckResult.WARN,
+            detail=f"topic {topic}: {len(tps)} partitions with records were added at the source and never mirrored, "
+            f"{tps[0]} the first: {sum(added[tp] for tp in tps)} offsets in them are not at the target",
+            remedy="move whoever writes there, deny writes to the topic at the source, and bring the records over by hand: "
+            "kafka-console-consumer.sh --partition P --from-beginning reads them",
+        )
+        for topic, tps in topics.items()
+    ]
 
 
 def _unknown(why: str) -> Check:
@@ -56,15 +76,19 @@ def _unknown(why: str) -> Check:
 async def _ends_of_the_same_topics(
     runtime: LinkRuntime, ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """(where they end, error codes of those that cannot be asked). A topic that was deleted, or made anew, at the source
-    has nothing of ours and is in neither."""
+    """(where they end, error codes of those that cannot be asked), those with them that were added at the source since the
+    mirrors were made. A topic that was deleted, or made anew, at the source has nothing of ours and is in neither."""
     mirrors = runtime.controller.image.mirrors
-    ids = await source_topic_ids(runtime.source, sorted({tp.topic for tp in ends}))
-    there = {
-        tp: LATEST
-        for tp in ends
-        if tp.topic in ids and ids[tp.topic] == mirrors[runtime.name, tp.topic].source_topic_id
+    seen = await seen_source_topics(runtime.source, sorted({tp.topic for tp in ends}))
+    ours = {
+        topic: one
+        for topic, one in seen.items()
+        if one.topic_id == mirrors[runtime.name, topic].source_topic_id
     }
+    there = {tp: LATEST for tp in ends if tp.topic in ours}
+    for topic, one in ours.items():
+        for index in range(mirrors[runtime.name, topic].partitions, one.partitions):
+            there[TopicPartition(topic, index)] = LATEST
     if not there:
         return {}, {}
     found = await runtime.source.list_offsets(there, timeout=TIMEOUT)

@@ -81,16 +81,19 @@ class FleetFence:
 
 
 class ListedSourceEnds:
-    """controller.ports.SourceEnds.
+    """controller.ports.SourceEnds and SourceTopics.
 
     A source broker that was deposed, and is cut off from its own cluster but not from us, would tell an end at
     which it stood still, while another sidecar forwards to the new leader already. So every source broker that can be
-    reached is asked who leads, beside the reading; news of a newer leader make the reading void.
+    reached is asked who leads, beside the reading; news of a newer leader make the reading void. The same answers tell how
+    many partitions the topics have.
     """
 
     def __init__(self, source: Cluster) -> None:
         self._source = source
         self._unreachable: dict[int, float] = {}  # node -> not asked again before
+        # By topic, the most that any broker told beside the last reading: one that is behind tells fewer.
+        self._partitions: dict[str, int] = {}
 
     async def ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, SourceEnd]:
         latest = dict.fromkeys(tps, LATEST)
@@ -117,25 +120,22 @@ class ListedSourceEnds:
         """Whether some broker names a leader of a newer epoch than we knew; it is taken over."""
         now = time.monotonic()
         nodes = [node for node in self._source.nodes if self._unreachable.get(node, 0.0) <= now]
+        topics = dict.fromkeys(tp.topic for tp in tps)
+        for topic in topics:
+            self._partitions.pop(topic, None)
         if len(self._source.nodes) < 2:
             return False
-        topics = [{"name": topic} for topic in dict.fromkeys(tp.topic for tp in tps)]
         wanted = frozenset(tps)
 
         async def ask(node: int) -> bool:
             try:
                 async with asyncio.timeout(min(timeout, _ASK_LEADERS)):
-                    connection = await self._source.connection(node)
-                    answer = await connection.call(
-                        "metadata",
-                        {"topics": topics, "allow_auto_topic_creation": False},
-                        timeout=_ASK_LEADERS,
-                        max_version=_METADATA_VERSION,
-                    )
+                    answer = await self._metadata(node, topics, _ASK_LEADERS)
             except (LinkerError, TimeoutError):
                 # Down, or away: asked again later. The others, the leader among them, tell what there is to know.
                 self._unreachable[node] = time.monotonic() + _UNREACHABLE_FOR
                 return False
+            self._note_partitions(answer)
             brokers = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
             news = False
             for topic in answer.topics:
@@ -151,6 +151,30 @@ class ListedSourceEnds:
             return news
 
         return any(await together(ask(node) for node in nodes))
+
+    async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
+        # Told once: what was seen before a wait must not stand for what is there after it.
+        found = {topic: self._partitions.pop(topic) for topic in topics if topic in self._partitions}
+        if unknown := [topic for topic in topics if topic not in found]:
+            # One broker alone is not asked beside the ends, and the others may not have answered.
+            async with asyncio.timeout(timeout):
+                self._note_partitions(await self._metadata(None, unknown, timeout))
+            found |= {topic: self._partitions.pop(topic) for topic in unknown if topic in self._partitions}
+        return found
+
+    async def _metadata(self, node: int | None, topics: Collection[str], timeout: float) -> Any:
+        connection = await self._source.connection(node)
+        return await connection.call(
+            "metadata",
+            {"topics": [{"name": topic} for topic in topics], "allow_auto_topic_creation": False},
+            timeout=timeout,
+            max_version=_METADATA_VERSION,
+        )
+
+    def _note_partitions(self, answer: Any) -> None:
+        for topic in answer.topics:
+            if topic.partitions:  # none: it is not there, or that broker has not heard of it
+                self._partitions[topic.name] = max(self._partitions.get(topic.name, 0), len(topic.partitions))
 
     def _found(
         self, tps: Tps, answers: Sequence[Mapping[TopicPartition, Any]]

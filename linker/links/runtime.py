@@ -280,10 +280,15 @@ class LinkRuntime:
         """What a promote that was abandoned could not undo while the source was away. Until cancelled."""
         while True:
             await asyncio.sleep(_DEBTS_EVERY)
-            # The driver undoes what belongs to a job that runs; another one must not find its fence taken away.
-            if not self._verified.is_set() or self.controller.image.running_jobs(self.name):
+            if not self._verified.is_set():
                 continue
-            for job_id, topics in debts(self.controller.image, self.name).items():
+            for job_id, owed in debts(self.controller.image, self.name).items():
+                # The driver undoes what belongs to a job that runs, which must not find its fence taken away. Topics of
+                # other jobs do not wait for it: until they are opened, nobody can write to them.
+                busy = {t for job in self.controller.image.running_jobs(self.name) for t in job.topics}
+                topics = [topic for topic in owed if topic not in busy]
+                if not topics:
+                    continue
                 try:
                     await self.source_fence.open(topics, timeout=_CONNECT_TIMEOUT)
                     await self.controller.note_source_fence(self.name, job_id, opened=topics)
@@ -323,7 +328,12 @@ class LinkRuntime:
             self._promote_validation(),
             self.validation.note_tail,
         )
-        return replace(ports, producers=self.writers, source_fence=self.source_fence)
+        return replace(
+            ports,
+            producers=self.writers,
+            source_topics=self.source_ends,
+            source_fence=self.source_fence,
+        )
 
     def _producer_id_floor(self) -> int | None:
         found = self.controller.image.floors.get(self.name)

@@ -1,7 +1,7 @@
 """Looks at the source's topics now and then for what no fetch would show: partitions that were added.
 
 A partition added at the source is not part of the mirror. Records in it would be left behind, so such a mirror is shown with
-the reason, and its promote is refused.
+the reason, and its promote is refused. One that is under way looks itself (`BatchContext.check_growth`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from controller.alignment import grown_at_source
 from controller.manager import LinkController
 from controller.phases import ENDED
 from wire.cluster import Cluster
@@ -54,13 +55,11 @@ class SourceWatch:
         await self._source.refresh(mirrors, timeout=_TIMEOUT)
         for topic, partitions in mirrors.items():
             found = self._source.topics.get(topic)
-            if found is None or found.error or len(found.partitions) <= partitions:
+            now = 0 if found is None or found.error else len(found.partitions)
+            reason = grown_at_source(partitions, now)
+            if reason is None:
                 self.grown.pop(topic, None)
                 continue
-            reason = (
-                f"the source topic has {len(found.partitions)} partitions now, the mirror {partitions}: "
-                "delete the mirror and create it again"
-            )
             if self.grown.get(topic) != reason:
                 log.error("mirror %s of link %s: %s", topic, self._link, reason)
             self.grown[topic] = reason

@@ -97,6 +97,7 @@ def make_take_over_ports(
             promote,
             fencer=FleetFence(link, head, None, target, link_brokers),
             tail_check=ReplicaTails(target, targets),
+            source_topics=None,
         ),
         source=LastReports(progress, lambda: head.controller.image.identities.keys() - head.members.keys()),
         replicas=BrokersLogEnds(target.cluster),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller import errors as refused
-from controller.phases import ENDED
+from controller.phases import ENDED, LED_ELSEWHERE
 from controller.ports import PromoteSettings
 from controller.source_fence import debts
 from controller.state import ValidationPolicy
@@ -47,6 +47,7 @@ class Promotes(Validations):
         except refused.ControllerError as error:
             blockers.append(str(error))
         blockers += await self._grown(runtime, topics)
+        blockers += [finding.detail for finding in self._still_closed(runtime, topics)]
         rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
         blockers += [finding.detail for finding in rights if finding.fatal]
         shown = []
@@ -127,31 +128,40 @@ class Promotes(Validations):
             return [], [f"the source's producers cannot be listed: {error}"]
         return source_producers(seen), direct_warnings(seen)
 
-    async def _source_fence(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
-        """What keeps the source from refusing writes to these topics."""
-        owed = [topic for found in debts(self._image, runtime.name).values() for topic in found]
-        findings = [
+    def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
+        """Topics that an abandoned promote could not open at the source yet. With a job of theirs running nobody would
+        (LinkRuntime._open_sources), and writes to them would be refused for as long as it catches up."""
+        owed = {
+            topic: job_id for job_id, found in debts(self._image, runtime.name).items() for topic in found
+        }
+        return [
             preflight.Finding(
                 "fence source",
                 True,
-                f"topic {topic}: the source still refuses writes because of an abandoned promote; that is undone first",
-                "try again in a moment",
+                f"topic {topic}: the source still refuses writes because promote {owed[topic]} was abandoned while it "
+                "could not be reached; that is undone first",
+                "try again in a moment; the sidecar's log says why if it goes on",
             )
             for topic in topics
             if topic in owed
         ]
+
+    async def _source_fence(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
+        """What keeps the source from refusing writes to these topics."""
         mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
         try:
-            return findings + await check_source_fence(
-                runtime.source, mirrors, PromoteSettings().whole_partitions
-            )
+            return await check_source_fence(runtime.source, mirrors, PromoteSettings().whole_partitions)
         except LinkerError as error:
-            return [*findings, preflight.Finding("fence source", True, str(error))]
+            return [preflight.Finding("fence source", True, str(error))]
 
     async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         """Topics that got partitions at the source (they would be left behind) or at the target (two logs already)."""
         await runtime.watch.look()
-        grown = {topic: runtime.watch.grown[topic] for topic in topics if topic in runtime.watch.grown}
+        grown = {
+            topic: runtime.watch.grown[topic]
+            for topic in topics
+            if topic in runtime.watch.grown and not self._begun(runtime.name, topic)
+        }
         for topic in topics:
             mirror = self._image.mirrors.get((runtime.name, topic))
             found = self._sidecar.target.image.topics_by_name.get(topic)
@@ -159,6 +169,10 @@ class Promotes(Validations):
             if reason is not None:
                 grown[topic] = reason
         return [f"topic {topic}: {reason}" for topic, reason in grown.items()]
+
+    def _begun(self, link: str, topic: str) -> bool:
+        """Whether a part of the topic was handed over already: the rest has to follow, whatever was added at the source."""
+        return any(state.phase in LED_ELSEWHERE for state in self._image.topic_partitions(link, topic))
 
     def _promote_topics(self, link: str, request: PromoteRequest) -> list[str]:
         if not request.all:
@@ -201,6 +215,8 @@ class Promotes(Validations):
             preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
+            # Last: a job that ran until now may have left some.
+            preflight.refuse(self._still_closed(runtime, topics))
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error
         try:

@@ -363,7 +363,8 @@ class Ports:
     def lag(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         world = self.world
         return {
-            tp: max(world.high_watermark[tp] - p.offset for p in world.positions[tp].values()) for tp in tps
+            tp: max((world.high_watermark[tp] - p.offset for p in world.positions[tp].values()), default=None)
+            for tp in tps
         }
 
     def positions(

@@ -49,6 +49,7 @@ def test_the_new_isr_is_the_link_broker_and_every_target_replica() -> None:
     assert item.new_isr == ((900, 910), (1, 11), (2, 12))
     assert (item.leader_epoch, item.partition_epoch) == (5, 8)
     assert found.replicas == {T0: {1: 11, 2: 12}}
+    assert found.leader_epochs == {T0: 5}
 
 
 def test_a_second_link_broker_stays_in_the_isr() -> None:

@@ -67,12 +67,26 @@ class EndsThen:
         return await self.real.ends(tps, timeout=timeout)
 
 
+class Topics:
+    """The source's topic, with one more partition when it is asked for the `grown_at`-th time."""
+
+    def __init__(self, world: World, grown_at: int | None) -> None:
+        self.world, self.grown_at = world, grown_at
+        self.behind_fence: list[bool] = []  # of each question
+
+    async def partitions(self, topics: Collection[str], *, timeout: float) -> Mapping[str, int]:
+        assert list(topics) == ["t"]
+        self.behind_fence.append(bool(self.world.fenced))
+        return {"t": 3 if len(self.behind_fence) == self.grown_at else 2}
+
+
 def promote(
     prepare: Callable[[World], None],
     settings: PromoteSettings,
     *,
     silent: bool = False,
     afterwards: Callable[[], Awaitable[None]] | None = None,
+    topics: Callable[[World], Topics] | None = None,
 ) -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
     async def main() -> tuple[World, PromoteOutcome, Producers, PromoteJob]:
         world = World(random.Random(5), partitions=2)
@@ -81,6 +95,8 @@ def promote(
         ports = replace(ports_of(world), producers=producers)
         if afterwards is not None:
             ports = replace(ports, source_ends=EndsThen(world, afterwards))
+        if topics is not None:
+            ports = replace(ports, source_topics=topics(world))
         driver = PromoteDriver(controller, LINK, ports, settings)
         job = await controller.begin_promote(LINK)
         prepare(world)
@@ -219,3 +235,47 @@ def test_what_is_missing_at_the_target_comes_first_among_the_warnings() -> None:
     settings = PromoteSettings(transaction_timeout=3.0, abort_open_transactions=True)
     _, _, _, job = promote(prepare, settings)
     assert [("went on" in line, "aborted" in line) for line in job.warnings] == [(True, False), (False, True)]
+
+
+def counted(
+    grown_at: int | None, settings: PromoteSettings | None = None
+) -> tuple[Topics, PromoteOutcome, PromoteJob]:
+    made: list[Topics] = []
+
+    def make(world: World) -> Topics:
+        made.append(Topics(world, grown_at))
+        return made[0]
+
+    _, outcome, _, job = promote(lambda _: None, settings or PromoteSettings(), topics=make)
+    return made[0], outcome, job
+
+
+def test_partitions_at_the_source_are_counted_before_the_fence_and_behind_it() -> None:
+    topics, outcome, _ = counted(None)
+    assert not outcome.abandoned
+    assert topics.behind_fence == [False, True]
+
+
+def test_partitions_added_while_it_caught_up_abandon_it_before_anybody_is_held() -> None:
+    topics, outcome, job = counted(1)
+    assert topics.behind_fence == [False]
+    assert "fence" not in outcome.phases_ms
+    assert job.reason == (
+        "topic t: the source topic has 3 partitions now, the mirror 2: delete the mirror and create it again"
+    )
+
+
+def test_partitions_added_around_the_fence_abandon_it() -> None:
+    topics, outcome, job = counted(2)
+    assert topics.behind_fence == [False, True]
+    assert outcome.abandoned
+    assert "topic t: the source topic has 3 partitions now, the mirror 2" in (job.reason or "")
+
+
+def test_partitions_added_between_two_batches_of_a_topic_are_told_and_stop_nothing() -> None:
+    """Half of it is led by the target already: another half that can never follow helps nobody."""
+    topics, outcome, job = counted(3, PromoteSettings(batch_partitions=1, first_partitions=1))
+    assert len(topics.behind_fence) == 4
+    assert len(outcome.promoted) == 2
+    [warning] = job.warnings
+    assert "topic t: the source has partitions that were added meanwhile" in warning

@@ -11,6 +11,7 @@ from controller.phases import Phase
 from linker.admin.models import CheckResult
 from linker.links import left_behind
 from linker.links.runtime import LinkRuntime
+from linker.preflight import SeenTopic
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -22,7 +23,7 @@ def tp(topic: str, partition: int = 0) -> TopicPartition:
 
 
 class Source:
-    """Answers ListOffsets of the latest offset, and Metadata by way of the patched `source_topic_ids`."""
+    """Answers ListOffsets of the latest offset, and Metadata by way of the patched `seen_source_topics`."""
 
     def __init__(
         self, ends: dict[TopicPartition, int], errors: dict[TopicPartition, int] | None = None
@@ -43,7 +44,7 @@ class Source:
 def link(source: Source, **states: tuple[Phase, int | None]) -> LinkRuntime:
     """A link of topics of one partition each, all made with ID."""
     image = SimpleNamespace(
-        mirrors={("east", topic): SimpleNamespace(source_topic_id=ID) for topic in states},
+        mirrors={("east", topic): SimpleNamespace(source_topic_id=ID, partitions=1) for topic in states},
         link_partitions=lambda _: [
             SimpleNamespace(tp=tp(topic), phase=phase, aligned_end=end)
             for topic, (phase, end) in states.items()
@@ -59,10 +60,12 @@ def ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes | None]:
     """Topics of the source and their ids, to be filled by the test."""
     there: dict[str, bytes | None] = {}
 
-    async def topic_ids(_: object, topics: list[str]) -> dict[str, bytes | None]:
-        return {topic: there[topic] for topic in topics if topic in there}
+    async def seen(_: object, topics: list[str]) -> dict[str, SeenTopic]:
+        return {
+            topic: SeenTopic(there[topic], 3 if topic == "grown" else 1) for topic in topics if topic in there
+        }
 
-    monkeypatch.setattr(left_behind, "source_topic_ids", topic_ids)
+    monkeypatch.setattr(left_behind, "seen_source_topics", seen)
     return there
 
 
@@ -102,6 +105,21 @@ async def test_writes_that_stayed_behind_are_counted_and_placed(ids: dict[str, b
     assert "deny writes" in (check.remedy or "")
 
 
+async def test_partitions_that_were_added_and_written_to_are_told(ids: dict[str, bytes | None]) -> None:
+    ids |= {"grown": ID}
+    source = Source({tp("grown"): 7, tp("grown", 1): 0, tp("grown", 2): 4})
+    rests, added = await left_behind.look(link(source, grown=(Phase.PROMOTED, 7)))
+    assert rests.detail.startswith("of 1 promoted partitions 1 are still at the source")
+    assert added.result is CheckResult.WARN
+    assert added.detail == (
+        "topic grown: 1 partitions with records were added at the source and never mirrored, grown-2 the first: "
+        "4 offsets in them are not at the target"
+    )
+    source.ends[tp("grown", 2)] = 0
+    [rests] = await left_behind.look(link(source, grown=(Phase.PROMOTED, 7)))
+    assert rests.result is CheckResult.OK
+
+
 async def test_another_topic_of_that_name_is_not_ours(ids: dict[str, bytes | None]) -> None:
     ids |= {"a": OTHER}
     source = Source({tp("a"): 19})
@@ -127,7 +145,7 @@ async def test_what_cannot_be_asked_is_a_finding(
     async def gone(*_: object) -> dict[str, bytes | None]:
         raise LinkerError("the source is off")
 
-    monkeypatch.setattr(left_behind, "source_topic_ids", gone)
+    monkeypatch.setattr(left_behind, "seen_source_topics", gone)
     [check] = await left_behind.look(link(Source({}), a=(Phase.PROMOTED, 7)))
     assert check.result is CheckResult.WARN
     assert "is not known: the source is off" in check.detail

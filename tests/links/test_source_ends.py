@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.alignment import SourceEnd
+from controller.ports import PromotePorts
 from linker.links.promote_ports import ListedSourceEnds
+from linker.links.take_over_ports import make_take_over_ports
 from wire.errors import ConnectionLost
 from wire.types import Node, TopicPartition
 
@@ -24,9 +26,10 @@ class Source:
         self.known = (1, 3)  # leader and epoch
         self.readings: list[int] = []
         self.away: set[int] = set()
-        self.asked: list[int] = []
+        self.asked: list[int | None] = []
+        self.added: dict[int | None, int] = {}  # partitions that a broker knows of beside the first
 
-    async def connection(self, node: int) -> Any:
+    async def connection(self, node: int | None) -> Any:
         self.asked.append(node)
         if node in self.away:
             raise ConnectionLost("cannot connect", sent=False, peer=str(node))
@@ -34,14 +37,15 @@ class Source:
         async def call(api: str, fields: Any, **options: Any) -> Any:
             await asyncio.sleep(0.01)
             leader, epoch = (1, 3) if node == 1 else (2, 4)
-            part = SimpleNamespace(partition_index=0, leader_id=leader, leader_epoch=epoch)
+            parts = [
+                SimpleNamespace(partition_index=index, leader_id=leader, leader_epoch=epoch)
+                for index in range(1 + self.added.get(node, 0))
+            ]
             brokers = [
                 SimpleNamespace(node_id=n.id, host=n.host, port=n.port, rack=None)
                 for n in self.nodes.values()
             ]
-            return SimpleNamespace(
-                brokers=brokers, topics=[SimpleNamespace(name="orders", partitions=[part])]
-            )
+            return SimpleNamespace(brokers=brokers, topics=[SimpleNamespace(name="orders", partitions=parts)])
 
         return SimpleNamespace(call=call)
 
@@ -81,3 +85,62 @@ async def test_one_broker_alone_is_not_asked_who_leads() -> None:
     del source.nodes[2]
     assert await ends_of(source).ends([T0], timeout=5) == {T0: SourceEnd(5, 5, 5)}
     assert source.asked == []
+
+
+async def test_how_many_partitions_there_are_was_told_beside_the_ends() -> None:
+    """The broker that knows of most of them is right. No request is made for it behind a fence."""
+    source = Source()
+    source.added = {2: 3}
+    port = ends_of(source)
+    await port.ends([T0], timeout=5)
+    asked = len(source.asked)
+    assert await port.partitions(["orders"], timeout=5) == {"orders": 4}
+    assert len(source.asked) == asked
+
+
+async def test_what_was_told_of_partitions_before_does_not_stand_for_now() -> None:
+    source = Source()
+    port = ends_of(source)
+    await port.ends([T0], timeout=5)
+    assert await port.partitions(["orders"], timeout=5) == {"orders": 1}
+    source.added = {None: 1, 1: 1, 2: 1}
+    assert await port.partitions(["orders"], timeout=5) == {"orders": 2}, "it is asked"
+    assert source.asked[-1] is None
+    source.added = {1: 2, 2: 2}
+    await port.ends([T0], timeout=5)
+    source.added = {}  # made anew
+    await port.ends([T0], timeout=5)
+    assert await port.partitions(["orders"], timeout=5) == {"orders": 1}, "beside the last reading"
+
+
+async def test_one_broker_alone_is_asked_for_partitions_once() -> None:
+    source = Source()
+    del source.nodes[2]
+    source.added = {None: 1}
+    port = ends_of(source)
+    await port.ends([T0], timeout=5)
+    assert await port.partitions(["orders"], timeout=5) == {"orders": 2}
+    assert source.asked == [None]
+
+
+async def test_a_topic_that_the_source_does_not_have_has_not_grown() -> None:
+    source = Source()
+    source.added = {None: -1}
+    assert await ends_of(source).partitions(["orders"], timeout=5) == {}
+
+
+def test_a_fail_over_does_not_ask_for_them() -> None:
+    """Its source is dead."""
+    anything: Any = SimpleNamespace()
+    ports = PromotePorts(
+        fencer=anything,
+        progress=anything,
+        source_ends=anything,
+        tail_check=anything,
+        hand_over=anything,
+        configs=anything,
+        source_topics=ListedSourceEnds(anything),
+    )
+    head: Any = SimpleNamespace(book=None, commands=SimpleNamespace(ask_progress=None))
+    target: Any = SimpleNamespace(cluster=None)
+    assert make_take_over_ports("l", head, ports, target, frozenset).ports.source_topics is None

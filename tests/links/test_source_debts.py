@@ -1,0 +1,103 @@
+"""What an abandoned promote could not open at the source is opened as soon as it can be, and not promoted before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from controller.decisions import Leadership
+from controller.manager import LinkController
+from controller.source_fence import debts
+from controller.state import JobStatus, MirrorTopic
+from linker.admin.models import PromoteRequest
+from linker.admin.service import PreflightFailed
+from linker.links import runtime as runtime_module
+from linker.links.runtime import LinkRuntime
+from tests.controller.memory_store import MemoryStore
+from tests.links.test_service_races import Rig
+from wire.types import TopicPartition
+
+
+class Fence:
+    """The source as a fence of ours sees it."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, ...]] = []
+
+    async def open(self, topics: Collection[str], *, timeout: float) -> None:
+        self.opened.append(tuple(topics))
+
+
+async def indebted(*topics: str) -> LinkController:
+    """A link on which a promote of these topics was abandoned while the source was away."""
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("east", "cluster", {})
+    for topic in (*topics, "other"):
+        mirror = MirrorTopic(
+            link="east", topic=topic, topic_id=topic.encode().ljust(16), source_topic_id=None, partitions=1
+        )
+        await controller.create_mirror(mirror)
+        leads = Leadership(900, 3, (900,))
+        await controller.establish(
+            "east", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
+        )
+    job = await controller.begin_promote("east", topics)
+    await controller.note_source_fence("east", job.id, closed=topics)
+    await controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
+    return controller
+
+
+async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch) -> Fence:
+    """A few rounds of what pays them."""
+    monkeypatch.setattr(runtime_module, "_DEBTS_EVERY", 0.001)
+    verified = asyncio.Event()
+    verified.set()
+    fence = Fence()
+    runtime = SimpleNamespace(name="east", controller=controller, source_fence=fence, _verified=verified)
+    paying = asyncio.create_task(LinkRuntime._open_sources(cast("LinkRuntime", runtime)))
+    await asyncio.sleep(0.05)
+    paying.cancel()
+    await asyncio.gather(paying, return_exceptions=True)
+    return fence
+
+
+async def test_a_job_of_another_topic_does_not_keep_a_source_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await indebted("a")
+    await controller.begin_promote("east", ["other"])
+    assert (await pay(controller, monkeypatch)).opened == [("a",)]
+    assert debts(controller.image, "east") == {}
+
+
+async def test_a_topic_of_a_running_job_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await indebted("a", "b")
+    await controller.begin_promote("east", ["b"])
+    assert (await pay(controller, monkeypatch)).opened == [("a",)]
+    assert debts(controller.image, "east") == {1: ["b"]}
+
+
+@pytest.mark.parametrize("fence_source", [False, True])
+async def test_a_topic_that_the_source_still_refuses_is_not_promoted(
+    fence_source: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fine(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr("linker.service.promotes.check_source_fence", fine)
+    rig = await Rig.make()
+    rig.runtime.go_on.set()
+    job = await rig.controller.begin_promote("east", ["orders"])
+    await rig.controller.note_source_fence("east", job.id, closed=["orders"])
+    await rig.controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
+    request = PromoteRequest.model_validate({"topics": ["orders"], "options": {"fence_source": fence_source}})
+    with pytest.raises(
+        PreflightFailed, match=r"topic orders: .*refuses writes because promote 1 was abandoned"
+    ):
+        await rig.service.promote("east", request)
+    assert rig.runtime.started == []
+    await rig.controller.note_source_fence("east", job.id, opened=["orders"])
+    await rig.service.promote("east", request)
+    assert len(rig.runtime.started) == 1
