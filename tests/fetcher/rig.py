@@ -54,6 +54,12 @@ class Events:
         self.availability.append((tp, True))
 
 
+def fill(source: FakeCluster, count: int, *, partition: int = 0, size: int = 1000) -> None:
+    """So many batches more in a partition of the topic `t`."""
+    for _ in range(count):
+        source.add("t", partition, records=2, value_size=size)
+
+
 class Rig:
     def __init__(
         self,

@@ -19,15 +19,10 @@ from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from tests.fakes.cluster import FakeCluster
-from tests.fetcher.rig import SESSION_EPOCH, Events, Rig, eventually
+from tests.fetcher.rig import SESSION_EPOCH, Events, Rig, eventually, fill
 from wire import codec
 from wire.errors import LinkerError
 from wire.types import TopicPartition
-
-
-def fill(source: FakeCluster, count: int, *, partition: int = 0, size: int = 1000) -> None:
-    for _ in range(count):
-        source.add("t", partition, records=2, value_size=size)
 
 
 async def ask(port: int, api: str, version: int, fields: dict[str, Any]) -> Any:

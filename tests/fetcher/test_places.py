@@ -10,15 +10,10 @@ import pytest
 
 from fetcher import manager, source_fetcher
 from tests.fakes.cluster import FakeCluster
-from tests.fetcher.rig import Rig, eventually
+from tests.fetcher.rig import Rig, eventually, fill
 from wire.connection import Connection
 from wire.fetch_response import FetchResponse
 from wire.types import Node
-
-
-def fill(source: FakeCluster, count: int, *, partition: int = 0) -> None:
-    for _ in range(count):
-        source.add("t", partition, records=2, value_size=1000)
 
 
 def nodes_of(mirror: Any) -> list[int]:

@@ -10,15 +10,10 @@ import pytest
 from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FollowerLog
-from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually
+from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
 from wire.types import TopicPartition
 
 TP = TopicPartition("t", 0)
-
-
-def fill(source: FakeCluster, count: int, *, partition: int = 0, size: int = 1000) -> None:
-    for _ in range(count):
-        source.add("t", partition, records=2, value_size=size)
 
 
 async def test_leader_moves_under_load() -> None:
