@@ -75,9 +75,10 @@ CATALOGUE: dict[str, Entry] = {
     "linker_protocol_errors": Entry(
         "counter", "Connections closed because their bytes were not the protocol."
     ),
-    "linker_produce_answers": Entry("counter", "Produce requests of clients that were answered."),
+    "linker_produce_requests": Entry("counter", "Produce requests that clients sent."),
+    "linker_produce_answers": Entry("counter", "Of these, those that were answered."),
     "linker_produce_answer_seconds": Entry(
-        "counter", "From the arrival of these requests to their answers, in sum."
+        "counter", "From the arrival of answered produce requests to their answers, in sum."
     ),
     "linker_promotes_running": Entry("gauge", "Promotes that are not finished."),
     "linker_promote_phase_seconds": Entry(
@@ -227,6 +228,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_window_limit_bytes", now.window_limit_bytes)
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
+    page.add("linker_produce_requests", now.produce_requests)
     page.add("linker_produce_answers", now.produce_answers)
     page.add("linker_produce_answer_seconds", now.produce_answer_seconds)
     page.add("linker_promotes_running", now.promotes_running)

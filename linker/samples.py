@@ -118,6 +118,7 @@ class Snapshot:
     window_limit_bytes: int | None = None
     client_connections: int | None = None
     protocol_errors: int = 0
+    produce_requests: int = 0
     produce_answers: int = 0
     produce_answer_seconds: float = 0.0  # from arrival to answer, in sum
     is_controller: bool | None = None

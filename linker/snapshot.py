@@ -39,6 +39,7 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
         fleet=_fleet(sidecar),
         window_limit_bytes=sidecar.budget.limit,
         client_connections=sum(len(listener.connections) for listener in sidecar.listeners),
+        produce_requests=sidecar.router.stats.produce_requests,
         produce_answers=sidecar.router.stats.produce_answered,
         produce_answer_seconds=sidecar.router.stats.produce_seconds,
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),

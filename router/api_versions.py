@@ -18,8 +18,8 @@ SERVED: Final[dict[int, tuple[int, int]]] = {
     0: (0, 13),
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
-    API_VERSIONS: (0, 4),  # ours to read, too
     17: (1, 1),  # SaslHandshake: version 0 is followed by bare tokens, which cannot be relayed as frames
+    API_VERSIONS: (0, 4),  # ours to read, too
     23: (2, 4),  # OffsetForLeaderEpoch
     27: (1, 2),  # WriteTxnMarkers
 }

@@ -116,7 +116,6 @@ class FetchSession:
             part.result = decide(self.hub, self._authorizer, part, request, client_id)
             refused = refused or (part.result is not None and not part.held)
             if part.held:
-                self.hub.stats.fetch_held += 1
                 if part.mirror is not None:
                     self.hub.stats.links[part.mirror.link].held += 1
             elif self.hub.first_fetches and part.tp is not None:

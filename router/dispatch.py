@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from router import api_versions
+from router.api_versions import API_VERSIONS
 from router.authorize import Authorizer
 from router.consumer_fetch import FetchSession
 from router.fence import FenceState
@@ -35,7 +36,6 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 SASL_HANDSHAKE: Final = 17
-API_VERSIONS: Final = 18
 OFFSET_FOR_LEADER_EPOCH: Final = 23
 WRITE_TXN_MARKERS: Final = 27
 SASL_AUTHENTICATE: Final = 36

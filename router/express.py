@@ -135,7 +135,6 @@ class Express:
         if not lane.pass_on(batch, route):
             return False
         job.batches.append((lane, batch))  # held by it from now on, no more by the request itself
-        hub.stats.produce_bytes += batch.size
         usual.stats.produces += 1
         usual.stats.bytes += batch.size
         timeout_ms = max(1, min(request.timeout_ms, int((job.deadline - now) * 1000)))

@@ -252,33 +252,29 @@ class LinkStats:
     errors: dict[int, int] = field(default_factory=dict)
     """Batches that a client got an error for."""
     deferred: int = 0
+    """Successes of the source that waited for the lease."""
     carried: int = 0
+    """Batches that a new leader of the target acknowledged for clients who had not found it yet."""
     held: int = 0
+    """Partitions of fetches that were held until their promote, and so answered without records."""
 
 
 @dataclass(slots=True)
 class RouterStats:
-    """Plain counters, of all links together but `links`; linker reads them for its metrics."""
+    """Plain counters; linker reads them for its metrics."""
 
     links: defaultdict[str, LinkStats] = field(default_factory=lambda: defaultdict(LinkStats))
 
     produce_requests: int = 0
-    produce_bytes: int = 0
     produce_answered: int = 0
-    produce_errors: dict[int, int] = field(default_factory=dict)
     produce_retries: int = 0
     produce_lost: int = 0
-    produce_deferred: int = 0
-    produce_carried: int = 0
-    """Batches that a new leader of the target acknowledged for clients who had not found it yet."""
     produce_seconds: float = 0.0
     produce_slowest: float = 0.0
     held_bytes: int = 0
     fetch_requests: int = 0
     fetch_local_bytes: int = 0
     fetch_source_bytes: int = 0
-    fetch_held: int = 0
-    """Partitions of fetches that were held until their promote, and so answered without records."""
     passed_through: int = 0
     upstreams_opened: int = 0
     source_connections: int = 0

@@ -241,12 +241,10 @@ class ProduceSession:
             request.topics,
         )
         due = now + timeout_ms / 1000 + self.hub.limits.source_silence
-        size = sum(batch.size for _, batch in pairs)
-        self.hub.stats.produce_bytes += size
         if route.link != TARGET:
             of_link = self.hub.stats.links[route.link]
             of_link.produces += 1
-            of_link.bytes += size
+            of_link.bytes += sum(batch.size for _, batch in pairs)
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
         replied = partial(self.replied, route, request, pairs, self.hub.ports.lease.term)
@@ -293,7 +291,6 @@ class ProduceSession:
                     route.link, f"the source answered {error_name(result.error)} to a produce of {lane.tp}"
                 )
             elif batch.deferred is not None:
-                self.hub.stats.produce_deferred += 1
                 self.hub.stats.links[route.link].deferred += 1
             elif not what and not batch.closed:
                 self.hub.stats.produce_retries += 1
@@ -307,7 +304,6 @@ class ProduceSession:
         for (lane, batch), result in zip(pairs, results, strict=True):
             batch.job.throttle_ms = max(batch.job.throttle_ms, response.throttle_ms)
             if result.error == NONE:
-                self.hub.stats.produce_carried += 1
                 if (mirror := self.hub.ports.mirrors.by_name(lane.tp.topic)) is not None:
                     self.hub.stats.links[mirror.link].carried += 1
             elif verdict(result.error) is Verdict.OURS:

@@ -158,7 +158,6 @@ def answer(job: ProduceJob, hub: ForwardingHub, listener: str) -> None:
                 )
             if result.error != NONE:
                 failed = result.error
-                stats.produce_errors[failed] = stats.produce_errors.get(failed, 0) + 1
                 mirrors = hub.ports.mirrors
                 mirror = mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
                 if mirror is not None:

@@ -8,7 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 from wire.errors import MalformedFrame
-from wire.primitives import MAX_TAGGED_FIELDS, read_uvarint
+from wire.primitives import skip_tags
 from wire.types import Buffer
 
 NEVER: Final = 1 << 15
@@ -75,15 +75,9 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 def skip_tagged_fields(frame: Buffer, offset: int) -> int:
     """Past a tagged-field section; almost always the one byte 0."""
     try:
-        count, offset = read_uvarint(frame, offset)
-        if count > MAX_TAGGED_FIELDS:
-            raise MalformedFrame(f"{count} tagged fields in a header")
-        for _ in range(count):
-            _, offset = read_uvarint(frame, offset)
-            size, offset = read_uvarint(frame, offset)
-            offset += size
-            if offset > len(frame):
-                raise MalformedFrame("a tagged field longer than its request")
+        offset = skip_tags(frame, offset)
     except IndexError:
         raise MalformedFrame("a request that ends inside its header") from None
+    if offset > len(frame):
+        raise MalformedFrame("a tagged field longer than its request")
     return offset

@@ -97,9 +97,8 @@ class Exchange:
                 f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
             )
         self.done = True
-        self.frame = (
-            _NO_FRAME  # it may have to wait for answers to earlier ones, and nobody counts its bytes any more
-        )
+        # The answer may have to wait for those to earlier requests, and nobody counts the bytes of this one any more.
+        self.frame = _NO_FRAME
         self._answer = buffers
         self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
 

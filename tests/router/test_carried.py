@@ -70,7 +70,7 @@ async def test_what_was_held_is_acknowledged_by_the_new_leader(version: int) -> 
         assert sent_to_source(rig) == 1
         assert {request.node for request in rig.target.received("produce")} == {1}
         assert rig.values() == [(5, n) for n in range(5)]
-        assert rig.router.stats.produce_carried == 4
+        assert rig.router.stats.links["east"].carried == 4
         assert rig.router.forwarded.get(TP0).offsets == 1  # what the source took, nothing else
         assert rig.router.hub.budget.used == 0
 

@@ -19,7 +19,7 @@ async def test_a_held_consumer_waits_as_long_as_it_said_and_gets_nothing() -> No
         assert loop.time() - began >= 0.19
         assert [(p.error, p.preferred_read_replica) for p in answer.partitions.values()] == [(0, -1)] * 2
         assert answer.values() == []
-        assert rig.router.stats.fetch_held == 2
+        assert rig.router.stats.links["east"].held == 2
         assert len((await fetch(other, rig, {0: 0}, max_wait_ms=5000)).values()) == 5
 
 
@@ -58,7 +58,7 @@ async def test_refusals_and_the_promote_reach_a_held_consumer() -> None:
         loop = asyncio.get_running_loop()
         waiting = fetch(client, rig, {0: 0}, max_wait_ms=400)
         async with asyncio.timeout(5):
-            while not rig.router.stats.fetch_held:
+            while not rig.router.stats.links["east"].held:
                 await asyncio.sleep(0.001)
         assert not waiting.done(), "it waits, and is in the router while the mirror is handed over"
         await rig.router.fence([TP0], timeout=1)

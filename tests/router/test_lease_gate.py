@@ -72,7 +72,7 @@ async def test_covered_by_a_lease_that_is_renewed_meanwhile() -> None:
         one.renew()
         one.lease.clock += 8
         assert (await one.pending)[0].error == 0
-        assert one.rig.router.stats.produce_deferred == 0
+        assert one.rig.router.stats.links["east"].deferred == 0
 
 
 async def test_success_waits_for_a_renewal_that_was_sent_after_it() -> None:
@@ -91,7 +91,7 @@ async def test_success_waits_for_a_renewal_that_was_sent_after_it() -> None:
         one.renew()
         result = (await one.pending)[0]
         assert (result.error, result.base_offset) == (0, 1)
-        assert one.rig.router.stats.produce_deferred == 1
+        assert one.rig.router.stats.links["east"].deferred == 1
         assert (await one.producer.send(0))[0].error == 0
         assert one.rig.values() == [(5, 0), (5, 1), (5, 2)]
 
