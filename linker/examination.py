@@ -329,9 +329,8 @@ async def examine(config: Config, properties: Mapping[str, str], topics: Sequenc
             ClientSecurity.from_properties(of_target),
             of_target.get("client.id", "kafka-linker-doctor"),
         )
-    checks = [
-        validator_check(missing_parts(), config.validation.policy)
-    ]  # of this machine, with this environment
+    # Of this machine, with this environment.
+    checks = [validator_check(missing_parts(), config.validation.policy)]
     try:
         reached = [
             await _reached(name, one, checks) for name, one in (("source", source), ("target", target))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from fetcher import manager, source_fetcher
+from fetcher.mirror_partition import MirrorPartition
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
 from wire.connection import Connection
@@ -16,15 +18,13 @@ from wire.fetch_response import FetchResponse
 from wire.types import Node
 
 
-def nodes_of(mirror: Any) -> list[int]:
+def nodes_of(mirror: MirrorPartition) -> list[int]:
     return [lane.fetcher.node.id for lane in mirror.lanes if lane.fetcher is not None]
 
 
-async def test_a_near_replica_that_is_out_of_sync_is_left_without_an_error_of_its(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It may answer without records for ever, and what the mirror knows of the end is what it says."""
-    monkeypatch.setattr(manager, "_LOOK_AGAIN", 0.1)
+@asynccontextmanager
+async def reading_near() -> AsyncIterator[tuple[FakeCluster, Rig, MirrorPartition]]:
+    """A mirror that is read from node 2, in the sidecar's rack, while node 1 leads."""
     async with FakeCluster(3, racks={1: "a", 2: "b", 3: "c"}) as source:
         source.add_topic("t", 1)
         fill(source, 10)
@@ -34,10 +34,29 @@ async def test_a_near_replica_that_is_out_of_sync_is_left_without_an_error_of_it
             rig.follow(1)
             await rig.settled()
             assert nodes_of(mirror) == [2]
-            source.partition("t").isr = [1, 3]
-            await rig.cluster.refresh(["t"], timeout=5)
-            await eventually(lambda: nodes_of(mirror) == [1])
-            assert rig.events.availability == []
+            yield source, rig, mirror
+
+
+async def test_a_near_replica_that_lags_is_left() -> None:
+    """It answers as if we had diverged, or out of range: only the leader may say so."""
+    async with reading_near() as (source, rig, mirror):
+        source.inject("fetch", error=1, node=2)
+        fill(source, 10)
+        await rig.settled()
+        await eventually(lambda: nodes_of(mirror) == [1])
+        assert rig.events.truncations == []
+
+
+async def test_a_near_replica_that_is_out_of_sync_is_left_without_an_error_of_its(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may answer without records for ever, and what the mirror knows of the end is what it says."""
+    monkeypatch.setattr(manager, "_LOOK_AGAIN", 0.1)
+    async with reading_near() as (source, rig, mirror):
+        source.partition("t").isr = [1, 3]
+        await rig.cluster.refresh(["t"], timeout=5)
+        await eventually(lambda: nodes_of(mirror) == [1])
+        assert rig.events.availability == []
 
 
 async def test_a_leader_that_was_replaced_is_left_though_it_does_not_know_yet() -> None:
@@ -50,33 +69,28 @@ async def test_a_leader_that_was_replaced_is_left_though_it_does_not_know_yet() 
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.source_leader_epoch == 3)
-            await asyncio.sleep(1.0)  # the first look at a mirror asks more than once
+            await eventually(lambda: mirror not in rig.manager._queue)
             mirror.source_leader_epoch = 2  # as if the lanes had been placed before it was elected
-            await asyncio.sleep(1.0)
-            assert mirror.source_leader_epoch == 2, "nothing else asks again"
             rig.manager._look_again(time.monotonic())
+            assert mirror in rig.manager._queue
             await eventually(lambda: mirror.source_leader_epoch == 3)
+            await eventually(lambda: mirror not in rig.manager._queue)
+            rig.manager._look_again(time.monotonic())
+            assert mirror not in rig.manager._queue, "and not again without need"
 
 
 async def test_a_near_replica_gets_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """One restart of it, and its rack would be read across for ever."""
     monkeypatch.setattr(manager, "_LOOK_AGAIN", 0.1)
     monkeypatch.setattr(manager, "_LEADER_ONLY", 0.4)
-    async with FakeCluster(3, racks={1: "a", 2: "b", 3: "c"}) as source:
-        source.add_topic("t", 1)
+    async with reading_near() as (source, rig, mirror):
+        source.inject("fetch", error=1, node=2, times=1)
         fill(source, 10)
-        rig = Rig(source, rack="b")
-        async with rig.running():
-            (mirror,) = rig.mirror("t")
-            rig.follow(1)
-            await rig.settled()
-            source.inject("fetch", error=1, node=2, times=1)
-            fill(source, 10)
-            await eventually(lambda: nodes_of(mirror) == [1])
-            assert mirror.lanes[0].leader_only
-            await eventually(lambda: nodes_of(mirror) == [2])
-            fill(source, 10)
-            await rig.settled()
+        await eventually(lambda: nodes_of(mirror) == [1])
+        assert mirror.lanes[0].leader_only
+        await eventually(lambda: nodes_of(mirror) == [2])
+        fill(source, 10)
+        await rig.settled()
 
 
 async def test_a_session_that_is_about_to_end_is_followed_by_another_without_trouble() -> None:

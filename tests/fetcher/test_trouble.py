@@ -367,24 +367,6 @@ async def test_partition_errors_pass(error: int) -> None:
     assert rig.events.failures == {}
 
 
-async def test_near_replica_is_read_and_left_when_it_lags() -> None:
-    async with FakeCluster(3, racks={1: "a", 2: "b", 3: "c"}) as source:
-        source.add_topic("t", 1)
-        fill(source, 10)
-        rig = Rig(source, rack="b")
-        async with rig.running():
-            (mirror,) = rig.mirror("t")
-            rig.follow(1)
-            await rig.settled()
-            assert {node for node, _ in rig.manager.fetchers if rig.manager.fetchers[node, _].lanes} == {2}
-            # A replica that lags answers as if we had diverged, or out of range: only the leader may say so.
-            source.inject("fetch", error=1, node=2)
-            fill(source, 10)
-            await rig.settled()
-            await eventually(lambda: [x.fetcher.node.id for x in mirror.lanes if x.fetcher] == [1])
-            assert rig.events.truncations == []
-
-
 async def test_leader_redirects_to_a_near_replica() -> None:
     async with FakeCluster(2, racks={1: "a", 2: "b"}) as source:
         source.add_topic("t", 1)
