@@ -1,7 +1,7 @@
 """A lane: one reading position in a source partition, its window, and the followers it serves. Pure.
 
 A mirror partition has one lane as long as its followers are close together. A follower that lags gets a
-lane of its own and joins the leading one again when it has caught up (mirror_partition.py decides that). A
+lane of its own and joins the leading one again when it has caught up (lanes.py decides that). A
 lane asks for data while it has followers and room; who fetches for it is the manager's business.
 """
 

@@ -1,8 +1,7 @@
-"""One mirror partition: what is known of its source, its followers' progress, its lanes. No I/O and no clock.
+"""One mirror partition: what is known of its source, and its followers' progress. No I/O and no clock.
 
 Invariants:
-- Nothing is read before a follower asks: a follower's fetch offset starts a lane, so after a restart every
-follower resumes at its own log end.
+- After a restart every follower resumes at its own log end: where it asks is where it is read for (lanes.py).
 - High watermark and log start come from the source's own answers, and until they are known (`loaded`)
 followers get a retriable error, never an empty log.
 - After the source lost data each replica must be seen at or below the truncation point before it gets
@@ -11,29 +10,15 @@ anything else (`untruncated`), since afterwards its stale tail would be invisibl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from fetcher.epochs import EpochHistory, Noted
 from fetcher.lane import Lane
+from fetcher.lanes import LaneHost, Lanes
 from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
 from fetcher.spec import FetcherEvents, MirrorSpec
 from fetcher.window import Reading, WindowChunk
 from wire.types import TopicPartition
-
-
-class LaneHost(Protocol):
-    """Whoever fetches for lanes (the manager; a recorder in tests). Calls must not re-enter the partition."""
-
-    def lane_opened(self, lane: Lane) -> None: ...
-
-    def lane_changed(self, lane: Lane) -> None:
-        """Its position, room or right to fetch changed."""
-
-    def lane_closed(self, lane: Lane) -> None: ...
-
-    def watch(self, mirror: MirrorPartition) -> None:
-        """Call mirror.tick() now and then until it returns False."""
 
 
 class MirrorPartition:
@@ -69,7 +54,6 @@ class MirrorPartition:
         self.unavailable_since: float | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self._logs: dict[int, FollowerLog] = {}
-        self.lanes: list[Lane] = []
         #: replica -> offset it must truncate to before it gets data again.
         self.untruncated: dict[int, int] = dict(spec.untruncated)
         self.listeners: set[Callable[[MirrorPartition], None]] = set()
@@ -84,10 +68,15 @@ class MirrorPartition:
         self._mirrored_to = UNKNOWN_OFFSET
         self._events = events
         self._host = host
-        self._window_bytes = window_bytes
-        self._answer_bytes = answer_bytes
-        self._detach_after = detach_after
         self._attach_grace = attach_grace
+        self._lanes = Lanes(
+            self,
+            host,
+            window_bytes=window_bytes,
+            answer_bytes=answer_bytes,
+            detach_after=detach_after,
+            attach_grace=attach_grace,
+        )
         self._epochs = EpochHistory(spec.source_epochs)
         self._loaded_at = 0.0
 
@@ -96,6 +85,11 @@ class MirrorPartition:
 
     # --- what the source said
     # ------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """Those that are open."""
+        return self._lanes.open
 
     @property
     def source_end(self) -> int:
@@ -116,7 +110,7 @@ class MirrorPartition:
             self.loaded = True
             self._loaded_at = now
             if self.spec.fetch_offset is not None and not self.lanes:
-                self._open_lane(max(self.spec.fetch_offset, self.log_start_offset), now)
+                self._lanes.begin(max(self.spec.fetch_offset, self.log_start_offset), now)
             self.notify()
 
     def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
@@ -153,7 +147,7 @@ class MirrorPartition:
         """Batches that follow the lane's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
             self._note_epoch(lane, epoch, offset, high_watermark)
-        lane.limit = self._window_limit()
+        lane.limit = self._lanes.window_limit()
         for chunk in chunks:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
@@ -181,10 +175,7 @@ class MirrorPartition:
                 self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
                 self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
             news = self._must_truncate(offset)
-            for other in list(self.lanes):
-                if other is not lane and other.position > offset:
-                    other.truncate(offset)
-                    self._host.lane_changed(other)
+            self._lanes.truncate_others(lane, offset)
             if news:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
@@ -214,9 +205,7 @@ class MirrorPartition:
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)
         self._must_truncate(offset)
-        for lane in list(self.lanes):
-            lane.truncate(offset)
-            self._host.lane_changed(lane)
+        self._lanes.truncate(offset)
         self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self.notify()
 
@@ -237,14 +226,13 @@ class MirrorPartition:
         progress.last_fetch = now
         if offset >= self.high_watermark:
             progress.caught_up_monotonic = now
-        lane = progress.lane
-        if lane is not None and lane.window.start <= offset <= lane.window.next_offset:
-            lane.followers[replica] = offset
-            if len(self.lanes) > 1:
-                self._join_leading(replica, progress, offset)
-            self._release(progress.lane or lane)
-        elif self.loaded and self.failed is None and not self.closed:
-            self._place(replica, progress, offset, now)
+        if (
+            not self._lanes.fetched(replica, progress, offset)
+            and self.loaded
+            and self.failed is None
+            and not self.closed
+        ):
+            self._lanes.place(replica, progress, offset, now)
         return progress
 
     def _first_fetch(self, replica: int, offset: int, now: float) -> FollowerProgress:
@@ -267,99 +255,11 @@ class MirrorPartition:
         self._events.source_truncated(self.tp, border, tuple(sorted(self.untruncated)))
         return None
 
-    def _place(self, replica: int, progress: FollowerProgress, offset: int, now: float) -> None:
-        self._leave_lane(replica, progress, close=False)
-        if offset < self.log_start_offset:
-            self._close_empty_lanes()
-            return  # the follower must move to the log start first
-        best: Lane | None = None
-        for lane in self.lanes:
-            if lane.window.covers(offset) and (best is None or lane.position > best.position):
-                best = lane
-        if best is None:
-            # A lane nobody reads any more moves; otherwise this follower gets one of its own.
-            best = next((lane for lane in self.lanes if not lane.followers), None)
-            if best is not None:
-                best.restart(offset)
-                self._host.lane_changed(best)
-            else:
-                best = self._open_lane(offset, now)
-        self._attach(best, replica, progress, offset)
-        self._close_empty_lanes()
-
-    def _open_lane(self, offset: int, now: float) -> Lane:
-        lane = Lane(self, offset, self._window_limit())
-        if not self.lanes:
-            # All replicas of a new mirror begin together: give them a moment, so the source is read once.
-            lane.expected = {r for r in self.spec.target_replicas if r not in self.followers}
-            lane.expected_until = now + self._attach_grace
-            if lane.expected:
-                self._host.watch(self)
-        self.lanes.append(lane)
-        self._host.lane_opened(lane)
-        return lane
-
-    def _window_limit(self) -> int:
-        """Where a lane is full. The room is for followers that are not equally fast, and a single replica waits for nobody:
-        while it takes one answer of the source the next one comes, more would only take memory.
-        """
-        if len(self.spec.target_replicas) != 1 or self.largest_batch > self._answer_bytes:
-            return self._window_bytes
-        return min(self._window_bytes, self._answer_bytes * 3 // 2)
-
-    def _attach(self, lane: Lane, replica: int, progress: FollowerProgress, offset: int) -> None:
-        had_none = not lane.followers
-        lane.followers[replica] = offset
-        lane.expected.discard(replica)
-        progress.lane = lane
-        self._release(lane)
-        if had_none:
-            self._host.lane_changed(lane)
-
-    def _join_leading(self, replica: int, progress: FollowerProgress, offset: int) -> None:
-        current = progress.lane
-        for lane in self.lanes:
-            if (
-                lane is not current
-                and lane.window.covers(offset)
-                and (current is None or lane.position >= current.position)
-            ):
-                self._leave_lane(replica, progress, close=False)
-                self._attach(lane, replica, progress, offset)
-                self._close_empty_lanes()
-                return
-
-    def _leave_lane(self, replica: int, progress: FollowerProgress, *, close: bool = True) -> None:
-        lane = progress.lane
-        if lane is None:
-            return
-        progress.lane = None
-        lane.followers.pop(replica, None)
-        self._release(lane)
-        if close:
-            self._close_empty_lanes()
-
-    def _close_empty_lanes(self) -> None:
-        for lane in [lane for lane in self.lanes if not lane.followers]:
-            self.lanes.remove(lane)
-            lane.restart(lane.position)
-            self._host.lane_closed(lane)
-
-    def _release(self, lane: Lane, *, with_tail: bool = False) -> int:
-        """Drop what is not needed any more; a window that was full has room again and says so."""
-        was_full = lane.full
-        # With several lanes the leading ones keep a tail that laggards can join.
-        keep = lane.limit // 2 if len(self.lanes) > 1 and not with_tail else 0
-        freed = lane.release(keep)
-        if was_full and not lane.full:
-            self._host.lane_changed(lane)
-        return freed
-
     def follower_gone(self, replica: int) -> None:
         """Its connection or session ended: nothing is kept for it until it comes back."""
         progress = self.followers.get(replica)
         if progress is not None:
-            self._leave_lane(replica, progress)
+            self._lanes.leave(replica, progress)
 
     def forget_followers(self) -> None:
         """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
@@ -368,18 +268,14 @@ class MirrorPartition:
         self.end_known = self.heard = False
         for replica, progress in list(self.followers.items()):
             progress.log.asked = progress.fetch_offset
-            self._leave_lane(replica, progress, close=False)
+            self._lanes.leave(replica, progress, close=False)
         self.followers.clear()
-        self._close_empty_lanes()
+        self._lanes.close_empty()
         self.notify()
 
     def leave_behind_log_start(self) -> None:
         """Readers below the source's log start have nothing to read there; their next fetch decides."""
-        for lane in list(self.lanes):
-            if lane.position < self.log_start_offset:
-                for replica in list(lane.followers):
-                    self._leave_lane(replica, self.followers[replica], close=False)
-        self._close_empty_lanes()
+        self._lanes.leave_below(self.log_start_offset)
         self.notify()
 
     # --- reading
@@ -412,34 +308,9 @@ class MirrorPartition:
 
     def tick(self, now: float) -> bool:
         """Let go of followers that hold others back. False when there is nothing to watch."""
-        watch = False
-        for lane in list(self.lanes):
-            if lane.expected:
-                if now < lane.expected_until:
-                    watch = True
-                else:
-                    lane.expected.clear()
-                    self._release(lane)
-                    self._host.lane_changed(lane)
-            if lane.window.bytes * 4 < lane.limit * 3:
-                lane.starved_since = None
-                continue
-            watch = True
-            slowest = lane.slowest()
-            if not slowest:
-                lane.starved_since = None
-            elif lane.starved_since is None:
-                lane.starved_since, lane.starved_from = now, lane.appended
-            elif now - lane.starved_since < self._detach_after:
-                continue
-            elif lane.appended - lane.starved_from >= lane.limit:
-                # Slow, but at work: to wait for it costs less than to read the source again for it alone.
-                lane.starved_since, lane.starved_from = now, lane.appended
-            else:
-                lane.starved_since = None
-                for replica in slowest:
-                    self._leave_lane(replica, self.followers[replica])
-                self.notify()
+        watch, let_go = self._lanes.tick(now)
+        if let_go:
+            self.notify()
         return watch
 
     def reclaim(self, idle_before: float) -> int:
@@ -448,15 +319,7 @@ class MirrorPartition:
 
         Safe at any time, the source still has it all.
         """
-        freed = sum(self._release(lane, with_tail=True) for lane in self.lanes)
-        for lane in list(self.lanes):
-            if lane.window.bytes and all(
-                self.followers[replica].last_fetch < idle_before for replica in lane.followers
-            ):
-                freed += lane.window.bytes
-                for replica in list(lane.followers):
-                    self._leave_lane(replica, self.followers[replica], close=False)
-        self._close_empty_lanes()
+        freed = self._lanes.reclaim(idle_before)
         if freed:
             self.notify()
         return freed
@@ -492,37 +355,28 @@ class MirrorPartition:
         if self.failed is not None or self.closed:
             return
         self.failed = reason
-        self._drop_lanes()
+        self._lanes.drop()
         self._events.failed(self.tp, reason)
         self.notify()
 
     def pause(self) -> None:
         self.paused = True
         self.end_known = False
-        for lane in self.lanes:
-            self._host.lane_changed(lane)
+        self._lanes.changed()
 
     def resume(self) -> None:
         self.paused = False
-        for lane in self.lanes:
-            self._host.lane_changed(lane)
+        self._lanes.changed()
 
     def close(self) -> None:
         """Removed from this process; whoever still holds it sees `closed`."""
         self.closed = True
-        self._drop_lanes()
+        self._lanes.drop()
         if self.unavailable_since is not None:
             self.unavailable_since = None
             self._events.source_available(self.tp)  # whoever counts unavailable partitions has one less
         self.notify()
         self.listeners.clear()
-
-    def _drop_lanes(self) -> None:
-        for progress in self.followers.values():
-            progress.lane = None
-        for lane in self.lanes:
-            lane.followers.clear()
-        self._close_empty_lanes()
 
     def source_trouble(self, reason: str, now: float) -> None:
         self.trouble = reason
