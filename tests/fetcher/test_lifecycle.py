@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from fetcher.budget import Charge, MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.epochs import EpochHistory, Noted
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
-from fetcher.spec import MirrorSpec
-from fetcher.window import WindowChunk
 from tests.fakes.cluster import FakeCluster
-from tests.fetcher.rig import SESSION_EPOCH, Events, Rig, eventually, fill
+from tests.fetcher.pure import pure_mirror
+from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
 from wire import codec
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -293,101 +289,6 @@ async def test_a_woken_fetch_is_woken_once_for_many_partitions() -> None:
             await rig.settled()
             assert follower.fetches - before <= 12
             assert time.monotonic() - started < 2.5
-
-
-class Host:
-    def __init__(self) -> None:
-        self.closed: list[Lane] = []
-        self.changed: list[Lane] = []
-
-    def lane_opened(self, lane: Lane) -> None: ...
-
-    def lane_changed(self, lane: Lane) -> None:
-        self.changed.append(lane)
-
-    def lane_closed(self, lane: Lane) -> None:
-        self.closed.append(lane)
-
-    def watch(self, mirror: MirrorPartition) -> None: ...
-
-
-def pure_mirror(**changes: Any) -> tuple[MirrorPartition, Events, Host]:
-    values: dict[str, Any] = {
-        "link": "l",
-        "topic": "t",
-        "partition": 0,
-        "topic_id": b"i" * 16,
-        "source_topic_id": b"s" * 16,
-        "session_epoch": 3,
-        "start_offset": 0,
-        "target_replicas": (1, 2),
-    }
-    events, host = Events(), Host()
-    return MirrorPartition(MirrorSpec(**(values | changes)), events, host), events, host
-
-
-def test_lanes_split_and_join() -> None:
-    mirror, _, host = pure_mirror()
-    mirror.load(1000, 1000, 0, 0.0)
-    a = mirror.follower_fetched(1, 500, 0, 1.0)
-    assert a.lane is not None
-    assert a.lane.position == 500
-    b = mirror.follower_fetched(2, 100, 0, 1.0)
-    assert b.lane is not a.lane
-    assert len(mirror.lanes) == 2
-    mirror.follower_fetched(2, 500, 0, 2.0)
-    assert b.lane is a.lane
-    assert len(mirror.lanes) == 1
-    assert len(host.closed) == 1
-    mirror.follower_gone(1)
-    mirror.follower_gone(2)
-    assert mirror.lanes == []
-
-
-def test_memory_taken_back_gives_a_full_window_room_and_says_so() -> None:
-    """The tail kept for a laggard made the window full; without word of the room nobody would fetch again."""
-    mirror, _, host = pure_mirror()
-    mirror.load(1000, 1000, 0, 0.0)
-    budget = MemoryBudget(64 << 20)
-    mirror.follower_fetched(1, 500, 0, 1.0)
-    mirror.follower_fetched(2, 100, 0, 1.0)
-    lane = mirror.followers[1].lane
-    assert lane is not None
-    mirror.tick(10.0)  # nobody is expected any more
-    tail = lane.limit * 3 // 4
-
-    def append(base: int) -> None:
-        charge = Charge(budget, tail)
-        chunk = WindowChunk(base, base + 10, memoryview(bytes(tail)), tail, charge)
-        mirror.add_chunks(lane, [chunk], [], 1000)
-        charge.drop()
-
-    append(500)
-    mirror.follower_fetched(1, 510, 0, 2.0)
-    assert lane.window.bytes == tail, "kept for follower 2"
-    append(510)
-    assert lane.full
-    host.changed.clear()
-    assert mirror.reclaim(0.0) == tail
-    assert not lane.full
-    assert host.changed == [lane]
-
-
-def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
-    mirror, events, _ = pure_mirror(source_epochs=((1, 0),))
-    mirror.load(1000, 1000, 0, 0.0)
-    mirror.follower_fetched(1, 400, 0, 1.0)
-    mirror.follower_fetched(2, 90, 0, 1.0)
-    lane = mirror.followers[2].lane
-    assert lane is not None
-    mirror.add_chunks(lane, [], [(5, 90)], 1000)
-    assert mirror.untruncated == {1: 90}
-    assert mirror.may_copy_from(1, 400) == 90
-    assert mirror.may_copy_from(2, 90) is None
-    assert mirror.may_copy_from(1, 90) is None
-    assert mirror.untruncated == {}
-    assert events.epochs == [(mirror.tp, 5, 90)]
-    assert [offset for _, offset, _ in events.truncations] == [90, 90]
 
 
 def test_epoch_history() -> None:
