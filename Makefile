@@ -18,6 +18,8 @@ help:  ## list the targets
 $(STAMP): pyproject.toml requirements.lock wire/_walk.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	# As pip does with what it installs for good: a sidecar that has to compile itself holds a MiB more from then on.
+	$(BIN)/python -m compileall -q wire fetcher router controller linker validator
 	touch $@
 
 demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, promote; report in build/demo

@@ -5,7 +5,7 @@ Several links share one directory, because the target cluster has one name space
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fetcher.mirror_partition import MirrorPartition
 from wire.errors import LinkerError
@@ -17,6 +17,8 @@ class MirrorDirectory:
     def __init__(self) -> None:
         self._by_id: dict[tuple[TopicKey, int], MirrorPartition] = {}
         self._by_name: dict[TopicPartition, MirrorPartition] = {}
+        #: Called with each one that is added.
+        self.listeners: list[Callable[[MirrorPartition], None]] = []
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -38,6 +40,8 @@ class MirrorDirectory:
             )
         self._by_name[mirror.tp] = mirror
         self._by_id[mirror.spec.topic_id, mirror.spec.partition] = mirror
+        for listener in self.listeners:
+            listener(mirror)
 
     def remove(self, mirror: MirrorPartition) -> None:
         if self._by_name.get(mirror.tp) is mirror:

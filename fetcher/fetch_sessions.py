@@ -31,6 +31,7 @@ class SessionPartition:
         "key",
         "log_start_sent",
         "mirror",
+        "patient_until",
         "progress",
         "request",
         "session",
@@ -45,6 +46,8 @@ class SessionPartition:
         self.progress: FollowerProgress | None = None
         self.high_watermark_sent = -1
         self.log_start_sent = -1
+        #: Until then its follower is not told of an error that may be over in a moment (monotonic).
+        self.patient_until = 0.0
 
     def bind(self, mirror: MirrorPartition | None) -> None:
         """Listen to this mirror partition from now on, and to no other."""
@@ -84,6 +87,13 @@ class Session:
         self.dirty[partition] = None
         if self.wake is not None:
             self.wake()
+
+    def added(self, mirror: MirrorPartition) -> None:
+        """It was not there when the follower named it, maybe: what it becomes able to tell is heard from now on."""
+        for key in (mirror.spec.topic_id, mirror.tp.topic):
+            partition = self.partitions.get((key, mirror.tp.partition))
+            if partition is not None:
+                partition.bind(mirror)
 
     def update(self, request: FetchRequest) -> list[SessionPartition]:
         """Apply a request's partitions and forgotten ones; returns those it named."""

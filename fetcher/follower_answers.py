@@ -1,6 +1,7 @@
 """What a follower is told about one partition: the rules of a leader whose log is the source's.
 
-- Not ours, not loaded or a stale epoch: a retriable error. FENCED_LEADER_EPOCH and an empty log are never
+- Not ours, not loaded or a stale epoch: a retriable error; in the middle of coming, it is waited for a moment first, because
+a follower does not ask again before `replica.fetch.backoff.ms`. FENCED_LEADER_EPOCH and an empty log are never
 answered: the first would fail the partition on the follower for good, the second would make its high
 watermark jump back.
 - logStartOffset <= min(high watermark, follower's log end after the append), else the follower fails the
@@ -36,6 +37,8 @@ class Answer:
     """Worth an answer at once."""
     again: bool = False
     """There may be more to tell although the follower does not name the partition again."""
+    passing: bool = False
+    """An error that may be over in a moment: worth waiting for, as long as the follower waits anyway."""
     next_offset: int = -1
     """Where its batches end, if it has any."""
     charges: list[Charge] = field(default_factory=list)
@@ -45,6 +48,8 @@ class Answer:
 class Refusal:
     error: int
     leader: tuple[int, int] | None = None
+    passing: bool = False
+    """The metadata log has us as the leader, and the mirror partition is being added or asks the source where it ends."""
 
 
 class FollowerAnswers:
@@ -82,7 +87,7 @@ class FollowerAnswers:
             return refusal
         mirror = self._directory(topic.id, index)
         if mirror is None or mirror.closed or not mirror.loaded:
-            return Refusal(NOT_LEADER_OR_FOLLOWER)
+            return Refusal(NOT_LEADER_OR_FOLLOWER, passing=True)
         return mirror
 
     def _refusal(self, partition: PartitionImage, epoch: int, replica_id: int) -> Refusal | None:
@@ -132,7 +137,8 @@ class FollowerAnswers:
         )
         if isinstance(found, Refusal):
             result = FetchPartitionResult(index, found.error, current_leader=found.leader)
-            return Answer(result, tell=True, now=True, again=True)
+            passing = found.passing and now < partition.patient_until
+            return Answer(result, tell=True, now=True, again=True, passing=passing)
         mirror = found
         if partition.mirror is not mirror:
             partition.bind(mirror)

@@ -3,7 +3,8 @@ OffsetForLeaderEpoch are in follower_offsets.py, what a partition answers is dec
 
 One follower thread has one fetch in flight. It is answered at once when there is something to tell, else
 it waits for a change or its max_wait; however many partitions change in one turn of the event loop, it is
-woken once.
+woken once. A mirror that is just being added, or asks the source where it ends, is waited for as well: an error
+would cost its follower `replica.fetch.backoff.ms`, a second as Kafka comes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from wire.server import Exchange, ServerConnection
 FIRST_ID_VERSION = 13
 _CONNECTION_KEY = "fetcher.follower"
 _LONGEST_WAIT = 30.0
+# At most, of a fetch that would wait as long for records: how long a partition that is just coming is waited for.
+_PATIENCE = 1.0
 
 Directory = Callable[[TopicKey, int], MirrorPartition | None]
 
@@ -123,7 +126,10 @@ class FollowerServer:
         session.connection = exchange.connection
         session.last_used = now
         session.replica_epoch = request.replica_epoch
+        # Without a session every fetch names every partition: one that never comes would hold up all others each time.
+        patient_until = now + min(request.max_wait_ms / 1000, _PATIENCE) if session.id else now
         for partition in session.update(request):
+            partition.patient_until = patient_until
             self._answers.note_fetch(partition, now)
         if not full and not session.partitions:
             self.sessions.remove(session.id)
@@ -138,6 +144,11 @@ class FollowerServer:
 
     def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None:
         self._offsets.offset_for_leader_epoch(exchange)
+
+    def mirror_added(self, mirror: MirrorPartition) -> None:
+        """Followers learn of a new mirror as early as we do, and may have asked already."""
+        for session in self.sessions.all():
+            session.added(mirror)
 
     def close(self) -> None:
         """Forget all sessions; waiting fetches are answered with what there is."""
@@ -193,6 +204,10 @@ class FollowerServer:
             if size >= room and not waiting.full:
                 break
             answer = self._answers.answer(partition, max(room - size, 0), now, first=size == 0)
+            if answer.passing and not last_chance:
+                if waiting.full:
+                    return False  # an answer without a session before it has to name every partition
+                continue
             if answer.tell or waiting.full:
                 told.append((partition, answer))
                 size += answer.result.size

@@ -200,6 +200,7 @@ class Sidecar:
         await self._create_internal_topics()
         await self.target.join(_JOIN_TIMEOUT)
         self.followers = FollowerServer(self.copies, lambda: self.target.image, self.target.broker_id)
+        self.copies.listeners.append(self.followers.mirror_added)
         self.mirrors = Mirrors(
             lambda: self.controller.image,
             lambda: self.target.image,

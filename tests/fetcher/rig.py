@@ -103,6 +103,7 @@ class Rig:
             **({"attach_grace": 0.2, "detach_after": 0.3, "deleted_after": 0.6} | options),
         )
         self.server = FollowerServer(self.directory, lambda: self.image, BROKER_ID)
+        self.directory.listeners.append(self.server.mirror_added)
         self.followers: dict[int, FakeFollower] = {}
         self.port = 0
         self.tasks: list[asyncio.Task[None]] = []
