@@ -75,6 +75,7 @@ def as_json(
     quick: bool,
     started_at: str,
     machine_before: dict[str, Any],
+    versions_before: dict[str, Any],
     failures: Sequence[str] = (),
 ) -> dict[str, Any]:
     goals = [goal for case in cases for goal in case.goals]
@@ -84,7 +85,7 @@ def as_json(
         "machine": machine_before,
         "load_average_at_the_end": [round(one, 2) for one in os.getloadavg()],
         "python_seconds_at_the_end": python_seconds(),
-        "versions": versions(),
+        "versions": versions_before,
         "settings": asdict(settings),
         "all_goals_met": bool(goals) and not failures and all(goal.met for goal in goals),
         "failures": list(failures),

@@ -119,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    machine = report.machine()
+    # Before the run: somebody may go on committing meanwhile.
+    machine, versions = report.machine(), report.versions()
     try:
         cases, failures = asyncio.run(
             measure(
@@ -145,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         quick=options.quick,
         started_at=started_at,
         machine_before=machine,
+        versions_before=versions,
         failures=[*failures, *problems, *regressions],
     )
     report.write(document, out / "report.json")

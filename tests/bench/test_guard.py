@@ -55,7 +55,9 @@ def test_recording_keeps_cases_that_were_not_run(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(guard, "RECORDED", recorded)
     monkeypatch.setattr(guard.load, "__defaults__", (recorded,))
     cases = [CaseResult("case", "what", ratios={"r": 1.5})]
-    document = report.as_json(cases, QUICK, quick=False, started_at="now", machine_before={})
+    document = report.as_json(
+        cases, QUICK, quick=False, started_at="now", machine_before={}, versions_before={}
+    )
     (tmp_path / "report.json").write_text(json.dumps(document))
     (tmp_path / "report.html").write_text("page")
     assert guard.main(["--record", str(tmp_path)]) == 0
@@ -67,7 +69,7 @@ def test_quick_or_failed_runs_are_not_recorded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(guard, "RECORDED", tmp_path / "recorded.json")
     for quick, failures in ((True, []), (False, ["it broke"])):
         document = report.as_json(
-            [], QUICK, quick=quick, started_at="now", machine_before={}, failures=failures
+            [], QUICK, quick=quick, started_at="now", machine_before={}, versions_before={}, failures=failures
         )
         (tmp_path / "report.json").write_text(json.dumps(document))
         assert guard.main(["--record", str(tmp_path)]) == 1
@@ -91,6 +93,7 @@ def test_fallen_ratios_are_recorded_only_with_a_reason(
             quick=False,
             started_at="now",
             machine_before={},
+            versions_before={},
             failures=failures,
         )
         (tmp_path / "report.json").write_text(json.dumps(document))
@@ -119,7 +122,14 @@ def test_the_page_holds_goals_plots_and_problems_and_no_foreign_markup() -> None
         problems=["lost <script>"],
         checked={"batches": 7},
     )
-    document = report.as_json([case], QUICK, quick=True, started_at="now", machine_before=report.machine())
+    document = report.as_json(
+        [case],
+        QUICK,
+        quick=True,
+        started_at="now",
+        machine_before=report.machine(),
+        versions_before=report.versions(),
+    )
     text = page(document, [case])
     for part in (
         "a goal",

@@ -143,6 +143,7 @@ def test_the_report_says_whether_all_goals_are_met(value: float, failures: list[
         quick=False,
         started_at="now",
         machine_before=report.machine(),
+        versions_before=report.versions(),
         failures=failures,
     )
     assert document["all_goals_met"] is met
@@ -150,7 +151,7 @@ def test_the_report_says_whether_all_goals_are_met(value: float, failures: list[
 
 
 def test_a_run_without_any_goal_meets_none() -> None:
-    document = report.as_json([], QUICK, quick=False, started_at="now", machine_before={})
+    document = report.as_json([], QUICK, quick=False, started_at="now", machine_before={}, versions_before={})
     assert document["all_goals_met"] is False
 
 
