@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from linker.demo.ports import PortReservation
 from wire import codec
 from wire.codec import RequestHeader
 from wire.errors import MalformedFrame
@@ -59,6 +60,9 @@ class FakeBroker:
         self.id = node_id
         self.host = "127.0.0.1"
         self.port = 0
+        self._reservation: PortReservation | None = (
+            None  # nobody else takes the port while the broker is away
+        )
         self.state: dict[str, Any] = {}
         self.errors: list[BaseException] = []
         self._server: asyncio.Server | None = None
@@ -73,10 +77,19 @@ class FakeBroker:
         return len(self._clients)
 
     async def start(self) -> None:
+        if self._reservation is None:
+            self._reservation = PortReservation()
+            self.port = self._reservation.port
         self._server = await asyncio.start_server(
             self._serve, self.host, self.port, ssl=self.cluster.ssl_context, limit=2**20
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop for good."""
+        await self.stop()
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
 
     async def stop(self) -> None:
         """Close the listener and every connection, as a crash does."""

@@ -117,7 +117,7 @@ class FakeCluster:
 
     async def __aexit__(self, *exc: object) -> None:
         for broker in self.brokers.values():
-            await broker.stop()
+            await broker.close()
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
