@@ -60,9 +60,8 @@ class FakeBroker:
         self.id = node_id
         self.host = "127.0.0.1"
         self.port = 0
-        self._reservation: PortReservation | None = (
-            None  # nobody else takes the port while the broker is away
-        )
+        # Nobody else takes the port while the broker is away.
+        self._reservation: PortReservation | None = None
         self.state: dict[str, Any] = {}
         self.errors: list[BaseException] = []
         self._server: asyncio.Server | None = None
