@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.correctness import compare
@@ -20,6 +21,7 @@ from bench.replication import LARGE, PARTITIONS
 from bench.results import CaseResult, Goal, Line, median_of, strip
 from bench.settings import Settings
 from bench.stage import MEMORY_BUDGET, Source, Stage, stage
+from bench.turns import take_turns
 
 REPLICATION_FACTOR = 3
 STOCK_FOLLOWERS = (2, 3, 4)
@@ -42,14 +44,15 @@ async def three_copies(on: Stage, settings: Settings, total: int, say: Callable[
         "three_followers",
         f"{total / 1e9:.3g} GB, {LARGE.what}, to {REPLICATION_FACTOR} followers at once; the slowest copy, "
         "first byte to last",
-        {"stock": [], "link": [], "stock_warm_up": [], "link_warm_up": []},
     )
-    for number in range(-settings.copy_warm_up, settings.rounds):
-        for side, copy in (("stock", _stock_round), ("link", _link_round)):
-            one = await copy(on, total)
-            label = "warm-up" if number < 0 else f"round {number + 1}"
-            say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s to each")
-            result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
+    await take_turns(
+        result,
+        {"stock": partial(_stock_round, on, total), "link": partial(_link_round, on, total)},
+        say,
+        warm_up=settings.copy_warm_up,
+        rounds=settings.copy_rounds,
+        unit="MB/s to each",
+    )
     await on.create_mirror(TOPIC, REPLICATION_FACTOR)
     await on.wait_active(TOPIC)
     brokers = [node.node_id for node in on.target.brokers]

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from bench.correctness import compare
@@ -21,6 +22,7 @@ from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
 from bench.stage import BenchCluster, BenchError, Source, Stage, stage
+from bench.turns import take_turns
 from linker.demo.child_process import ChildProcess
 from wire.cluster import Cluster
 from wire.connection import Connection
@@ -52,7 +54,6 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         f"{total / 1e9:.3g} GB in {BATCH_BYTES // 1024} kB batches, 8 requests in flight on each of {PARTITIONS} "
         "connections, acks=1; through the sidecar, beside straight to the source and through a process that only "
         "passes bytes on",
-        {side + when: [] for side in ("direct", "relay", "link") for when in ("", "_warm_up")},
     )
     await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
     batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
@@ -61,28 +62,33 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         RelayProcess(on.source.brokers[0].port(), source.directory / "relay") as relay,
         _relayed(on.source, relay) as relayed,
     ):
-        sides: list[tuple[str, Cluster, ChildProcess]] = [
-            ("direct", on.source.connected, on.sidecar),
-            ("relay", relayed, relay),
-            ("link", on.target.connected, on.sidecar),
-        ]
         await on.create_mirror(TOPIC, 1)
         await on.wait_active(TOPIC)
         await on.pause_mirror(TOPIC)
         # A new link forwards nothing before its producer ids are safe: the first request of all waits for that.
-        expected = await fill(on.target.connected, TOPIC, PARTITIONS, 1, batch)
-        for number in range(-settings.warm_up, settings.rounds):
-            for side, cluster, between in sides:
-                size, one = await _round(on, cluster, between, total, batch)
-                expected += size
-                label = "warm-up" if number < 0 else f"round {number + 1}"
-                say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
-                result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
-                await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
+        acknowledged = [await fill(on.target.connected, TOPIC, PARTITIONS, 1, batch)]
+
+        async def produce(cluster: Cluster, between: ChildProcess) -> dict[str, Any]:
+            size, one = await _round(on, cluster, between, total, batch)
+            acknowledged.append(size)
+            await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
+            return one
+
+        await take_turns(
+            result,
+            {
+                "direct": partial(produce, on.source.connected, on.sidecar),
+                "relay": partial(produce, relayed, relay),
+                "link": partial(produce, on.target.connected, on.sidecar),
+            },
+            say,
+            warm_up=settings.copy_warm_up,
+            rounds=settings.copy_rounds,
+        )
         await on.resume_mirror(TOPIC)
         await on.wait_active(TOPIC)
         result.checked, result.problems = await compare(on, TOPIC, PARTITIONS, [1])
-        if result.checked["bytes"] != expected:
+        if result.checked["bytes"] != (expected := sum(acknowledged)):
             result.problems.append(
                 f"{expected} bytes were acknowledged, the logs hold {result.checked['bytes']}"
             )

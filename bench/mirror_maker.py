@@ -1,7 +1,8 @@
 """MirrorMaker 2 of the same Kafka version as a process beside the link, with the configuration that lies beside this file.
 
 One JVM serves all rounds, so that it is as warm as the brokers; each round gives it a new topic with the same bytes.
-It is stopped (SIGSTOP) whenever it is not measured, so that it takes nothing from the others.
+It is stopped (SIGSTOP) whenever it is not measured, so that it takes nothing from the others. It has a target of its own:
+a broker that also serves its producers follows a fifth slower than one that does nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from bench.consumer_perf import MAVEN_TIMEOUT, output
 from bench.growth import GrowthWatch
 from bench.page_cache import give_back
-from bench.stage import BenchError, Stage
+from bench.stage import BenchCluster, BenchError
 from linker.demo.child_process import ChildProcess
 from linker.demo.kafka_dist import (
     DEFAULT_VERSION,
@@ -29,9 +30,6 @@ from linker.demo.kafka_dist import (
 )
 from wire.cluster import Cluster
 from wire.types import TopicPartition
-
-if TYPE_CHECKING:
-    from bench.replication import Work
 
 CONFIG = Path(__file__).with_name("mirror-maker.properties")
 HEAP_MB = 1024
@@ -76,13 +74,16 @@ async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribu
 
 
 class MirrorMaker(ChildProcess):
-    """`async with MirrorMaker(stage, directory, say) as maker:` started and stopped, to be woken by each `round`."""
+    """`async with MirrorMaker(source, target, directory, say):` started and stopped, to be woken by each `round`."""
 
     PREFIX: ClassVar[str] = "maker-"  # of the topics that it copies
 
-    def __init__(self, on: Stage, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, source: BenchCluster, target: BenchCluster, directory: Path, say: Callable[[str], None]
+    ) -> None:
         super().__init__("MirrorMaker 2", directory / "mirror-maker.log")
-        self._on = on
+        self._source = source
+        self._target = target
         self._directory = directory
         self._say = say
         self._number = 0
@@ -91,9 +92,9 @@ class MirrorMaker(ChildProcess):
         distribution = await mirror_maker_distribution(self._say)
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / "mirror-maker.properties"
-        on = self._on
-        servers = f"source.bootstrap.servers = {on.source.bootstrap}\ntarget.bootstrap.servers = {on.target.bootstrap}\n"
-        config.write_text(CONFIG.read_text() + servers)
+        clusters = (("source", self._source), ("target", self._target))
+        servers = [f"{name}.bootstrap.servers = {cluster.bootstrap}\n" for name, cluster in clusters]
+        config.write_text(CONFIG.read_text() + "".join(servers))
         command = distribution.command(
             "org.apache.kafka.connect.mirror.MirrorMaker", str(config), heap_mb=HEAP_MB, quick_start=False
         )
@@ -114,17 +115,18 @@ class MirrorMaker(ChildProcess):
         if self.running:
             await self.kill()
 
-    async def round(self, on: Stage, work: Work, total: int) -> dict[str, Any]:
+    async def round(self, total: int) -> dict[str, Any]:
         """Copy the topic that was produced last."""
+        source, target = self._source, self._target
         topic = f"{self.PREFIX}{self._number}"
         self._number += 1
         copy = f"{RENAMED}{topic}"
         watch = GrowthWatch(
-            on.target.replica_dirs(copy, PARTITIONS, 1),
+            target.replica_dirs(copy, PARTITIONS, 1),
             int(total * NEARLY_ALL),
             {
-                "leader": on.source.nodes[1].cpu_seconds,
-                "follower": on.target.nodes[1].cpu_seconds,
+                "leader": source.nodes[1].cpu_seconds,
+                "follower": target.nodes[1].cpu_seconds,
                 "mirror_maker": self.cpu_seconds,
             },
             exact=False,
@@ -137,7 +139,7 @@ class MirrorMaker(ChildProcess):
             self.pause()
         await asyncio.to_thread(
             give_back,
-            [*on.source.replica_dirs(topic, PARTITIONS, 1), *on.target.replica_dirs(copy, PARTITIONS, 1)],
+            [*source.replica_dirs(topic, PARTITIONS, 1), *target.replica_dirs(copy, PARTITIONS, 1)],
         )
         return {
             "mb_per_second": growth.mb_per_second,
@@ -149,9 +151,8 @@ class MirrorMaker(ChildProcess):
 
     async def _wait_complete(self, topic: str, copy: str) -> None:
         deadline = time.monotonic() + END_TIMEOUT
-        on = self._on
-        ends = await _ends(on.source.connected, topic)
-        while (found := await _ends(on.target.connected, copy)) != ends:
+        ends = await _ends(self._source.connected, topic)
+        while (found := await _ends(self._target.connected, copy)) != ends:
             if time.monotonic() > deadline:
                 raise BenchError(f"MirrorMaker 2 has copied {found} of {ends} records of {topic}")
             await asyncio.sleep(0.1)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench.correctness import compare
@@ -21,7 +22,8 @@ from bench.memory import MIB, MemoryWatch
 from bench.mirror_maker import MirrorMaker
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import Source, Stage, stage
+from bench.stage import Source, Stage, stage, target_cluster
+from bench.turns import Round, take_turns
 
 PARTITIONS = 4
 
@@ -82,8 +84,6 @@ ZSTD = Work(
     ratio=0.95,
 )
 
-Copy = Callable[[Stage, Work, int], Awaitable[dict[str, Any]]]
-
 
 def case(work: Work) -> Callable[[Source, Settings, Callable[[str], None]], Awaitable[CaseResult]]:
     """The case of that work."""
@@ -102,18 +102,24 @@ async def _run(work: Work, source: Source, settings: Settings, say: Callable[[st
         "files, first byte to last",
     )
     async with stage(source, work.name.replace("_", "-"), 1) as on, AsyncExitStack() as stack:
-        sides: dict[str, Copy] = {"stock": stock_round, "link": link_round}
+        others: dict[str, Round] = {}
         if work.others:
-            maker = await stack.enter_async_context(MirrorMaker(on, source.directory / "mirror-maker", say))
-            sides |= {"direct": _Direct().round, "mirror_maker": maker.round}
-        for side in sides:
-            result.rounds |= {side: [], f"{side}_warm_up": []}
-        for number in range(-settings.copy_warm_up, settings.rounds):
-            for side, copy in sides.items():
-                one = await copy(on, work, total)
-                label = "warm-up" if number < 0 else f"round {number + 1}"
-                say(f"{label} {side}: {one['mb_per_second']:.0f} MB/s")
-                result.rounds[side if number >= 0 else f"{side}_warm_up"].append(one)
+            target = await stack.enter_async_context(target_cluster(source, "mirror-maker", 1))
+            maker = await stack.enter_async_context(
+                MirrorMaker(on.source, target, source.directory / "mirror-maker", say)
+            )
+            others = {
+                "direct": partial(_Direct().round, on, work, total),
+                "mirror_maker": partial(maker.round, total),
+            }
+        await take_turns(
+            result,
+            {"stock": partial(stock_round, on, work, total), "link": partial(link_round, on, work, total)},
+            say,
+            warm_up=settings.copy_warm_up,
+            rounds=settings.copy_rounds,
+            others=others,
+        )
         await on.create_mirror(work.topic, 1)
         await on.wait_active(work.topic)
         result.checked, result.problems = await compare(on, work.topic, PARTITIONS, [1])

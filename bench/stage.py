@@ -365,21 +365,27 @@ class Stage:
 
 
 @asynccontextmanager
+async def target_cluster(
+    source: Source, name: str, brokers: int, properties: Mapping[str, str] | None = None
+) -> AsyncIterator[BenchCluster]:
+    """A running cluster beside the source, gone with the block; logs of its brokers stay, data does not."""
+    target = BenchCluster(
+        f"target-{name}", brokers, source.directory, quick_start=source.quick_start, properties=properties
+    )
+    try:
+        async with target:
+            yield target
+    finally:
+        discard_data(target)
+
+
+@asynccontextmanager
 async def stage(
     source: Source, name: str, target_brokers: int, properties: Mapping[str, str] | None = None
 ) -> AsyncIterator[Stage]:
-    """A running stage, gone with the block; logs of its processes stay, data does not. `properties`: further ones of
-    the target's brokers."""
+    """A running stage, gone with the block as its target is. `properties`: further ones of the target's brokers."""
     async with AsyncExitStack() as stack:
-        target = BenchCluster(
-            f"target-{name}",
-            target_brokers,
-            source.directory,
-            quick_start=source.quick_start,
-            properties=properties,
-        )
-        stack.callback(discard_data, target)
-        await stack.enter_async_context(target)
+        target = await stack.enter_async_context(target_cluster(source, name, target_brokers, properties))
         sidecar = SidecarProcess(
             SidecarSpec(target_bootstrap=target.bootstrap), source.directory / f"sidecar-{name}"
         )
