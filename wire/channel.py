@@ -16,6 +16,7 @@ from wire.errors import ConnectionLost, MalformedFrame, WireError
 from wire.framing import FrameReader
 from wire.gathering import Writer, gathered_writes
 from wire.low_water import LowWater
+from wire.pieces import PIECE, in_pieces
 from wire.types import Buffer, format_address
 
 DEFAULT_MAX_FRAME = 256 * 1024 * 1024
@@ -45,6 +46,8 @@ class Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
         self._low_water: LowWater | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_pieces = False  # the read that is under way may bring a piece at most
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._paused_reading = 0
         self._on_closed: list[Callable[[], None]] = []
@@ -131,6 +134,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writer = Writer(self._transport)
+        self._loop = asyncio.get_running_loop()
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -139,7 +143,10 @@ class Channel(asyncio.BufferedProtocol):
             transport.abort()  # type: ignore[attr-defined]  # closed while the handshake ran
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
+        buffer = self._reader.get_buffer()
+        loop = self._loop
+        self._in_pieces = len(buffer) > PIECE and loop is not None and in_pieces(loop.time())
+        return buffer[:PIECE] if self._in_pieces else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_received += nbytes
@@ -148,6 +155,13 @@ class Channel(asyncio.BufferedProtocol):
         reader = self._reader
         frames = reader.advance(nbytes)
         missing = reader.missing
+        if self._in_pieces:
+            missing = min(missing, PIECE)
+            if (
+                nbytes == PIECE
+            ):  # there may be more, and the event loop would read on before it looks at others
+                self.pause_reading()
+                asyncio.get_running_loop().call_soon(self.resume_reading)
         if missing and self._low_water is None and self._transport is not None:
             self._low_water = LowWater(
                 self._transport

@@ -17,6 +17,7 @@ from wire.channel import describe
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
 from wire.framing import FrameReader
 from wire.gathering import Writer, gathered_writes
+from wire.pieces import client_asked
 from wire.request_header import RequestHeader, parse_request_header
 from wire.security import ListenerSecurity
 from wire.types import Buffer, format_address
@@ -28,6 +29,7 @@ _COMMIT_MAX = 64 * 1024
 
 
 BACKLOG = 512
+_FETCH: Final = 1
 
 
 class ListenerInfo(NamedTuple):
@@ -273,6 +275,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedFrame as error:
             self._protocol_error(error)
             return
+        if header.api_key != _FETCH:  # which is what followers send, all the time
+            client_asked(self._last_request)
         exchange = Exchange(self, header, frame, body_offset)
         self._open.append(exchange)
         try:
