@@ -2,7 +2,7 @@
 
 One JVM serves all rounds, so that it is as warm as the brokers; each round gives it a new topic with the same bytes.
 It is stopped (SIGSTOP) whenever it is not measured, so that it takes nothing from the others. It has a target of its own:
-a broker that also serves its producers follows a fifth slower than one that does nothing else.
+a broker that also serves its producers follows a sixth slower than one that does nothing else.
 """
 
 from __future__ import annotations
