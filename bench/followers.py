@@ -33,6 +33,7 @@ TOPIC = LARGE.topic
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> list[CaseResult]:
     """Two cases on one stage."""
     total = await LARGE.filled(source, settings)
+    await source.renew(STOCK_FOLLOWERS)
     async with stage(source, "three", REPLICATION_FACTOR) as on:
         once = await three_copies(on, settings, total, say)
         stalled = await stalled_follower(on, total, say)

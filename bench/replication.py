@@ -26,6 +26,7 @@ from bench.stage import Source, Stage, stage, target_cluster
 from bench.turns import Round, take_turns
 
 PARTITIONS = 4
+STOCK_FOLLOWER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ def case(work: Work) -> Callable[[Source, Settings, Callable[[str], None]], Awai
 
 async def _run(work: Work, source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:
     total = await work.filled(source, settings)
+    await source.renew([STOCK_FOLLOWER])
     result = CaseResult(
         work.name,
         f"{total / 1e9:.3g} GB, {work.what}, {PARTITIONS} partitions, one follower; growth of the follower's log "
@@ -164,15 +166,15 @@ async def stock_round(on: Stage, work: Work, total: int) -> dict[str, Any]:
     """Kafka's own follower: broker 2 of the source gets the topic, and loses it again."""
     cluster = on.source
     watch = GrowthWatch(
-        cluster.replica_dirs(work.topic, PARTITIONS, 2),
+        cluster.replica_dirs(work.topic, PARTITIONS, STOCK_FOLLOWER),
         total,
-        {"leader": cluster.nodes[1].cpu_seconds, "follower": cluster.nodes[2].cpu_seconds},
+        {"leader": cluster.nodes[1].cpu_seconds, "follower": cluster.nodes[STOCK_FOLLOWER].cpu_seconds},
     )
-    await cluster.reassign(work.topic, PARTITIONS, [1, 2])
+    await cluster.reassign(work.topic, PARTITIONS, [1, STOCK_FOLLOWER])
     growth = await watch.done()
     await cluster.wait_reassigned()
     await cluster.reassign(work.topic, PARTITIONS, [1])
-    await cluster.wait_gone(work.topic, 2)
+    await cluster.wait_gone(work.topic, STOCK_FOLLOWER)
     return round_of(growth)
 
 

@@ -34,6 +34,8 @@ _CONNECTION_KEY = "fetcher.follower"
 _LONGEST_WAIT = 30.0
 # At most, of a fetch that would wait as long for records: how long a partition that is just coming is waited for.
 _PATIENCE = 1.0
+# Timers go by the time of the event loop's turn, which is a little behind.
+_A_MOMENT = 0.02
 
 Directory = Callable[[TopicKey, int], MirrorPartition | None]
 
@@ -56,7 +58,7 @@ class _ConnectionState:
 class _Waiting:
     """A fetch that nothing could be told yet."""
 
-    __slots__ = ("exchange", "full", "request", "scheduled", "session", "state", "timer")
+    __slots__ = ("exchange", "full", "patient", "request", "scheduled", "session", "state", "timer")
 
     def __init__(
         self, exchange: Exchange, request: FetchRequest, session: Session, full: bool, state: _ConnectionState
@@ -68,6 +70,8 @@ class _Waiting:
         self.state = state
         self.timer: asyncio.TimerHandle | None = None
         self.scheduled = False
+        #: For a partition that is just coming.
+        self.patient = False
 
 
 class FollowerServer:
@@ -170,6 +174,9 @@ class FollowerServer:
                 loop.call_soon(self._woken, waiting)
 
         waiting.session.wake = wake
+        if waiting.patient and delay > _PATIENCE:
+            # Who is refused after all hears it then, not when the follower's own time is over.
+            loop.call_later(_PATIENCE + _A_MOMENT, wake)
 
     def _woken(self, waiting: _Waiting) -> None:
         waiting.scheduled = False
@@ -205,6 +212,7 @@ class FollowerServer:
                 break
             answer = self._answers.answer(partition, max(room - size, 0), now, first=size == 0)
             if answer.passing and not last_chance:
+                waiting.patient = True
                 if waiting.full:
                     return False  # an answer without a session before it has to name every partition
                 continue

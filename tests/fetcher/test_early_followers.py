@@ -106,6 +106,23 @@ async def test_a_partition_that_does_not_come_is_refused_when_the_patience_is_ov
             assert follower.protocol_errors == []
 
 
+async def test_a_follower_that_would_wait_for_long_is_refused_when_the_patience_is_over() -> None:
+    async with FakeCluster(1) as source:
+        for topic in ("t", "u"):
+            source.add_topic(topic, 1)
+        rig = Rig(source, replicas=(1,))
+        async with rig.running():
+            rig.mirror("t")
+            rig.add_image("u", 1)
+            present, missing = a_log(rig, "t"), a_log(rig, "u")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            early(rig, present, missing, max_wait_ms=10_000)
+            await eventually(lambda: bool(missing.errors), timeout=5)
+            assert 0.9 < loop.time() - began < 3
+            assert missing.errors == [NOT_LEADER_OR_FOLLOWER]
+
+
 async def test_it_is_refused_in_time_where_others_have_records_without_end() -> None:
     async with FakeCluster(1) as source:
         for topic in ("t", "u"):
