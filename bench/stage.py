@@ -263,7 +263,7 @@ class Source:
         return self._filled[topic]
 
     async def renew(self, brokers: Sequence[int]) -> None:
-        """Restart brokers that will follow: those of a target are new in each case, and a JVM gets faster with every round."""
+        """Restart brokers that will follow: a target's are new in each case, and a JVM gets faster with every round."""
         await asyncio.gather(*(self.cluster.nodes[broker].restart() for broker in brokers))
 
     async def __aenter__(self) -> Self:
