@@ -16,12 +16,16 @@ class Taken:
 
     def __init__(self) -> None:
         self.calls: list[bytes] = []
+        self.closing = False
 
     def write(self, data: bytes) -> None:
         self.calls.append(bytes(data))
 
     def writelines(self, buffers: list[bytes]) -> None:
         self.calls.append(b"".join(buffers))
+
+    def is_closing(self) -> bool:
+        return self.closing
 
 
 def writer(taken: Taken) -> Writer:

@@ -6,16 +6,16 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator
-from typing import cast
 
 import pytest
 
-import wire.channel
+import wire.low_water
 import wire.pieces
+from tests.wire.test_gathering import Taken, writer
 from tests.wire.test_server import listening
 from wire.channel import Channel
 from wire.errors import WireError
-from wire.gathering import Writer, gathered_writes
+from wire.gathering import gathered_writes
 from wire.pieces import PIECE, client_asked, in_pieces
 from wire.server import Exchange
 
@@ -33,27 +33,6 @@ async def nobody(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 def somebody() -> None:
     client_asked(asyncio.get_running_loop().time())
-
-
-class Taken:
-    """A transport that notes each call."""
-
-    def __init__(self) -> None:
-        self.calls: list[bytes] = []
-        self.closing = False
-
-    def write(self, data: bytes) -> None:
-        self.calls.append(bytes(data))
-
-    def writelines(self, buffers: list[bytes]) -> None:
-        self.calls.append(b"".join(buffers))
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-
-def writer(taken: Taken) -> Writer:
-    return Writer(cast(asyncio.WriteTransport, taken))
 
 
 async def turns(count: int) -> None:
@@ -224,7 +203,9 @@ async def test_a_large_answer_is_read_in_pieces_one_a_turn(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_for: list[int] = []
-    monkeypatch.setattr(wire.channel.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing))
+    monkeypatch.setattr(
+        wire.low_water.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing)
+    )
     for _ in range(5):
         await peer.answer()  # the kernel gives more room to who reads much
     assert max(peer.reads) >= 2 * PIECE
