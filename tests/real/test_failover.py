@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from linker.admin.client import AdminError
@@ -223,12 +224,20 @@ async def test_sidecar_dies_in_the_middle(make_scene: MakeScene) -> None:
 
 
 def source_ends(scene: Scene) -> list[int]:
+    """A broker that has just started says for a moment that it leads nothing."""
     consumer = Consumer({"bootstrap.servers": scene.source.bootstrap, "group.id": "ends"})
+    deadline = time.monotonic() + 60
     try:
-        return [
-            consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=60)[1]
-            for tp in scene.tps
-        ]
+        while True:
+            try:
+                return [
+                    consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=60)[1]
+                    for tp in scene.tps
+                ]
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
     finally:
         consumer.close()
 
