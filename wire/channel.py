@@ -157,11 +157,10 @@ class Channel(asyncio.BufferedProtocol):
         missing = reader.missing
         if self._in_pieces:
             missing = min(missing, PIECE)
-            if (
-                nbytes == PIECE
-            ):  # there may be more, and the event loop would read on before it looks at others
+            if nbytes == PIECE and self._loop is not None:
+                # There may be more, and the event loop would read on before it looks at others.
                 self.pause_reading()
-                asyncio.get_running_loop().call_soon(self.resume_reading)
+                self._loop.call_soon(self.resume_reading)
         if missing and self._low_water is None and self._transport is not None:
             self._low_water = LowWater(
                 self._transport
