@@ -9,7 +9,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from bench.stage import BenchError
+from bench.cluster import BenchError
 from linker.demo.kafka_dist import DEFAULT_VERSION, KafkaDistribution
 
 MAVEN_TIMEOUT = 300.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from bench.stage import BenchCluster, Stage
+from bench.cluster import BenchCluster
+from bench.stage import Stage
 from linker.demo.log_compare import compare_replica
 from linker.demo.replica_log import open_replica
 from wire.batch import Record

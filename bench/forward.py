@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from bench.cluster import BenchCluster, BenchError
 from bench.correctness import compare
 from bench.load import build_batch, fill
 from bench.page_cache import give_back
@@ -21,7 +22,7 @@ from bench.relay import HOST, RelayProcess
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import BenchCluster, BenchError, Source, Stage, stage
+from bench.stage import Source, Stage, stage
 from bench.turns import take_turns
 from linker.demo.child_process import ChildProcess
 from wire.cluster import Cluster

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.cluster import BenchError
 from bench.load import build_batch, fill
 from bench.memory import MIB, MemoryWatch
 from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
-from bench.stage import BenchError, Source, Stage, stage
+from bench.stage import Source, Stage, stage
 from controller.group_sync import Committed
 from linker.admin.models import GroupsStatus, LinkOptionsUpdate, UpdateLinkRequest
 from linker.groups.group_reader import GroupReader

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.stage import BenchError
+from bench.cluster import BenchError
 
 POLL = 0.004
 TIMEOUT = 240.0

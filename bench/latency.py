@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import confluent_kafka
 
+from bench.cluster import BenchError
 from bench.correctness import compare, source_records
 from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
-from bench.stage import BenchError, Source, Stage, stage
+from bench.stage import Source, Stage, stage
 from wire.types import TopicPartition
 
 TOPIC = "latency"

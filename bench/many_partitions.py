@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.cluster import BenchCluster
 from bench.correctness import compare
 from bench.load import build_batch, fill
 from bench.memory import MIB, MemoryWatch
 from bench.paced import PacedProducer
 from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
-from bench.stage import BenchCluster, Source, Stage, stage
+from bench.stage import Source, Stage, stage
 
 TOPICS = 10
 ACTIVE_SHARE = 0.05

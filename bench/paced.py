@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+from bench.cluster import BenchError
 from bench.load import ANSWER_TIMEOUT, VERSION
-from bench.stage import BenchError
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import WireError

@@ -21,10 +21,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.cluster import BenchError
 from bench.producer_process import ProducerProcess
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import LINK, BenchError, Source, Stage, stage
+from bench.stage import LINK, Source, Stage, stage
 from linker.admin.client import AdminError
 from linker.admin.models import PromoteJob, PromotePhase, PromoteRequest
 from linker.demo.checker import Verdict, check

@@ -15,6 +15,7 @@ from typing import Any
 
 import confluent_kafka
 
+from bench.cluster import BenchError
 from bench.correctness import compare
 from bench.latency import CLIENT_LOG
 from bench.load import build_batch
@@ -23,7 +24,7 @@ from bench.paced import PacedProducer, out_of_order
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, Line, percentile
 from bench.settings import Settings
-from bench.stage import BenchError, Source, Stage, stage
+from bench.stage import Source, Stage, stage
 from wire.batch import read_batch_header
 
 LIVE, CHURNED = "soak", "soak-churned"

@@ -8,13 +8,14 @@ import asyncio
 import struct
 from collections.abc import Callable
 
+from bench.cluster import BenchError
 from bench.correctness import compare
 from bench.growth import GrowthWatch
 from bench.memory import MIB, MemoryWatch, open_files
 from bench.replication import LARGE, PARTITIONS
 from bench.results import CaseResult, Goal, Line
 from bench.settings import Settings
-from bench.stage import MEMORY_BUDGET, BenchError, Source, Stage, stage
+from bench.stage import MEMORY_BUDGET, Source, Stage, stage
 
 STALL_AFTER = 0.2  # of the bytes
 STALL_SECONDS = 8.0

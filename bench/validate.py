@@ -18,11 +18,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.cluster import BenchError
 from bench.consumer_perf import read_topic
 from bench.memory import MIB
 from bench.results import CaseResult, Goal, median_of
 from bench.settings import Settings
-from bench.stage import BenchError, Source
+from bench.stage import Source
 from linker.demo.kafka_dist import ensure_distribution
 from validator.messages import (
     MAX_LINE,

@@ -1,4 +1,5 @@
-"""Checks that need nothing but a client's view of the two clusters: for `linker doctor`, with a sidecar and without one.
+"""Checks that need nothing but a client's view of the two clusters: for `linker doctor`, with a sidecar and without one
+(examination_alone.py puts them together for the latter).
 
 Each is a line with what to do. Only questions are asked: nothing is created, changed or remembered. What a broker does not
 tell is said to be unknown.
@@ -6,24 +7,19 @@ tell is said to be unknown.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from controller.manager import wall_clock_ms
 from linker import preflight
-from linker.admin.models import Check, CheckResult, DoctorReport
+from linker.admin.models import Check, CheckResult
 from linker.clocks import STAMPED, ClockRange, measure
-from linker.config import Config
 from linker.groups.group_reader import GroupReader, GroupView
 from linker.links.configs import broker_config
 from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
-from linker.properties import parse_bootstrap_servers
-from linker.secrets import hiding_values, resolve_properties
 from linker.tasks import together
-from linker.validation.process import missing_parts
 from wire.cluster import Cluster
 from wire.errors import LinkerError, error_name
-from wire.security import ClientSecurity
 from wire.types import TopicPartition
 
 CLOCK_PATIENCE = 6.0  # seconds: consumers commit every five
@@ -46,7 +42,7 @@ def finding_check(finding: preflight.Finding) -> Check:
     )
 
 
-def _line(name: str, result: CheckResult, detail: str, remedy: str | None = None) -> Check:
+def check_line(name: str, result: CheckResult, detail: str, remedy: str | None = None) -> Check:
     return Check(name=name, result=result, detail=detail, remedy=remedy)
 
 
@@ -60,7 +56,7 @@ def clock_checks(name: str, ranges: Mapping[int, ClockRange], brokers: Collectio
     for one in off:
         way, least = ("ahead of", one.low) if one.low > 0 else ("behind", -one.high)
         checks.append(
-            _line(
+            check_line(
                 "clocks",
                 CheckResult.WARN,
                 f"the clock of broker {one.broker} of the {name} is at least {least} ms {way} this machine's",
@@ -70,11 +66,11 @@ def clock_checks(name: str, ranges: Mapping[int, ClockRange], brokers: Collectio
     good = [one for one in ranges.values() if one not in off]
     if good:
         shown = ", ".join(f"broker {one.broker} {one.low:+d} to {one.high:+d} ms" for one in sorted(good))
-        checks.append(_line("clocks", CheckResult.OK, f"{name} against this machine: {shown}"))
+        checks.append(check_line("clocks", CheckResult.OK, f"{name} against this machine: {shown}"))
     unknown = sorted(set(brokers) - ranges.keys())
     if unknown:
         checks.append(
-            _line(
+            check_line(
                 "clocks",
                 CheckResult.WARN,
                 f"the clocks of brokers {', '.join(map(str, unknown))} of the {name} cannot be told: the protocol has no "
@@ -92,7 +88,9 @@ async def check_clocks(name: str, cluster: Cluster, patience: float = CLOCK_PATI
         remedy = (
             f"compare `date` on the hosts; allow DESCRIBE on {' and '.join(STAMPED)}; Kafka 3.0 is needed"
         )
-        return [_line("clocks", CheckResult.WARN, f"the {name}'s clocks cannot be told: {error}", remedy)]
+        return [
+            check_line("clocks", CheckResult.WARN, f"the {name}'s clocks cannot be told: {error}", remedy)
+        ]
 
 
 # --- the target's followers
@@ -122,7 +120,7 @@ async def check_followers(target: Cluster, brokers: Collection[int]) -> list[Che
         if long
         else ""
     )
-    return [_line("followers", CheckResult.OK, f"the target's {FOLLOWER_BACKOFF}: {shown}{hint}")]
+    return [check_line("followers", CheckResult.OK, f"the target's {FOLLOWER_BACKOFF}: {shown}{hint}")]
 
 
 # --- what proves the copies
@@ -169,11 +167,11 @@ def groups_by_topic(
             for name in groups[:_MOST]
         ]
         more = f" and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
-        checks.append(_line("groups", CheckResult.OK, f"topic {topic}: {', '.join(shown)}{more}"))
+        checks.append(check_line("groups", CheckResult.OK, f"topic {topic}: {', '.join(shown)}{more}"))
     if alone:
         more = f" and {len(alone) - _MOST} more" if len(alone) > _MOST else ""
         checks.append(
-            _line(
+            check_line(
                 "groups",
                 CheckResult.OK,
                 f"no consumer group that we may see reads {', '.join(alone[:_MOST])}{more}",
@@ -191,11 +189,11 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
         views, failed = await reader.describe(names, timeout=preflight.TIMEOUT)
         offsets = await reader.offsets(names, timeout=preflight.TIMEOUT)
     except LinkerError as error:
-        return [_line("groups", CheckResult.WARN, f"the source's groups cannot be listed: {error}")]
+        return [check_line("groups", CheckResult.WARN, f"the source's groups cannot be listed: {error}")]
     committed = {name: {tp.topic for tp in found} for name, found in offsets.found.items()}
     checks = groups_by_topic(views, committed, topics)
     checks += [
-        _line(
+        check_line(
             "groups",
             CheckResult.WARN,
             f"broker {node} of the source does not list its groups: {why}",
@@ -204,7 +202,7 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
         for node, why in sorted(listing.silent.items())
     ]
     checks += [
-        _line(
+        check_line(
             "source rights",
             CheckResult.WARN,
             f"group {name} at the source cannot be looked at, and will not be held: {why}",
@@ -225,7 +223,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     acl = "kafka-acls.sh --add --allow-principal User:<link>"
     if not preflight.allowed(operations, preflight.DESCRIBE):
         checks.append(
-            _line(
+            check_line(
                 "source rights",
                 CheckResult.WARN,
                 "the link's principal lacks DESCRIBE on Cluster at the source: only groups that it may describe one by "
@@ -241,7 +239,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
         code = int(found.error_code)
         if code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             checks.append(
-                _line(
+                check_line(
                     "source rights",
                     CheckResult.WARN,
                     f"the link's principal lacks DESCRIBE on TransactionalId {_PROBE!r} at the source, which nobody uses: "
@@ -251,14 +249,14 @@ async def check_source_rights(source: Cluster) -> list[Check]:
             )
         elif code:
             checks.append(
-                _line(
+                check_line(
                     "source rights",
                     CheckResult.WARN,
                     f"whether TransactionalIds may be described at the source is not known: {error_name(code)}",
                 )
             )
     return checks or [
-        _line(
+        check_line(
             "source rights", CheckResult.OK, "DESCRIBE on Cluster and, as tried with one, on TransactionalIds"
         )
     ]
@@ -273,7 +271,7 @@ def producers_by_topic(states: States, now_ms: int) -> list[Check]:
     for tp, found in direct_writers(states, _EVERY_ID, now_ms).items():
         topics.setdefault(tp.topic, set()).update(one.producer_id for one in found)
     checks = [
-        _line(
+        check_line(
             "producers",
             CheckResult.OK,
             f"topic {topic}: {len(ids)} producers with an id wrote in the last quarter of an hour "
@@ -282,7 +280,7 @@ def producers_by_topic(states: States, now_ms: int) -> list[Check]:
         for topic, ids in sorted(topics.items())
     ]
     checks += [
-        _line(
+        check_line(
             "transactions",
             CheckResult.WARN,
             f"{tp}: producer {found[0].producer_id} has one open from offset {found[0].txn_start_offset}",
@@ -293,7 +291,7 @@ def producers_by_topic(states: States, now_ms: int) -> list[Check]:
     nobody = (
         "no producer with an id wrote to these topics lately; those without one are not listed by any broker"
     )
-    return checks or [_line("producers", CheckResult.OK, nobody)]
+    return checks or [check_line("producers", CheckResult.OK, nobody)]
 
 
 async def check_producers(source: Cluster, tps: Collection[TopicPartition]) -> list[Check]:
@@ -303,104 +301,5 @@ async def check_producers(source: Cluster, tps: Collection[TopicPartition]) -> l
     except LinkerError as error:
         remedy = "grant READ on the topics to the link's principal; Kafka 2.8 or later is needed"
         detail = f"the source's producers cannot be listed: {error}"
-        return [_line("producers", CheckResult.WARN, detail, remedy)]
+        return [check_line("producers", CheckResult.WARN, detail, remedy)]
     return producers_by_topic(states, wall_clock_ms())
-
-
-# --- all of it, without a sidecar
-
-
-async def examine(config: Config, properties: Mapping[str, str], topics: Sequence[str]) -> DoctorReport:
-    """What a sidecar with this configuration, and a link with these client properties, would meet. No topics: all that
-    the link's principal may see, internal ones left out."""
-    resolved = resolve_properties(dict(properties))
-    with hiding_values(properties):
-        source = Cluster(
-            "source",
-            parse_bootstrap_servers(resolved["bootstrap.servers"]),
-            ClientSecurity.from_properties(resolved),
-            resolved.get("client.id", "kafka-linker-doctor"),
-        )
-    of_target = config.target.client_properties()
-    with config.target.hiding_values():
-        target = Cluster(
-            "target",
-            config.target.bootstrap_servers(),
-            ClientSecurity.from_properties(of_target),
-            of_target.get("client.id", "kafka-linker-doctor"),
-        )
-    # Of this machine, with this environment.
-    checks = [validator_check(missing_parts(), config.validation.policy)]
-    try:
-        reached = [
-            await _reached(name, one, checks) for name, one in (("source", source), ("target", target))
-        ]
-        if reached[1]:
-            await _part("target", checks, _target_checks(target))
-        if reached[0]:
-            await _part("source", checks, _source_checks(source, target if reached[1] else None, topics))
-    finally:
-        await source.close()
-        await target.close()
-    return DoctorReport(link="none yet", checks=checks)
-
-
-async def _reached(name: str, cluster: Cluster, checks: list[Check]) -> bool:
-    try:
-        await cluster.connect(timeout=preflight.TIMEOUT)
-    except LinkerError as error:
-        checks.append(_line(name, CheckResult.FAIL, str(error), "check address, listener and security"))
-        return False
-    checks.append(_line(name, CheckResult.OK, f"cluster {cluster.cluster_id} answers"))
-    return True
-
-
-async def _part(name: str, checks: list[Check], work: Awaitable[list[Check]]) -> None:
-    try:
-        checks += await work
-    except LinkerError as error:
-        checks.append(_line(name, CheckResult.FAIL, str(error)))
-
-
-async def _target_checks(target: Cluster) -> list[Check]:
-    checks = [finding_check(one) for one in await preflight.check_target_rights(_OnlyCluster(target))]
-    checks += await check_followers(target, list(target.nodes))
-    return checks + await check_clocks("target", target)
-
-
-async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequence[str]) -> list[Check]:
-    await source.refresh(list(topics) or None, timeout=preflight.TIMEOUT)
-    names = list(topics) or sorted(name for name in source.topics if not name.startswith("__"))
-    findings: list[preflight.Finding] = []
-    if target is not None:
-        findings += await preflight.check_source(source, _OnlyCluster(target))
-    found, missing, more = await preflight.read_source_topics(source, names)
-    findings += more
-    findings += [preflight.Finding("topics", True, f"topic {name} is not at the source") for name in missing]
-    if target is not None and found and target.nodes:
-        factors = {name: min(3, len(target.nodes)) for name in found}
-        findings += await preflight.check_configs(_OnlyCluster(target), found, factors, list(target.nodes))
-    checks = [finding_check(one) for one in findings]
-    if not findings:
-        checks.append(
-            _line(
-                "versions, rights, configs", CheckResult.OK, f"nothing to object to for {len(names)} topics"
-            )
-        )
-    tps = [
-        TopicPartition(name, index)
-        for name in names
-        if (known := source.topics.get(name)) is not None
-        for index in known.partitions
-    ]
-    checks += await check_source_rights(source)
-    checks += await check_producers(source, tps)
-    checks += await check_groups(source, names)
-    return checks + await check_clocks("source", source)
-
-
-class _OnlyCluster:
-    """What preflight asks of a target."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster

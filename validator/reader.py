@@ -4,7 +4,8 @@ Each replica is asked itself: a stock follower, in the ISR or not, serves a cons
 when it is sent there directly with an empty rack (KIP-392). Fetch v12 is the newest that names topics; ids differ
 between the clusters. The next answer is on its way while one is looked at; two answers are the memory it takes.
 
-Lives here: fetching, retries, leaders that move. Not here: which spans there are (ranges.py), what they mean (verdict.py).
+Lives here: fetching, retries, leaders that move. Not here: how much of a span is asked for (reading.py), which spans there
+are (ranges.py), what they mean (verdict.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 from validator.columns import MOVED, UNREADABLE, ArrowBuilder, HeaderBlock
 from validator.endpoint import Endpoint, SideFailed
 from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE
+from validator.reading import Answer, Reading
 from validator.spans import LEADER, Cursor, Span, Walked
 from wire.cluster import Cluster
 from wire.connection import Connection
@@ -43,8 +45,6 @@ from wire.types import TopicPartition, format_address
 
 FETCH_BYTES = 8 << 20
 """Of one answer. Kafka exceeds it for one batch that is larger."""
-LARGEST_BATCH = 64 << 20
-"""Above it a batch is fetched alone."""
 PARTITIONS_PER_FETCH = 64
 ROWS_PER_BATCH = 16_384
 MAX_WAIT_MS = 500
@@ -107,7 +107,7 @@ class SpanReader:
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._endpoint = endpoint
-        self._left = [_Reading(Cursor(span)) for span in spans if span.start < span.end]
+        self._left = [Reading(Cursor(span)) for span in spans if span.start < span.end]
         self._columns = columns
         self._fetch_bytes = fetch_bytes
         self._stall = stall_seconds
@@ -137,7 +137,7 @@ class SpanReader:
             return
         self._progress_at = time.monotonic()
         await self._locate(cluster)
-        following: asyncio.Future[_Answer] | None = None
+        following: asyncio.Future[Answer] | None = None
         try:
             answer = await self._ask(cluster)
             while True:
@@ -183,7 +183,7 @@ class SpanReader:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, cluster: Cluster, sent: asyncio.Future[_Answer] | None = None) -> _Answer:
+    async def _ask(self, cluster: Cluster, sent: asyncio.Future[Answer] | None = None) -> Answer:
         """The next answer; tried again on a new connection until nothing has moved for too long."""
         while True:
             try:
@@ -201,7 +201,7 @@ class SpanReader:
                 await asyncio.sleep(0.2)
                 await self._locate(cluster)
 
-    async def _within(self, sent: asyncio.Future[_Answer]) -> _Answer:
+    async def _within(self, sent: asyncio.Future[Answer]) -> Answer:
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 return await sent
@@ -210,19 +210,19 @@ class SpanReader:
                 f"no answer within {CALL_TIMEOUT:g} s", sent=True, api="fetch", version=FETCH_VERSION
             ) from None
 
-    def _send_next(self, cluster: Cluster, connection: Connection) -> asyncio.Future[_Answer] | None:
+    def _send_next(self, cluster: Cluster, connection: Connection) -> asyncio.Future[Answer] | None:
         node = self._left[0].node
         known = cluster.nodes.get(node)
         if connection.closed or known is None or connection.peer != format_address(known.host, known.port):
             return None
         return self._send(connection, self._wanted(node))
 
-    def _wanted(self, node: int) -> list[_Reading]:
+    def _wanted(self, node: int) -> list[Reading]:
         wanted = [reading for reading in self._left if reading.node == node]
         return wanted[:PARTITIONS_PER_FETCH]
 
-    def _send(self, connection: Connection, wanted: Sequence[_Reading]) -> asyncio.Future[_Answer]:
-        by_topic: dict[str, dict[int, _Reading]] = {}
+    def _send(self, connection: Connection, wanted: Sequence[Reading]) -> asyncio.Future[Answer]:
+        by_topic: dict[str, dict[int, Reading]] = {}
         for reading in wanted:
             # two spans of one partition are read one after the other
             by_topic.setdefault(reading.cursor.span.topic, {}).setdefault(
@@ -249,7 +249,7 @@ class SpanReader:
                 for topic, parts in by_topic.items()
             ],
         )
-        reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         reply.add_done_callback(_look)  # an answer nobody waits for any more is no bug to report
 
         def on_reply(result: memoryview | WireError) -> None:
@@ -265,7 +265,7 @@ class SpanReader:
                     raise BrokerError(
                         response.error, api="fetch", version=FETCH_VERSION, peer=connection.peer
                     )
-                reply.set_result(_Answer(connection, result, response.partitions, asked))
+                reply.set_result(Answer(connection, result, response.partitions, asked))
             except WireError as error:
                 error.peer = connection.peer
                 reply.set_exception(error)
@@ -277,7 +277,7 @@ class SpanReader:
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    def _note(self, answer: _Answer, taken: Sequence[tuple[_Reading, Walked]]) -> str | None:
+    def _note(self, answer: Answer, taken: Sequence[tuple[Reading, Walked]]) -> str | None:
         """Markers for what cannot be read; the error that asks for another leader or some patience, if any."""
         trouble = None
         for reading, walked in taken:
@@ -303,11 +303,11 @@ class SpanReader:
                 )
         return trouble
 
-    def _end(self, reading: _Reading, marker: int, note: str) -> None:
+    def _end(self, reading: Reading, marker: int, note: str) -> None:
         self._markers.append(Marker(reading.cursor.span, marker, reading.cursor.position, note))
         reading.cursor.done = True
 
-    def _broker_error(self, part: FetchedPartition, reading: _Reading) -> BrokerError:
+    def _broker_error(self, part: FetchedPartition, reading: Reading) -> BrokerError:
         span = reading.cursor.span
         return BrokerError(
             part.error,
@@ -358,65 +358,6 @@ class SpanReader:
         )
 
 
-class _Reading:
-    """A span that is being read, and the node to ask."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.cursor = cursor
-        self.node = cursor.span.node
-        self.refused = 0
-        self.density = 0.0  # bytes per offset of the last answer
-        self.asked = 0  # bytes that the answer may have
-        self.at_least = 1  # grows while a batch does not fit into an answer
-
-    def limit(self, share: int) -> int:
-        """Bytes to ask for: not much more than what is left of the span, which is others' to read."""
-        if self.density:
-            left = (self.cursor.span.end - self.cursor.position) * self.density * 1.1
-            share = min(share, int(left) + (16 << 10))
-        self.asked = max(share, self.at_least)
-        return self.asked
-
-    def take(self, frame: memoryview, start: int, end: int) -> Walked:
-        """Walk an answer's records."""
-        before = self.cursor.position
-        walked = self.cursor.walk(frame, start, end)
-        moved = self.cursor.position - before
-        if moved > 0:
-            self.density = (end - start) / moved
-        elif walked.cut or (end - start >= self.asked and self.asked):
-            # a second batch did not fit; alone Kafka sends one whatever its size
-            self.cursor.exact = self.at_least > LARGEST_BATCH
-            self.at_least = max(2 * (end - start), self.at_least)
-        return walked
-
-
-class _Answer:
-    """One response and what was asked."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        frame: memoryview,
-        partitions: Sequence[FetchedPartition],
-        asked: dict[tuple[str, int], _Reading],
-    ) -> None:
-        self.connection = connection
-        self.frame = frame
-        self.partitions = partitions
-        self.asked = asked
-
-    def take(self) -> list[tuple[_Reading, Walked]]:
-        """Walk the records of every partition that answered well."""
-        taken = []
-        for part in self.partitions:
-            reading = self.asked.get((str(part.key), part.index))
-            if reading is None or part.error or reading.cursor.done:
-                continue
-            taken.append((reading, reading.take(self.frame, part.records_start, part.records_end)))
-        return taken
-
-
-def _look(future: asyncio.Future[_Answer]) -> None:
+def _look(future: asyncio.Future[Answer]) -> None:
     if not future.cancelled():
         future.exception()

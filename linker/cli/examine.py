@@ -16,7 +16,7 @@ def examine(
     config: Path, source_config: Path | None, bootstrap_servers: str | None, topics: list[str]
 ) -> DoctorReport:
     """LinkerError for a configuration or properties that cannot be read; clusters that do not answer are findings."""
-    from linker import examination
+    from linker import examination_alone
     from linker.config_file import load_config
 
     properties = {} if source_config is None else properties_file(source_config)
@@ -24,4 +24,4 @@ def examine(
         properties["bootstrap.servers"] = bootstrap_servers
     if "bootstrap.servers" not in properties:
         raise usage("where is the source? Give --bootstrap-servers, or bootstrap.servers in --source-config")
-    return asyncio.run(examination.examine(load_config(config), properties, topics))
+    return asyncio.run(examination_alone.examine(load_config(config), properties, topics))

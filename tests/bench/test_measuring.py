@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bench import report
+from bench.cluster import BenchError
 from bench.growth import GrowthWatch, log_bytes
 from bench.load import build_batch
 from bench.memory import MemoryWatch, bytes_read
 from bench.results import CaseResult, Goal, median_of, rounded
 from bench.run import main, measure
 from bench.settings import QUICK
-from bench.stage import BenchError
 from linker.demo.child_process import ChildProcess
 from wire.batch import iter_records, read_batch_header
 

@@ -19,10 +19,10 @@ from linker.examination import (
     check_followers,
     check_source_rights,
     clock_checks,
-    examine,
     groups_by_topic,
     producers_by_topic,
 )
+from linker.examination_alone import examine
 from linker.groups.gates import GroupMember
 from linker.groups.group_reader import GroupView
 from linker.links.producer_states import ProducerState
