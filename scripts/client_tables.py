@@ -23,7 +23,7 @@ MEASURED = DOCS / "benchmarks" / "clients.json"
 LONGEST_TEXT = 60
 CRASHED = r" with a crash$"
 ALLOWED_MS = 1000.0
-PAGES = ("producers.md", "moving-consumers.md")
+PAGES = ("benchmarks/clients.md",)
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[str, Row], object]]
