@@ -13,7 +13,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator import logs
 from tests.validator.without_spark import Runner, found
-from validator import batch_run, ranges
+from validator import batch_run, ranges, survey
 from validator.messages import Checked, Progress, ReplicaPlan, ReplicaResult
 
 END = logs.BATCHES * logs.RECORDS
@@ -322,7 +322,10 @@ async def test_a_thousand_partitions_are_few_tasks_and_few_requests(
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["it hangs up", "not in the metadata"])
-async def test_a_broker_that_is_away_does_not_stop_the_others(runner: Runner, known: bool):
+async def test_a_broker_that_is_away_does_not_stop_the_others(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, known: bool
+):
+    monkeypatch.setattr(survey, "CALL_TIMEOUT", 2.0)  # it is asked again until then
     address = f"127.0.0.1:{runner.target.brokers[2].port}"
     if known:
         runner.target.inject("fetch", node=2, close_after=0, times=None)
