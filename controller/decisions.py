@@ -119,11 +119,16 @@ def delete_mirror(image: ControllerImage, link: str, topic: str) -> list[Record]
     promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
     if promoting:
         raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
-    for job in image.running_jobs(link):
-        # Its turn comes: the job must find the partitions it was made of.
-        if topic in job.topics:
-            raise Refused(f"topic {topic!r} is part of promote {job.id}, which is running")
+    refuse_while_running(image, link, topic)
     return [RemoveMirror(link, topic)]
+
+
+def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
+    """A job whose turn with the topic is yet to come must find the partitions that it was made of, as they were."""
+    for job in image.running_jobs(link):
+        if topic in job.topics:
+            what = "fail-over" if job.failover else "promote"
+            raise Refused(f"topic {topic!r} is part of {what} {job.id}, which is running")
 
 
 def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId) -> list[Record]:
@@ -264,6 +269,7 @@ def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now:
         elif not paused and state.phase is Phase.PAUSED:
             phase = Phase.ACTIVE if state.session_epoch >= 0 else Phase.LINKING
             records += change(image, link, [state.tp], phase, now)
+    refuse_while_running(image, link, topic)
     return records
 
 

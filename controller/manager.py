@@ -191,13 +191,13 @@ class LinkController(ABC):
         chosen = tuple(replicas)
         await self.decide(lambda image: (decisions.set_untruncated(image, link, tp, chosen), None))
 
-    async def pause(self, link: str, topic: str) -> None:
+    async def pause(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         now = self._now()
-        await self.decide(lambda image: (decisions.set_paused(image, link, topic, True, now), None))
+        await self.decide(lambda image: (decisions.set_paused(image, link, topic, True, now), None), dry_run)
 
-    async def resume(self, link: str, topic: str) -> None:
+    async def resume(self, link: str, topic: str, *, dry_run: bool = False) -> None:
         now = self._now()
-        await self.decide(lambda image: (decisions.set_paused(image, link, topic, False, now), None))
+        await self.decide(lambda image: (decisions.set_paused(image, link, topic, False, now), None), dry_run)
 
     async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
         now = self._now()

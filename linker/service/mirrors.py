@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controller import errors as refused
+from controller.decisions import refuse_while_running
 from controller.manager import wall_clock_ms
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.placement import Broker, Load, place
@@ -180,6 +181,7 @@ class MirrorChanges(ServiceBase):
         failed = [state for state in states if state.phase is Phase.FAILED]
         if not failed:
             raise IllegalState(f"topic {topic} has no FAILED partition")
+        self._refuse_while_running(link, topic)
         topics, missing, findings = await preflight.read_source_topics(runtime.source, [topic])
         try:
             preflight.refuse(findings)
@@ -194,6 +196,7 @@ class MirrorChanges(ServiceBase):
             )
         if not dry_run:
             async with self._changing:
+                self._refuse_while_running(link, topic)
                 await self._runtime(link).bring_up.restart(topic)
         return ChangeResult(
             dry_run=dry_run,
@@ -207,27 +210,37 @@ class MirrorChanges(ServiceBase):
             ],
         )
 
+    def _refuse_while_running(self, link: str, topic: str) -> None:
+        """A fail-over takes FAILED mirrors too, and what is begun again has nothing to take over."""
+        try:
+            refuse_while_running(self._image, link, topic)
+        except refused.Refused as error:
+            raise IllegalState(str(error)) from error
+
     async def _set_paused(self, link: str, topic: str, paused: bool, dry_run: bool) -> ChangeResult:
-        runtime, mirror = self._mirror(link, topic)
-        tps = mirror.topic_partitions()
-        states = self._image.topic_partitions(link, topic)
-        if any(state.phase in PROMOTING | ENDED for state in states):
-            raise IllegalState(f"topic {topic} is being promoted or was promoted already")
-        failed = [state.tp for state in states if state.phase is Phase.FAILED]
-        if failed and not any(state.phase is Phase.PAUSED for state in states):
-            # Said, and not silently done nothing: the data that is missing does not come back by itself.
-            raise IllegalState(
-                f"{failed[0]} has FAILED, there is nothing to {'pause' if paused else 'go on with'}: see mirror "
-                "describe for the reason; mirror resume --restart begins again, without what the source has lost"
-            )
-        if not dry_run:
-            if paused:
-                await self._sidecar.controller.pause(link, topic)
-                runtime.fetcher.pause(tps)
-            else:
-                await self._sidecar.controller.resume(link, topic)
-                runtime.fetcher.resume(tps)
-                runtime.bring_up.ask(topic)
+        # Looked at and done under one lock, as a delete is: a promote that began in between would find its topic paused.
+        async with self._changing:
+            runtime, mirror = self._mirror(link, topic)
+            tps = mirror.topic_partitions()
+            states = self._image.topic_partitions(link, topic)
+            if any(state.phase in PROMOTING | ENDED for state in states):
+                raise IllegalState(f"topic {topic} is being promoted or was promoted already")
+            failed = [state.tp for state in states if state.phase is Phase.FAILED]
+            if failed and not any(state.phase is Phase.PAUSED for state in states):
+                # Said, and not silently done nothing: the data that is missing does not come back by itself.
+                raise IllegalState(
+                    f"{failed[0]} has FAILED, there is nothing to {'pause' if paused else 'go on with'}: see mirror "
+                    "describe for the reason; mirror resume --restart begins again, without what the source has lost"
+                )
+            controller = self._sidecar.controller
+            try:
+                await (controller.pause if paused else controller.resume)(link, topic, dry_run=dry_run)
+            except refused.Refused as error:
+                raise IllegalState(str(error)) from error
+            if not dry_run:
+                (runtime.fetcher.pause if paused else runtime.fetcher.resume)(tps)
+                if not paused:
+                    runtime.bring_up.ask(topic)
         return ChangeResult(
             dry_run=dry_run,
             actions=[Action(action="pause mirror" if paused else "resume mirror", resource=topic)],

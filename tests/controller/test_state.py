@@ -387,6 +387,9 @@ async def test_promote_jobs() -> None:
         await controller.begin_promote("l", ["t"])
     with pytest.raises(Refused, match="part of promote 1, which is running"):
         await controller.delete_mirror("l", "t")  # its turn has not come yet
+    for change in (controller.pause, controller.resume):
+        with pytest.raises(Refused, match="part of promote 1, which is running"):
+            await change("l", "t")
     await controller.advance("l", [T0], Phase.CATCHING_UP)
     with pytest.raises(Refused, match="being promoted"):
         await controller.delete_mirror("l", "t")

@@ -61,7 +61,10 @@ class Runtime:
         self.name = name
         self.started: list[Any] = []
         self.promotes = SimpleNamespace(progress={})
-        self.fetcher = SimpleNamespace(remove=lambda tps: None, partitions={})
+        self.paused: list[TopicPartition] = []
+        self.fetcher = SimpleNamespace(
+            remove=lambda tps: None, partitions={}, pause=self.paused.extend, resume=lambda tps: None
+        )
         self.watch = SimpleNamespace(look=self._look, grown={})
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -214,3 +217,56 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
         await create
     assert ("east", "payments") in rig.controller.image.mirrors
     assert rig.bring_up._due.asked == {"payments"}
+
+
+# A mirror that a promote has not come to yet.
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_what_is_to_be_promoted_is_not_paused(dry_run: bool) -> None:
+    """Its phase does not show it before its batch begins; all of that batch would be abandoned for it."""
+    rig = await Rig.make()
+    await rig.controller.begin_promote("east", ["orders"])
+    for change in (
+        rig.service.pause_mirror("east", "orders", dry_run=dry_run),
+        rig.service.resume_mirror("east", "orders", restart=False, dry_run=dry_run),
+    ):
+        with pytest.raises(IllegalState, match="is part of promote 1, which is running"):
+            await change
+    assert rig.runtime.paused == []
+    assert rig.controller.image.partitions["east", T0].phase is Phase.ACTIVE
+    assert not rig.controller.image.mirrors["east", "orders"].paused
+
+
+async def test_a_pause_waits_for_a_promote_that_is_being_begun() -> None:
+    rig = await Rig.make()
+    promote = asyncio.create_task(rig.service.promote("east", PromoteRequest(topics=["orders"])))
+    await rig.runtime.reached.wait()
+    pause = asyncio.create_task(rig.service.pause_mirror("east", "orders", dry_run=False))
+    await asyncio.sleep(0)
+    rig.runtime.go_on.set()
+    await promote
+    with pytest.raises(IllegalState, match="is part of promote 1, which is running"):
+        await pause
+    assert rig.controller.image.partitions["east", T0].phase is Phase.ACTIVE
+
+
+async def test_a_dry_run_of_a_pause_changes_nothing_and_a_pause_does() -> None:
+    rig = await Rig.make()
+    await rig.service.pause_mirror("east", "orders", dry_run=True)
+    assert (rig.runtime.paused, rig.controller.image.partitions["east", T0].phase) == ([], Phase.ACTIVE)
+    await rig.service.pause_mirror("east", "orders", dry_run=False)
+    assert (rig.runtime.paused, rig.controller.image.partitions["east", T0].phase) == ([T0], Phase.PAUSED)
+    await rig.service.resume_mirror("east", "orders", restart=False, dry_run=False)
+    assert rig.controller.image.partitions["east", T0].phase is Phase.ACTIVE
+    assert rig.bring_up._due.asked == {"orders"}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_what_is_to_be_failed_over_is_not_begun_again(dry_run: bool) -> None:
+    rig = await Rig.make()
+    await rig.controller.fail_partition("east", T0, "retention outran it")
+    await rig.controller.begin_failover("east", ["orders"])
+    with pytest.raises(IllegalState, match="is part of fail-over 1, which is running"):
+        await rig.service.resume_mirror("east", "orders", restart=True, dry_run=dry_run)
+    assert rig.controller.image.partitions["east", T0].phase is Phase.FAILED
