@@ -141,6 +141,41 @@ def judge_positions(
     return PositionsVerdict(behind, ahead)
 
 
+@dataclass(frozen=True, slots=True)
+class CommonEnds:
+    ends: Mapping[TopicPartition, int]  # where all replicas of a partition stand
+    apart: Mapping[TopicPartition, str]  # of the others, who is where
+
+
+def judge_common_ends(
+    least: Mapping[TopicPartition, int],
+    replicas: Mapping[TopicPartition, Mapping[int, int]],
+    positions: Mapping[TopicPartition, Mapping[int, ReplicaPosition]],
+) -> CommonEnds:
+    """Where all replicas of a partition stand together, at `least` or beyond. A position of an earlier incarnation of a
+    broker counts as unknown, as in `judge_positions`."""
+    ends: dict[TopicPartition, int] = {}
+    apart: dict[TopicPartition, str] = {}
+    for tp, end in least.items():
+        known = positions.get(tp, {})
+        at = {
+            broker_id: known[broker_id].offset
+            for broker_id, broker_epoch in replicas.get(tp, {}).items()
+            if broker_id in known and known[broker_id].broker_epoch in (-1, broker_epoch)
+        }
+        furthest = max([end, *at.values()])
+        late = {
+            broker_id: at.get(broker_id)
+            for broker_id in replicas.get(tp, {})
+            if at.get(broker_id) != furthest
+        }
+        if late or not replicas.get(tp):
+            apart |= describe_behind({tp: late}, {tp: furthest})
+        else:
+            ends[tp] = furthest
+    return CommonEnds(ends, apart)
+
+
 def describe_behind(
     behind: Mapping[TopicPartition, Mapping[int, int | None]], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:

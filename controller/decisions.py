@@ -405,15 +405,20 @@ def advance(
 
 
 def note_attempts(
-    image: ControllerImage, link: str, attempts: Mapping[TopicPartition, Attempt]
+    image: ControllerImage,
+    link: str,
+    attempts: Mapping[TopicPartition, Attempt],
+    aligned_ends: Mapping[TopicPartition, int] | None = None,
 ) -> list[Record]:
-    """Another AlterPartition is about to be sent, with newer epochs than the one noted before."""
+    """Another AlterPartition is about to be sent, with newer epochs than the one noted before; `aligned_ends` where the
+    end that source and replicas were compared at is another one than before."""
     records: list[Record] = []
     for tp, attempt in attempts.items():
         state = partition_of(image, link, tp)
         if state.phase is not Phase.VALIDATED:
             raise Refused(f"{tp} is {state.phase}: a hand-over is sent in {Phase.VALIDATED} only")
-        records.append(replace(state, attempt=attempt))
+        end = (aligned_ends or {}).get(tp, state.aligned_end)
+        records.append(replace(state, attempt=attempt, aligned_end=end))
     return records
 
 

@@ -71,6 +71,16 @@ class HandOverPlan:
     # Targets of the partitions that copy, but whose reassignment has to be opened first.
     closed: Mapping[TopicPartition, tuple[int, ...]]
 
+    def only(self, tps: Collection[TopicPartition]) -> HandOverPlan:
+        """As if these were all."""
+        return HandOverPlan(
+            {tp: item for tp, item in self.items.items() if tp in tps},
+            {tp: obstacle for tp, obstacle in self.obstacles.items() if tp in tps},
+            {tp: replicas for tp, replicas in self.replicas.items() if tp in tps},
+            {tp: epoch for tp, epoch in self.leader_epochs.items() if tp in tps},
+            {tp: targets for tp, targets in self.closed.items() if tp in tps},
+        )
+
 
 def find(image: ImageView, tp: TopicPartition) -> PartitionView | None:
     topic = image.topics_by_name.get(tp.topic)

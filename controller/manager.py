@@ -312,8 +312,13 @@ class LinkController(ABC):
             )
         )
 
-    async def note_attempts(self, link: str, attempts: Mapping[TopicPartition, Attempt]) -> None:
-        await self.decide(lambda image: (decisions.note_attempts(image, link, attempts), None))
+    async def note_attempts(
+        self,
+        link: str,
+        attempts: Mapping[TopicPartition, Attempt],
+        aligned_ends: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        await self.decide(lambda image: (decisions.note_attempts(image, link, attempts, aligned_ends), None))
 
     # The rest.
 

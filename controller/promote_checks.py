@@ -7,6 +7,7 @@ Leaves in the batch's context only timings and reports; what was verified is `Ve
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
 from controller.source_fence import close_source
 from controller.state import ValidationPolicy
+from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
+logger = logging.getLogger(__name__)
 # The longest single wait for an event, after which failures and brokers are looked at again.
 _SLICE = 0.25
 
@@ -49,9 +52,13 @@ class Verified:
         the same epoch if it was put in again: KRaft raises the leader epoch whenever it takes replicas out. It raises
         it for a new leader too, whose replicas are compared once more without need.
         """
-        return all(
-            self.replicas.get(tp) == replicas and self.leader_epochs.get(tp) == plan.leader_epochs[tp]
-            for tp, replicas in plan.replicas.items()
+        return all(self.holds_at(plan, tp) for tp in plan.replicas)
+
+    def holds_at(self, plan: HandOverPlan, tp: TopicPartition) -> bool:
+        """The same for one partition, that the plan knows the replicas of."""
+        return (
+            self.replicas.get(tp) == plan.replicas[tp]
+            and self.leader_epochs.get(tp) == plan.leader_epochs[tp]
         )
 
 
@@ -285,6 +292,18 @@ class Checks:
             context.waiting = dict(verdict.unsettled)
             context.tell()
         return not verdict.unsettled
+
+    async def source_now(
+        self, tps: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, SourceEnd]:
+        """The source's ends, as far as it tells them: nothing of one that is away."""
+        try:
+            return await self._context.within(
+                self._ports.source_ends.ends(tps, timeout=timeout), timeout, "reading the source's ends"
+            )
+        except LinkerError as error:
+            logger.info("link %s: the source's ends are not known: %s", self._context.link, error)
+            return {}
 
     async def _read_ends(
         self, tps: Collection[TopicPartition], timeout: float

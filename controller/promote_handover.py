@@ -6,7 +6,7 @@ Invariants:
 - `unknown` holds, per partition, the newest attempt that no definite answer refused. While it is there,
   only the metadata log decides (`handover.settle`): the fence stays.
 - A request is sent only for what was verified for the very incarnations of the replicas' brokers, and under
-  the very leader epoch, that it names.
+  the very leader epoch, that it names. That holds too where there is only forward (`promote_forward`).
 Sending again is always safe: the same epochs cannot be accepted twice.
 """
 
@@ -28,12 +28,14 @@ from controller.handover import (
 )
 from controller.promote_checks import Checks, Verified
 from controller.promote_context import BatchContext, full_reason
+from controller.promote_forward import compare_anew
 from controller.state import Attempt
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 _SLICE = 0.25
+_FORWARD = "a real broker is in its ISR, so there is only forward"
 
 
 class HandOverRun:
@@ -110,10 +112,11 @@ class HandOverRun:
         context.fence_left()
         await self._send(plan)
 
-    async def _send(self, plan: HandOverPlan) -> None:
+    async def _send(self, plan: HandOverPlan, ends: Mapping[TopicPartition, int] | None = None) -> None:
+        """`ends` where they are others than those that are durable."""
         context, settings = self._context, self._context.settings
         items = [plan.items[tp] for tp in sorted(plan.items)]
-        await self._note(items)
+        await self._note(items, ends or {})
         before = dict(self._unknown)
         self._unknown |= {item.tp: item.attempt for item in items}
         sent = [item.tp for item in items]
@@ -165,7 +168,7 @@ class HandOverRun:
                     self._unknown.pop(tp, None)
         return answers
 
-    async def _note(self, items: Collection[HandOverItem]) -> None:
+    async def _note(self, items: Collection[HandOverItem], ends: Mapping[TopicPartition, int]) -> None:
         """Write the attempts down before they are made. An older one that is still unknown is covered
         by a newer.
         """
@@ -173,10 +176,13 @@ class HandOverRun:
         await context.controller.refresh()
         states = context.controller.image.partitions
         fresh = {
-            item.tp: item.attempt for item in items if states[context.link, item.tp].attempt != item.attempt
+            item.tp: item.attempt
+            for item in items
+            if (state := states[context.link, item.tp]).attempt != item.attempt
+            or ends.get(item.tp, state.aligned_end) != state.aligned_end
         }
         if fresh:
-            await context.controller.note_attempts(context.link, fresh)
+            await context.controller.note_attempts(context.link, fresh, ends)
 
     async def _retreat(self, open_: list[TopicPartition], reason: str) -> list[TopicPartition]:
         """Back to ACTIVE where that is proven to be safe; make it provable where it is not. Returns
@@ -190,42 +196,62 @@ class HandOverRun:
         left = [tp for tp in open_ if settled[tp] in (Settlement.OPEN, Settlement.PARTIAL)]
         if not left:
             return [tp for tp in open_ if tp not in safe]
-        context.waiting = dict.fromkeys(left, f"the outcome of the hand-over is unknown ({reason})")
+        unproven = [tp for tp in left if settled[tp] is Settlement.OPEN]
+        forward = [tp for tp in left if settled[tp] is Settlement.PARTIAL]
+        context.waiting = dict.fromkeys(unproven, f"the outcome of the hand-over is unknown ({reason})")
+        context.waiting |= dict.fromkeys(forward, f"{_FORWARD} ({reason})")
         context.tell()
-        try:
-            await self._push(left, settled)
-            await self._wait(lambda: self._none_open(left), settings.settle_timeout)
-        except (LinkerError, TimeoutError) as error:
-            # Nothing is lost by waiting but time: the fence stays, and this is tried until it is settled.
-            logger.warning(
-                "promote %d of link %s: settling: %s", context.job_id, context.link, full_reason(error)
-            )
-            context.tell(full_reason(error))
+        for tps, step in ((unproven, self._revoke), (forward, self._push)):
+            try:
+                if tps:
+                    await step(tps)
+            except (LinkerError, TimeoutError) as error:
+                # Nothing is lost by waiting but time: the fence stays, and this is tried until it is settled.
+                logger.warning(
+                    "promote %d of link %s: settling: %s", context.job_id, context.link, full_reason(error)
+                )
+                context.tell(full_reason(error))
         if not self._none_open(left):
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, settings.max_backoff)
         return [tp for tp in open_ if tp not in safe]
 
-    async def _push(self, left: list[TopicPartition], settled: Mapping[TopicPartition, Settlement]) -> None:
-        """OPEN: make every AlterPartition under way stale. PARTIAL: real brokers are in the ISR, only
-        forward is left.
+    async def _revoke(self, tps: Collection[TopicPartition]) -> None:
+        """OPEN: make every AlterPartition under way stale."""
+        context, settings = self._context, self._context.settings
+        timeout = settings.call_timeout
+        await context.within(self._port.revoke(tps, timeout=timeout), timeout, "making sent hand-overs stale")
+        await self._wait(lambda: self._none_open(tps), settings.settle_timeout)
+
+    async def _push(self, tps: Collection[TopicPartition]) -> None:
+        """PARTIAL: real brokers are in the ISR, only forward is left. What may be sent is no other than before: only
+        what was compared, as it is now. What was not stays behind its fence, and is looked at again.
         """
-        context, timeout = self._context, self._context.settings.call_timeout
-        partial = [tp for tp in left if settled[tp] is Settlement.PARTIAL]
-        if partial:
-            plan = context.plan(partial)
-            items = [plan.items[tp] for tp in sorted(plan.items)]
-            if items:
-                await self._note(items)
-                self._unknown |= {item.tp: item.attempt for item in items}
-                await context.within(
-                    self._port.alter_partition(items, timeout=timeout), timeout, "AlterPartition"
-                )
-        unproven = [tp for tp in left if settled[tp] is Settlement.OPEN]
-        if unproven:
-            await context.within(
-                self._port.revoke(unproven, timeout=timeout), timeout, "making sent hand-overs stale"
+        context = self._context
+        plan = context.plan(tps)
+        known = self._verified
+        anew = [tp for tp in plan.items if known is None or not known.holds_at(plan, tp)]
+        compared: Verified | None = None
+        waiting = {tp: found.reason for tp, found in plan.obstacles.items()}
+        if anew:
+            states = context.controller.image.partitions
+            least = {tp: end for tp in anew if (end := states[context.link, tp].aligned_end) is not None}
+            comparison = await compare_anew(
+                context, self._checks, plan, least, timeout=context.settings.call_timeout
             )
+            compared = comparison.verified
+            waiting |= comparison.waiting
+        context.waiting |= {tp: f"{_FORWARD}: {why}" for tp, why in waiting.items()}
+        context.tell()
+        now = context.plan(tps)  # it was waited: brokers may have come and gone
+        ready = [
+            tp
+            for tp in now.items
+            if self._settle(tp) is Settlement.PARTIAL
+            and any(one is not None and one.holds_at(now, tp) for one in (known, compared))
+        ]
+        if ready:
+            await self._send(now.only(ready), {} if compared is None else compared.ends)
 
     def _any_over(self, tps: Collection[TopicPartition]) -> bool:
         return any(self._settle(tp) is Settlement.HANDED_OVER for tp in tps)

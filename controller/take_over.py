@@ -225,3 +225,8 @@ class TakeOverChecks(Checks):
                 **{tp: SourceEnd(end, end, end) for tp in missing if (end := self._end(tp)) is not None},
             }
         return True
+
+    async def source_now(
+        self, tps: Collection[TopicPartition], timeout: float
+    ) -> Mapping[TopicPartition, SourceEnd]:
+        return {}
