@@ -88,14 +88,17 @@ class PromoteDriver:
                     break
             return await self._end(job, contexts)
 
-    async def resume(self, only: Collection[int] | None = None) -> list[PromoteOutcome]:
+    async def resume(
+        self, only: Collection[int] | None = None, *, why: str = "not begun before the sidecar restarted"
+    ) -> list[PromoteOutcome]:
         """Call once when this sidecar has become the link controller, and again after PromoteStuck, then
-        with the ids of the jobs that nobody runs.
+        with the ids of the jobs that nobody runs. `why` is said of what was not begun.
 
         Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
         everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
 
-        A fail-over is not given up by a restart: its source is dead, and it goes on where it stands.
+        A fail-over is not given up by a restart: where the source was given up, it goes on. Where it was not, nobody
+        knows whether the source is still dead, and it ends: only a command may give up a source, and that is over.
         """
         async with self._turn:
             outcomes: list[PromoteOutcome] = []
@@ -105,17 +108,16 @@ class PromoteDriver:
                 if only is not None and job.id not in only:
                     continue
                 if job.failover:
-                    outcomes.append(await self._resume_failover(job))
+                    outcomes.append(await self._resume_failover(job, why))
                     continue
                 held = [tp for tp in job.partitions if self._phase(tp) in PROMOTING]
                 context = self._context(job.id, held)
                 if held:
                     await self._resume_batch(context)
-                states = self._controller.image.partitions
                 rest = {
-                    tp: states[self._link, tp].reason or "not begun before the sidecar restarted"
+                    tp: self._ended_by(job, tp) or why
                     for tp in job.partitions
-                    if tp not in held and self._phase(tp) is Phase.ACTIVE
+                    if tp not in held and self._phase(tp) not in ENDED
                 }
                 context.abandoned = {**rest, **context.abandoned}
                 outcomes.append(await self._end(job, [context]))
@@ -150,6 +152,11 @@ class PromoteDriver:
     def _phase(self, tp: TopicPartition) -> Phase | None:
         state = self._controller.image.partitions.get((self._link, tp))
         return None if state is None else state.phase
+
+    def _ended_by(self, job: PromoteJob, tp: TopicPartition) -> str | None:
+        """Why a partition that the job does not hold any more is where it is. One from before the job says nothing of it."""
+        state = self._controller.image.partitions[self._link, tp]
+        return state.reason if state.since >= job.started_at else None
 
     def _context(
         self, job_id: int, tps: Collection[TopicPartition], *, failover: bool = False
@@ -205,25 +212,29 @@ class PromoteDriver:
                 await self._resume_validated(context, validated, checks)
         await context.finish()
 
-    async def _resume_failover(self, job: PromoteJob) -> PromoteOutcome:
+    async def _resume_failover(self, job: PromoteJob, why: str) -> PromoteOutcome:
+        """Only what has given its source up already goes on. For the rest the source was dead when somebody asked for
+        the fail-over, which says nothing of now: it may live, and have records that are nowhere else.
+        """
         contexts: list[BatchContext] = []
         for tps in cut(job.partitions, self._settings, failover=True):
-            context = self._context(job.id, tps, failover=True)
+            states = self._controller.image.partitions
+            begun = [tp for tp in tps if states[self._link, tp].failover is not None]
+            if not begun:
+                continue
+            context = self._context(job.id, begun, failover=True)
             contexts.append(context)
             if isinstance(context, TakeOverContext):
                 await self._take_over_batch(context)
             if context.abandoned:
                 break
-        states = self._controller.image.partitions
-        contexts[0].abandoned = {
-            **{
-                tp: states[self._link, tp].reason or "the fail-over ended before it"
-                for tp in job.partitions
-                if self._phase(tp) not in ENDED
-            },
-            **contexts[0].abandoned,
+        left = self._context(job.id, [], failover=True)
+        left.abandoned = {
+            tp: self._ended_by(job, tp) or f"{why}: fail over again if its source is still dead"
+            for tp in job.partitions
+            if self._phase(tp) not in ENDED
         }
-        return await self._end(job, contexts)
+        return await self._end(job, [left, *contexts])
 
     async def _validated(self, context: BatchContext, checks: Checks) -> Verified:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""

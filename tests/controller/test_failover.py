@@ -17,7 +17,7 @@ from controller.phases import HELD, LED_ELSEWHERE, MirrorState, Phase, shown_sta
 from controller.ports import PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import AbortedTransaction, Failover, JobStatus, MirrorTopic
-from controller.store import StoreError
+from controller.store import Operation, StoreError
 from controller.take_over import TakeOverPorts
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, Ports, World, mirrored, ports_of
@@ -331,16 +331,101 @@ def test_takes_over_at_the_longest_replica() -> None:
     assert world.marked == 1
 
 
+def never_begun(world: Doomed, outcome: PromoteOutcome, controller: LinkController, why: str) -> None:
+    """Everything is as before: whether the source is dead still, nobody has asked."""
+    assert outcome.promoted == ()
+    assert set(outcome.abandoned) == set(world.tps)
+    for tp in world.tps:
+        state = controller.image.partitions[LINK, tp]
+        assert (state.phase, state.failover) == (Phase.ACTIVE, None)
+        assert world.led_by_link(tp)
+        assert world.forwarding(tp)
+    job = controller.image.jobs[LINK, outcome.job_id]
+    assert job.status is JobStatus.ABANDONED
+    assert job.reason == f"{why}: fail over again if its source is still dead"
+
+
 def test_dies_at_every_gate_and_goes_on() -> None:
+    """Where the source was given up already: what had not come so far ends, and gives up nothing."""
     world, _, _ = live(1)
     gates = world.gates
     assert gates > 15
+    ended = 0
     for crash_at in range(1, gates + 1):
         world, outcome, controller = live(crash_at, crash_at)
         try:
-            taken_over(world, outcome, controller)
+            if outcome.abandoned:
+                ended += 1
+                assert crash_at == ended, "it was given up already, and is not any more"
+                never_begun(world, outcome, controller, "not begun before the sidecar restarted")
+            else:
+                taken_over(world, outcome, controller)
         except AssertionError as error:
             raise AssertionError(f"died at gate {crash_at}: {error}\n  " + "\n  ".join(world.log)) from error
+    assert 0 < ended < 10
+
+
+def test_one_that_nobody_ran_gives_up_nothing_when_it_is_found() -> None:
+    """It was written down, and whoever asked for it was told of an error. The source may be well when it is found."""
+
+    async def main() -> None:
+        world = Doomed(random.Random(1), partitions=2)
+        world.doom()
+        controller = await mirrored(world)
+        world.transactions = {}
+        commit = world.store.commit
+
+        async def without_an_answer(operations: Sequence[Operation], *, controller_epoch: int) -> None:
+            await commit(operations, controller_epoch=controller_epoch)
+            raise StoreError("the connection was lost")
+
+        world.store.commit = without_an_answer  # type: ignore[method-assign]
+        with pytest.raises(StoreError):
+            await controller.begin_failover(LINK)
+        world.store.commit = commit  # type: ignore[method-assign]
+        await asyncio.sleep(86_400)
+        controller, outcome = await again(world)
+        never_begun(world, outcome, controller, "not begun before the sidecar restarted")
+        assert not any("known ends" in line or "fence" in line for line in world.log)
+        assert (await controller.begin_failover(LINK)).id == 2
+
+    run_virtual(main())
+
+
+def test_the_rest_of_one_that_died_between_two_batches_is_not_given_up() -> None:
+    async def main() -> None:
+        world = Doomed(random.Random(1), partitions=2)
+        world.doom()
+        controller = await mirrored(world)
+        controller.listeners.add(lambda _: world.serve(controller))
+        # An earlier promote left its reason, which is none of the fail-over's.
+        await controller.begin_promote(LINK)
+        await controller.advance(LINK, world.tps, Phase.CATCHING_UP)
+        await controller.advance(LINK, world.tps, Phase.ACTIVE, reasons=dict.fromkeys(world.tps, "too slow"))
+        driver = driver_of(world, controller)
+        await driver.resume()
+        await asyncio.sleep(1)
+        job = await controller.begin_failover(LINK)
+        driver._settings = PromoteSettings(whole_partitions=1, take_over_deadline=30.0)
+        run = asyncio.create_task(driver.run(job))
+        first, second = world.tps
+
+        def dies(_: object) -> None:
+            if controller.image.partitions[LINK, first].phase is Phase.FAILED_OVER:
+                run.cancel()
+
+        controller.listeners.add(dies)
+        await asyncio.gather(run, return_exceptions=True)
+        controller.listeners.discard(dies)
+        await controller.refresh()
+        [outcome] = await driver.resume(why="nobody ran it")
+        assert outcome.promoted == (first,)
+        assert outcome.abandoned == {second: "nobody ran it: fail over again if its source is still dead"}
+        assert controller.image.partitions[LINK, second].phase is Phase.ACTIVE
+        assert controller.image.jobs[LINK, job.id].status is JobStatus.ABANDONED
+        assert (await controller.begin_failover(LINK)).partitions == (second,)
+
+    run_virtual(main())
 
 
 def test_a_broker_that_stays_down_abandons_it_and_forwarding_goes_on() -> None:
