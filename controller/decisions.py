@@ -331,9 +331,15 @@ def begin_promote(
     busy = {tp for job in image.running_jobs(link) for tp in job.partitions}
     if busy.intersection(tps):
         raise Refused(f"a promote of {min(busy.intersection(tps))} is running already")
-    number = max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
-    job = PromoteJob(id=number, link=link, partitions=tuple(tps), started_at=now, validation=validation)
+    job = PromoteJob(
+        id=next_job(image, link), link=link, partitions=tuple(tps), started_at=now, validation=validation
+    )
     return [job], job
+
+
+def next_job(image: ControllerImage, link: str) -> int:
+    """The id of the promote or fail-over of this link that is written down next."""
+    return max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
 
 
 def note_source_fence(

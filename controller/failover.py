@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from controller.decisions import change, link_of, mirror_of, partition_of
+from controller.decisions import change, link_of, mirror_of, next_job, partition_of
 from controller.errors import Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
@@ -158,7 +158,7 @@ def begin(
     busy = {tp for job in image.running_jobs(link) for tp in job.partitions}.intersection(tps)
     if busy:
         raise Refused(f"a promote or fail-over of {min(busy)} is running already")
-    number = max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
+    number = next_job(image, link)
     job = PromoteJob(id=number, link=link, partitions=tuple(tps), failover=True, started_at=now)
     return [job], job
 

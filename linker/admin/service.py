@@ -150,6 +150,13 @@ class ControllerAway(ServiceError):
     status, error_code = 503, 50303
 
 
+class OutcomeUnknown(ServiceError):
+    """The state store did not say in time whether a promote or fail-over was written down. If it was, it ends ABANDONED
+    by itself and nothing of it happens; the message says where to look."""
+
+    status, error_code = 503, 50304
+
+
 class LinkService(Protocol):
     async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult: ...
 

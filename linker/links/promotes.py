@@ -7,14 +7,15 @@ one (linker/service/promotes.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from controller.manager import LinkController
 from controller.phases import ENDED
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
-from controller.state import PromoteJob
+from controller.state import PromoteJob, Record
 from controller.take_over import TakeOverPorts
 from fetcher.manager import FetcherManager
 from linker.links.bring_up import BringUp
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _STUCK_PAUSE = 2.0
 _SETTLE_TIMEOUT = 20.0
+_LOST = "not begun: the state store did not say in time that it was written down"
 
 
 class LinkPromotes:
@@ -60,15 +62,98 @@ class LinkPromotes:
         self._settled = asyncio.Event()
         # Held by the promote that runs: settling a stuck one must not look at another in the middle of its hand-over.
         self._promoting = asyncio.Lock()
+        # What runs each job here. One that is written down as running and is not among them nobody runs.
+        self._runs: dict[int, asyncio.Task[None]] = {}
+        # From the writing down of a job to its start: who looks for jobs that nobody runs must not find it in between.
+        self._beginning = asyncio.Lock()
+        # A job may be written down that nobody runs; until that was looked at.
+        self._unsure = asyncio.Event()
 
     def begin(self) -> None:
         """This sidecar is the link controller now: what was running is to be settled first."""
         self._settled.clear()
+        self._unsure.clear()
 
     @property
     def settling(self) -> bool:
         """Whether promotes of the last run are still being settled; no other may begin before that."""
         return not self._settled.is_set()
+
+    # --- jobs that are written down and that nobody runs ---------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def beginning(self) -> AsyncIterator[None]:
+        """A job is written down in it, and started. Whatever goes wrong, a cancellation too: the commit may have been
+        carried out, or may be yet, and nobody would run the job, nor let go of its topics."""
+        async with self._beginning:
+            try:
+                yield
+            except BaseException:
+                self._unsure.set()
+                raise
+
+    def started(self, job_id: int, task: asyncio.Task[None]) -> None:
+        """The task that runs a job. Told by whoever has made it, without a wait after the job was written down."""
+        self._runs = {known: run for known, run in self._runs.items() if not run.done()}
+        self._runs[job_id] = task
+
+    def runs(self, job_id: int) -> bool:
+        """Whether a job is run here."""
+        return job_id in self._runs and not self._runs[job_id].done()
+
+    @property
+    def running(self) -> bool:
+        return any(not run.done() for run in self._runs.values())
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller. Where the state was read anew, a commit was in doubt: it may be in it."""
+        if not records:
+            self._unsure.set()
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a job may be written down that nobody runs. It is looked at while this sidecar is the link controller."""
+        return self._unsure.is_set()
+
+    async def watch(self) -> None:
+        """End jobs that are written down and that nobody runs: nothing of them was begun. Until cancelled.
+
+        They are not run late either: whoever asked for them was told that it is not known whether they were begun, and
+        what was looked at before need not be so any more.
+        """
+        while True:
+            await self._unsure.wait()
+            await self._settled.wait()
+            try:
+                await self._settle_lost()
+            except (LinkerError, TimeoutError) as error:
+                log.warning(
+                    "link %s: whether a promote is left that nobody runs is not known yet: %s (again)",
+                    self._name,
+                    error,
+                )
+                await asyncio.sleep(_STUCK_PAUSE)
+            except Exception:
+                log.exception("link %s: settling a promote that nobody runs hit a bug (again)", self._name)
+                await asyncio.sleep(_STUCK_PAUSE)
+
+    async def _settle_lost(self) -> None:
+        async with self._beginning:
+            await self._controller.refresh()
+            lost = self._left()
+            if lost:
+                outcomes = await self._driver().resume({job.id for job in lost}, why=_LOST)
+                for outcome in outcomes:
+                    self._log_settled(outcome)
+                    self._prove(outcome.job_id)
+            self._unsure.clear()
+        for topic in dict.fromkeys(topic for job in lost for topic in job.topics):
+            self._bring_up.ask(topic)
+
+    def _left(self) -> list[PromoteJob]:
+        return [job for job in self._controller.image.running_jobs(self._name) if not self.runs(job.id)]
+
+    # --- what the last run left ----------------------------------------------------------------------------------------
 
     def _driver(self, settings: PromoteSettings | None = None) -> PromoteDriver:
         take_over = self._take_over_ports()
@@ -83,18 +168,19 @@ class LinkPromotes:
             try:
                 # What was certainly not handed over does not have to wait for anything.
                 await self._driver().retreat()
-                running = self._controller.image.running_jobs(self._name)
-                if not running:
+                left = self._left()
+                if not left:
                     break
-                if all(job.failover for job in running):
+                ids = {job.id for job in left}
+                if all(job.failover for job in left):
                     # Its source is dead, and it does not need what only a source could tell.
-                    for outcome in await self._driver().resume():
+                    for outcome in await self._driver().resume(ids):
                         self._log_settled(outcome)
                     break
                 await self.wait_for_source()
                 if self._source_known.is_set():
                     await self._wait_for_mirrors()
-                outcomes = await self._driver().resume()
+                outcomes = await self._driver().resume(ids)
             except LinkerError as error:
                 log.warning("link %s: a promote cannot be settled yet: %s (again)", self._name, error)
                 await asyncio.sleep(_STUCK_PAUSE)
@@ -139,6 +225,11 @@ class LinkPromotes:
     async def run(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """A job of the link controller to its end, whatever that is; one that is stuck is settled until it has one."""
         async with self._promoting:
+            # What is settled is not run: a reign may have begun while the job was written down, and have ended it by now.
+            await self._settled.wait()
+            if job.id not in {left.id for left in self._controller.image.running_jobs(self._name)}:
+                log.warning("link %s: promote %d has ended before it was begun", self._name, job.id)
+                return
             driver = self._driver(settings)
             try:
                 await self._before_promote()
@@ -148,7 +239,7 @@ class LinkPromotes:
                     log.warning("link %s: promote %d is stuck: %s; settling it", self._name, job.id, error)
                 else:
                     log.exception("link %s: promote %d hit a bug; settling it", self._name, job.id)
-                await self._settle_stuck(driver, job.id)
+                await self._settle_stuck(driver, job.id, f"not begun: {error}")
             else:
                 log.info(
                     "link %s: promote %d ended: %d partitions promoted, %d abandoned%s; ms by phase %s",
@@ -173,14 +264,17 @@ class LinkPromotes:
         if job is not None:
             self._validation.close_evidence(job)
 
-    async def _settle_stuck(self, driver: PromoteDriver, job_id: int) -> None:
+    async def _settle_stuck(self, driver: PromoteDriver, job_id: int, why: str) -> None:
         while any(job.id == job_id for job in self._controller.image.running_jobs(self._name)):
             await asyncio.sleep(_STUCK_PAUSE)
             try:
-                for outcome in await driver.resume({job_id}):
+                for outcome in await driver.resume({job_id}, why=why):
                     self._log_settled(outcome)
             except LinkerError as error:
                 log.warning("link %s: a promote cannot be settled yet: %s (again)", self._name, error)
+            except Exception:
+                # Else it would be held by nobody, for as long as this sidecar is the link controller.
+                log.exception("link %s: settling promote %d hit a bug (again)", self._name, job_id)
 
     def _release_promoted(self) -> None:
         """Promoted partitions need no source any more. Clients that still ask are told the leader from the image."""

@@ -102,7 +102,9 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         as it would in a new process; the other links go on.
         """
         before: str | None = None
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             try:
                 await runtime.run()
             except Exception as error:
@@ -117,7 +119,9 @@ class RunningLinks(Mapping[str, LinkRuntime]):
                 before = runtime.trouble
             # Nothing fills the windows any more: who asks for a partition is told to come again.
             runtime.fetcher.remove(list(runtime.fetcher.partitions))
-            await asyncio.sleep(_RESTART)
+            # One whose source cannot even be asked has waited itself, and could be asked for a fail-over meanwhile.
+            lasted = 0.0 if runtime.unusable is None else clock() - began
+            await asyncio.sleep(max(0.0, _RESTART - lasted))
             link = self._controller().image.links.get(runtime.name)
             if link is None:
                 return  # deleted; whoever did it takes the rest away

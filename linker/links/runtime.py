@@ -65,6 +65,7 @@ from wire.types import Node, TopicPartition
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _CONNECT_TIMEOUT = 10.0
 _DEBTS_EVERY = 2.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
@@ -230,6 +231,7 @@ class LinkRuntime:
                 self.begin_reign()
                 self.controller.listeners.add(self.stand_in.on_records)
                 self.controller.listeners.add(self.throttle.on_records)
+                self.controller.listeners.add(self.promotes.on_records)
                 self.throttle.on_records(())
                 group.create_task(self.stand_in.run(), name=f"{self.name}: fail-over")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
@@ -242,6 +244,7 @@ class LinkRuntime:
             self._running = False
             self.controller.listeners.discard(self.stand_in.on_records)
             self.controller.listeners.discard(self.throttle.on_records)
+            self.controller.listeners.discard(self.promotes.on_records)
             self.stand_in.close()
             await self.end_reign()
             self._verified.clear()
@@ -256,6 +259,7 @@ class LinkRuntime:
             self._reigning = True
             self.promotes.begin()
             self._rule(self.promotes.settle(), "settling promotes")
+            self._rule(self.promotes.watch(), "promotes that nobody runs")
             self._rule(self._run_groups(), "groups")
             self._rule(self.validation.run(), "validation")
             self._rule(self._open_sources(), "sources that refuse writes")
@@ -303,7 +307,7 @@ class LinkRuntime:
                 else:
                     log.info("link %s: the source accepts writes to %s again", self.name, ", ".join(topics))
 
-    def _rule(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    def _rule(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"{self.name}: {what}")
         self._reign.add(task)
 
@@ -313,6 +317,7 @@ class LinkRuntime:
                 log.error("link %s: %s ended", self.name, what, exc_info=task.exception())
 
         task.add_done_callback(done)
+        return task
 
     def _ports(self) -> PromotePorts:
         head = self._head()
@@ -377,15 +382,22 @@ class LinkRuntime:
                     log.warning("link %s: %s", self.name, error)
                 self.trouble = str(error)
             if self.unusable is not None:
-                # What was handed over does not need the source any more, which may be gone for good.
-                while self.settling and self._reign:
-                    await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
+                await self._without_source()
                 raise self.unusable  # whoever runs the link makes a new one, with what can be read then
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self.trouble = None
         self._verified.set()
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
+
+    async def _without_source(self) -> None:
+        """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, and
+        a fail-over may be asked for, and comes to its end."""
+        while self.promotes.settling and self._reign:
+            await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(_UNUSABLE_FOR)
+        while self.promotes.running and self._reign:
+            await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
 
     async def _open_fetch_connection(self, node: Node) -> Connection:
         """For a fetcher: its large answers are received into buffers that are used again."""
@@ -409,17 +421,33 @@ class LinkRuntime:
 
     @property
     def settling(self) -> bool:
-        """Whether promotes of the last run are still being settled; no other may begin before that."""
-        return self.promotes.settling
+        """Whether promotes of the last run, or that nobody runs, are still being settled; no other may begin before that."""
+        return self.promotes.settling or self.promotes.unsure
+
+    async def begin_promote(
+        self, begin: Callable[[], Awaitable[PromoteJob]], settings: PromoteSettings
+    ) -> PromoteJob:
+        """Have a job written down (`begin`) and run it. Of a link that does not run nothing is written down."""
+        self._require_running()
+        async with self.promotes.beginning():
+            job = await begin()
+            self.start_promote(job, settings)
+        return job
 
     def start_promote(self, job: PromoteJob, settings: PromoteSettings) -> None:
         """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
         ceased to be it meanwhile."""
-        if not self._running:
-            raise LinkerError(f"link {self.name} is not running")
+        self._require_running()
         if not self._reigning:
             raise NotTheController(None)  # while the job was written down; the next one settles it
-        self._rule(self.promotes.run(job, settings), f"promote {job.id}")
+        if self.promotes.runs(job.id):
+            raise LinkerError(f"promote {job.id} of link {self.name} runs already")
+        task = self._rule(self.promotes.run(job, settings), f"promote {job.id}")
+        self.promotes.started(job.id, task)
+
+    def _require_running(self) -> None:
+        if not self._running:
+            raise LinkerError(f"link {self.name} is not running; try again in a few seconds")
 
     # --- the target changed --------------------------------------------------------------------------------------------
 

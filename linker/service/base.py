@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from controller.decisions import next_job
 from controller.image import ControllerImage
 from controller.placement import Broker
-from controller.state import MirrorTopic
+from controller.ports import PromoteSettings
+from controller.state import MirrorTopic, PromoteJob
+from controller.store.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 from linker import preflight
 from linker.admin.models import (
     MirrorState,
@@ -17,6 +21,7 @@ from linker.admin.service import (
     LinkNotFound,
     MirrorNotFound,
     NotReady,
+    OutcomeUnknown,
 )
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
@@ -24,6 +29,9 @@ from wire.metadata.image import BrokerImage
 
 if TYPE_CHECKING:
     from linker.sidecar import Sidecar
+
+# For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
+_WRITE_DOWN = 30.0
 
 
 class ServiceBase:
@@ -57,6 +65,27 @@ class ServiceBase:
         if mirror is None:
             raise MirrorNotFound(link, topic)
         return runtime, mirror
+
+    async def _write_down(
+        self,
+        runtime: LinkRuntime,
+        begin: Callable[[], Awaitable[PromoteJob]],
+        settings: PromoteSettings,
+        command: str,
+    ) -> PromoteJob:
+        """A job that is written down and runs. `command` is the one that follows it."""
+        promote = f"{runtime.name}-{next_job(self._image, runtime.name)}"
+        try:
+            async with asyncio.timeout(_WRITE_DOWN):
+                return await runtime.begin_promote(begin, settings)
+        except (ControllerFenced, VersionConflict, NodeNotEmpty):
+            raise  # nothing was written
+        except (StoreError, TimeoutError) as error:
+            why = str(error) or f"the state store did not answer within {_WRITE_DOWN:.0f} s"
+            raise OutcomeUnknown(
+                f"whether {promote} was begun is not known: {why}; if it was written down it ends ABANDONED by itself, "
+                f"and nothing of it happens: linker mirror {command} --attach {promote} shows it, then ask again"
+            ) from error
 
     def _mirrors(self, runtime: LinkRuntime) -> list[MirrorSummary]:
         return [view.mirror_summary(runtime, mirror) for mirror in self._image.link_mirrors(runtime.name)]

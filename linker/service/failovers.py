@@ -93,26 +93,29 @@ class Failovers(ServiceBase):
             runtime = self._runtime(link)
             self._require_ready()
             if runtime.settling:
-                raise NotReady(
-                    f"link {link} still settles a promote that the last run left; try again in a moment"
-                )
+                raise NotReady(f"link {link} still settles a promote that nobody runs; try again in a moment")
             topics = self._failover_topics(link, request)
             if not topics:
                 raise IllegalState(f"link {link} has nothing to fail over")
             try:
-                job = await self._sidecar.controller.begin_failover(link, topics, dry_run=True)
+                controller = self._sidecar.controller
+                job = await controller.begin_failover(link, topics, dry_run=True)
                 preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
                 if not request.force and (alive := await answers(runtime.source, job.partitions)):
                     raise IllegalState(
                         f"the source still answers for {_some(alive)}: mirror promote loses nothing; --force fails over "
                         "all the same, and leaves behind what is not copied"
                     )
-                job = await self._sidecar.controller.begin_failover(link, topics)
+                job = await self._write_down(
+                    runtime,
+                    lambda: controller.begin_failover(link, topics),
+                    PromoteSettings(take_over_deadline=request.timeout_ms / 1000),
+                    "failover",
+                )
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
-            runtime.start_promote(job, PromoteSettings(take_over_deadline=request.timeout_ms / 1000))
             return view.promote_job(runtime, job)
 
 

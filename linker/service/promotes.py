@@ -196,9 +196,7 @@ class Promotes(Validations):
         if not runtime.source_available:
             raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
         if runtime.settling:
-            raise NotReady(
-                f"link {link} still settles a promote that the last run left; try again in a moment"
-            )
+            raise NotReady(f"link {link} still settles a promote that nobody runs; try again in a moment")
         topics = self._promote_topics(link, request)
         if not topics:
             raise IllegalState(f"link {link} has nothing to promote")
@@ -219,24 +217,27 @@ class Promotes(Validations):
             preflight.refuse(self._still_closed(runtime, topics))
         except preflight.PreflightError as error:
             raise PreflightFailed(str(error)) from error
+        options = request.options
+        settings = PromoteSettings(
+            max_lag=options.max_lag,
+            catch_up_timeout=options.catch_up_timeout_ms / 1000,
+            fence_deadline=options.fence_timeout_ms / 1000,
+            transaction_timeout=options.transaction_timeout_ms / 1000,
+            abort_open_transactions=options.abort_open_transactions,
+            fence_source=options.fence_source,
+            fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
+            validation=policy,
+        )
+        controller = self._sidecar.controller
         try:
-            job = await self._sidecar.controller.begin_promote(link, topics, validation=policy)
+            job = await self._write_down(
+                runtime,
+                lambda: controller.begin_promote(link, topics, validation=policy),
+                settings,
+                "promote",
+            )
         except refused.Refused as error:
             raise IllegalState(str(error)) from error
-        options = request.options
-        runtime.start_promote(
-            job,
-            PromoteSettings(
-                max_lag=options.max_lag,
-                catch_up_timeout=options.catch_up_timeout_ms / 1000,
-                fence_deadline=options.fence_timeout_ms / 1000,
-                transaction_timeout=options.transaction_timeout_ms / 1000,
-                abort_open_transactions=options.abort_open_transactions,
-                fence_source=options.fence_source,
-                fence_drain_timeout=min(_FENCE_DRAIN_TIMEOUT, options.fence_timeout_ms / 1000),
-                validation=policy,
-            ),
-        )
         return view.promote_job(runtime, job)
 
     async def list_promotes(self, link: str) -> list[PromoteJob]:

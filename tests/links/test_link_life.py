@@ -23,6 +23,7 @@ from controller.state import Attempt, JobStatus, MirrorTopic
 from linker.config_file import parse_config
 from linker.links import promotes as promotes_module
 from linker.links import running as running_module
+from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
@@ -93,6 +94,7 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
+    monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
     async with FakeCluster(1, cluster_id="east") as east, FakeCluster(1, cluster_id="west") as west:
         secret = tmp_path / "client.id"
         async with a_sidecar(
@@ -109,9 +111,11 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
 
 
 async def test_what_a_reference_stands_for_is_neither_shown_nor_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be a secret, or any file of this machine: where a link is at fault, everybody may read why."""
+    monkeypatch.setattr(running_module, "_RESTART", 0.05)
+    monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": f"${{file:{secret}}}"}

@@ -42,7 +42,9 @@ class Driver:
     async def retreat(self) -> None:
         self.stage.log.append("retreat")
 
-    async def resume(self, only: Collection[int] | None = None) -> list[PromoteOutcome]:
+    async def resume(
+        self, only: Collection[int] | None = None, *, why: str = "not begun before the sidecar restarted"
+    ) -> list[PromoteOutcome]:
         self.stage.log.append(f"resume {sorted(only) if only is not None else 'all'}")
         jobs = [
             job for job in self.stage.controller.image.running_jobs("east") if only is None or job.id in only
@@ -152,6 +154,27 @@ async def test_a_stuck_one_is_settled_alone_and_the_next_still_runs(stage: Stage
     await stage.until_over(second)
     assert stage.controller.image.jobs["east", first.id].status is JobStatus.ABANDONED
     assert stage.controller.image.jobs["east", second.id].status is JobStatus.DONE
+
+
+async def test_a_bug_in_settling_a_stuck_one_does_not_leave_it_to_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resume = Driver.resume
+    whys: list[str] = []
+
+    async def breaks_once(driver: Driver, only: Collection[int] | None = None, *, why: str) -> Any:
+        whys.append(why)
+        if len(whys) == 1:
+            raise ZeroDivisionError("a bug")
+        return await resume(driver, only, why=why)
+
+    monkeypatch.setattr(Driver, "resume", breaks_once)
+    job = await stage.begin("orders")
+    await stage.until("run 1")
+    stage.ends[1].set_result(PromoteStuck("the target's controller is away"))
+    await stage.until_over(job)
+    assert whys == ["not begun: the target's controller is away"] * 2
+    assert "settling promote 1 hit a bug" in caplog.text
 
 
 async def test_afterwards_its_progress_is_history_and_its_topics_are_looked_at(stage: Stage) -> None:

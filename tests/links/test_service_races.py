@@ -12,10 +12,11 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, JobStatus, MirrorTopic
+from controller.store import ControllerFenced, StoreError
 from controller.topic_configs import ConfigPlan
 from linker import preflight
 from linker.admin.models import CreateMirrorsRequest, PromoteRequest
-from linker.admin.service import IllegalState
+from linker.admin.service import IllegalState, OutcomeUnknown
 from linker.config_validation import ValidationConfig
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
@@ -73,8 +74,10 @@ class Runtime:
         self.reached.set()
         await self.go_on.wait()
 
-    def start_promote(self, job: Any, settings: Any) -> None:
+    async def begin_promote(self, begin: Any, settings: Any) -> Any:
+        job = await begin()
         self.started.append(job)
+        return job
 
     def lag(self, tp: TopicPartition) -> int | None:
         return 0
@@ -270,3 +273,47 @@ async def test_what_is_to_be_failed_over_is_not_begun_again(dry_run: bool) -> No
     with pytest.raises(IllegalState, match="is part of fail-over 1, which is running"):
         await rig.service.resume_mirror("east", "orders", restart=True, dry_run=dry_run)
     assert rig.controller.image.partitions["east", T0].phase is Phase.FAILED
+
+
+# A store that does not say whether it took the promote.
+
+
+async def begun(rig: Rig, error: BaseException) -> None:
+    async def begin(begin: Any, settings: Any) -> Any:
+        raise error
+
+    rig.runtime.begin_promote = begin  # type: ignore[method-assign]
+    rig.runtime.go_on.set()
+    await rig.service.promote("east", PromoteRequest(topics=["orders"]))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (StoreError("the connection was lost"), "the connection was lost"),
+        (TimeoutError(), "the state store did not answer within 30 s"),
+    ],
+)
+async def test_what_is_not_known_is_said_and_where_to_look(error: Exception, why: str) -> None:
+    with pytest.raises(OutcomeUnknown) as raised:
+        await begun(await Rig.make(), error)
+    assert str(raised.value) == (
+        f"whether east-1 was begun is not known: {why}; if it was written down it ends ABANDONED by itself, and nothing "
+        "of it happens: linker mirror promote --attach east-1 shows it, then ask again"
+    )
+
+
+async def test_what_was_certainly_not_written_is_not_called_unknown() -> None:
+    with pytest.raises(ControllerFenced):
+        await begun(await Rig.make(), ControllerFenced(3, 4))
+
+
+async def test_a_store_that_does_not_answer_is_not_waited_for_until_the_request_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("linker.service.base._WRITE_DOWN", 0.01)
+    rig = await Rig.make()
+    rig.runtime.go_on.set()
+    rig.controller.begin_promote = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(OutcomeUnknown, match="did not answer within"):
+        await rig.service.promote("east", PromoteRequest(topics=["orders"]))
