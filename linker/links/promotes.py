@@ -1,5 +1,8 @@
 """The promotes of one link, run by the link controller's sidecar: one after the other, and what the last one left first.
 
+A job that is written down is run here, by one task, or it is settled: by `settle` at the begin of a reign, by `watch` when
+one shows itself later. Never both.
+
 Not here: the steps of a promote (controller/promote.py), what they do to the clusters (promote_ports.py), who may ask for
 one (linker/service/promotes.py).
 """

@@ -17,9 +17,10 @@ from controller.promote import PromoteDriver, PromoteOutcome
 from controller.promote_forward import agree_with_source
 from controller.state import JobStatus
 from tests.controller.kraft_model import Broker
-from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of
+from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of, promote_through_trouble
 from tests.controller.test_failover import Doomed, driver_of
 from tests.controller.test_promote_driver import once_at
+from tests.controller.test_promote_simulation import PROFILES
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -319,3 +320,63 @@ def test_a_fail_over_waits_as_well_and_never_asks_the_source() -> None:
         assert world.loop.time() >= BACK
 
     run_virtual(main())
+
+
+# Random lives.
+
+
+def meddle(world: World) -> None:
+    """When a partition is VALIDATED, somebody may put a real broker into its ISR, and brokers may come back from an unclean
+    stop with less than they had."""
+    rng, seen = world.rng, set[TopicPartition]()
+
+    def look() -> None:
+        if world.stopped:
+            return
+        for path, (value, _) in list(world.store.nodes.items()):
+            if not path.endswith("/state") or "VALIDATED" not in value:
+                continue
+            tp = TopicPartition("t", int(path.split("/")[-2]))
+            if tp not in seen and world.led_by_link(tp):
+                seen.add(tp)
+                put_in(tp)
+                restart()
+                world.publish()
+        world.loop.call_later(0.0007, look)
+
+    def put_in(tp: TopicPartition) -> None:
+        broker, state = rng.choice([1, 2]), world.real[tp]
+        if rng.random() < 0.7 and broker not in state.isr and not world.brokers[broker].fenced:
+            world.real[tp] = replace(
+                state, isr=(*state.isr, broker), partition_epoch=state.partition_epoch + 1
+            )
+
+    def restart() -> None:
+        broker = rng.choice([1, 2])
+        if rng.random() < 0.6:
+            world.brokers[broker] = Broker(broker, world.brokers[broker].epoch + 100)
+            for tp in filter(world.led_by_link, world.tps):
+                world.held[tp][broker] -= rng.randint(0, 5)
+                delay = rng.choice([0.02, 3.0, 15.0])
+                world.loop.call_later(delay, world._fetched, tp, broker, world.high_watermark[tp])
+
+    look()
+
+
+def test_random_lives_with_a_meddler() -> None:
+    chooser, ended = random.Random("meddler"), set[Phase]()
+    for _ in range(60):
+        seed, profile = chooser.randrange(10**6), chooser.choice(list(PROFILES))
+        crash_at = chooser.choice([None, chooser.randrange(1, 90)])
+
+        async def main(seed: int = seed, profile: str = profile, crash_at: int | None = crash_at) -> None:
+            world = World(random.Random(seed), partitions=2, chances=PROFILES[profile], crash_at=crash_at)
+            meddle(world)
+            controller, _ = await promote_through_trouble(world)
+            ended.update(controller.image.partitions[LINK, tp].phase for tp in world.tps)
+
+        try:
+            run_virtual(main())
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, {profile!r}, crash at {crash_at}: {error}") from error
+    assert ended == {Phase.PROMOTED, Phase.ACTIVE}
