@@ -111,6 +111,8 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "warnings": list(entity.warnings),
                 "evidence": None if entity.evidence is None else _plain(entity.evidence),
                 "source_fenced": list(entity.source_fenced),
+                # Only where it is needed: a store of before it was there has none.
+                **({"closed_for_good": list(entity.closed_for_good)} if entity.closed_for_good else {}),
             }
         case SidecarIdentity():
             return {
@@ -291,6 +293,9 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         warnings=tuple(str(warning) for warning in _list(fields, "warnings")),
         evidence=None if fields["evidence"] is None else _decode_evidence(_fields(fields["evidence"])),
         source_fenced=tuple(str(topic) for topic in _list(fields, "source_fenced")),
+        closed_for_good=tuple(str(topic) for topic in _list(fields, "closed_for_good"))
+        if "closed_for_good" in fields
+        else (),
     )
 
 

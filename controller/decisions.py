@@ -14,6 +14,7 @@ from controller import paths
 from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
 from controller.image import ControllerImage
 from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
+from controller.source_fence import leave_closed, refuse_while_owed
 from controller.state import (
     UNBOUND,
     Attempt,
@@ -87,11 +88,14 @@ def update_link(
     ]
 
 
-def delete_link(image: ControllerImage, name: str) -> list[Record]:
+def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
+    """With force although the source of a topic was left closed, which nobody undoes without the link."""
     link_of(image, name)
     alive = sorted({s.topic for s in image.link_partitions(name) if s.phase not in ENDED})
     if alive:
         raise Refused(f"link {name!r} still mirrors {_list(alive)}: promote, fail over or delete them first")
+    if not force:
+        refuse_while_owed(image, name)
     return [RemoveLink(name)]
 
 
@@ -114,13 +118,16 @@ def create_mirror(
     return [mirror, *states]
 
 
-def delete_mirror(image: ControllerImage, link: str, topic: str) -> list[Record]:
+def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = False) -> list[Record]:
+    """With force although its source was left closed, which is undone later all the same if the link stays."""
     mirror_of(image, link, topic)
     promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
     if promoting:
         raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
     refuse_while_running(image, link, topic)
-    return [RemoveMirror(link, topic)]
+    if not force:
+        refuse_while_owed(image, link, topic)
+    return [*leave_closed(image, link, topic), RemoveMirror(link, topic)]
 
 
 def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
@@ -350,7 +357,10 @@ def note_source_fence(
     if job is None:
         raise NotFound(f"link {link!r} has no promote {job_id}")
     fenced = tuple(sorted((set(job.source_fenced) | set(closed)) - set(opened)))
-    return [] if fenced == job.source_fenced else [replace(job, source_fenced=fenced)]
+    if fenced == job.source_fenced:
+        return []
+    kept = tuple(topic for topic in job.closed_for_good if topic in fenced)
+    return [replace(job, source_fenced=fenced, closed_for_good=kept)]
 
 
 def end_promote(

@@ -28,6 +28,19 @@ class Refused(ControllerError):
     """A decision that must not be taken in the present state; nothing was changed."""
 
 
+class SourceClosed(Refused):
+    """The source still refuses writes because of a promote that is over, and what is asked would make that be forgotten."""
+
+    def __init__(self, owed: Mapping[str, int]) -> None:
+        """`owed`: the topics, each with the promote that closed it."""
+        jobs = sorted(set(owed.values()))
+        super().__init__(
+            f"the source still refuses writes to {', '.join(sorted(owed))}, because promote "
+            f"{', '.join(map(str, jobs))} was abandoned while it could not be reached; that is undone as soon as it can be"
+        )
+        self.topics = sorted(owed)
+
+
 class NotTheLeader(ControllerError):
     """A report from a sidecar that does not lead the partition, as far as the link controller knows: it may hear of
     a new leader later than that one does.

@@ -117,9 +117,11 @@ class LinkController(ABC):
             lambda image: (decisions.update_link(image, name, properties, options), None), dry_run
         )
 
-    async def delete_link(self, name: str, *, dry_run: bool = False) -> None:
+    async def delete_link(self, name: str, *, force: bool = False, dry_run: bool = False) -> None:
+        """SourceClosed, unless forced, if the source still refuses writes because of an abandoned promote."""
+
         def decide(image: ControllerImage) -> tuple[list[Record], None]:
-            records = decisions.delete_link(image, name)
+            records = decisions.delete_link(image, name, force)
             group_decisions.refuse_while_moving(image, name)
             return records, None
 
@@ -149,8 +151,11 @@ class LinkController(ABC):
     async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
         await self.decide(lambda image: (decisions.bind_mirror(image, link, topic, topic_id), None))
 
-    async def delete_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> None:
-        await self.decide(lambda image: (decisions.delete_mirror(image, link, topic), None), dry_run)
+    async def delete_mirror(
+        self, link: str, topic: str, *, force: bool = False, dry_run: bool = False
+    ) -> None:
+        """SourceClosed, unless forced, as for `delete_link`."""
+        await self.decide(lambda image: (decisions.delete_mirror(image, link, topic, force), None), dry_run)
 
     async def establish(
         self,

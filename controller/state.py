@@ -230,6 +230,8 @@ class PromoteJob:
     # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it
     # certainly accepts them again. What is left when the topic has ended is left for good.
     source_fenced: tuple[str, ...] = ()
+    # Of these, topics that had ended when their mirror was deleted: closed for good, which nothing else tells any more.
+    closed_for_good: tuple[str, ...] = ()
 
     @property
     def topics(self) -> tuple[str, ...]:

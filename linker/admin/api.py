@@ -45,6 +45,7 @@ from linker.admin.models import (
 )
 from linker.admin.parameters import (
     Change,
+    DeleteLinkQuery,
     DeleteMirrorQuery,
     DrainQuery,
     GroupPath,
@@ -139,8 +140,10 @@ async def update_link(
 
 
 @router.delete("/links/{link}")
-async def delete_link(link: LinkPath, query: Change, service: Service) -> ChangeResult:
-    return await _within(service.delete_link(link, dry_run=query.dry_run))
+async def delete_link(
+    link: LinkPath, query: Annotated[DeleteLinkQuery, Query()], service: Service
+) -> ChangeResult:
+    return await _within(service.delete_link(link, force=query.force, dry_run=query.dry_run))
 
 
 @router.get("/links/{link}/lag")
@@ -202,7 +205,9 @@ async def describe_mirror(link: LinkPath, topic: TopicPath, service: Service) ->
 async def delete_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[DeleteMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
-    call = service.delete_mirror(link, topic, keep_data=query.keep_data, dry_run=query.dry_run)
+    call = service.delete_mirror(
+        link, topic, keep_data=query.keep_data, force=query.force, dry_run=query.dry_run
+    )
     return await _within(call)
 
 

@@ -113,8 +113,9 @@ class AdminClient:
     def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool = False) -> ChangeResult:
         return self._change("PATCH", f"/v1/links/{_quoted(link)}", dry_run, request)
 
-    def delete_link(self, link: str, *, dry_run: bool = False) -> ChangeResult:
-        return self._change("DELETE", f"/v1/links/{_quoted(link)}", dry_run)
+    def delete_link(self, link: str, *, force: bool = False, dry_run: bool = False) -> ChangeResult:
+        query = {"dry_run": dry_run, "force": force}
+        return self._call("DELETE", f"/v1/links/{_quoted(link)}", ChangeResult, query=query)
 
     def lag(self, link: str, topics: Iterable[str] = ()) -> LagReport:
         return self._call("GET", f"/v1/links/{_quoted(link)}/lag", LagReport, query={"topic": list(topics)})
@@ -136,9 +137,9 @@ class AdminClient:
         return self._call("GET", _mirror(link, topic), MirrorDescription)
 
     def delete_mirror(
-        self, link: str, topic: str, *, keep_data: bool = False, dry_run: bool = False
+        self, link: str, topic: str, *, keep_data: bool = False, force: bool = False, dry_run: bool = False
     ) -> ChangeResult:
-        query = {"dry_run": dry_run, "keep_data": keep_data}
+        query = {"dry_run": dry_run, "keep_data": keep_data, "force": force}
         return self._call("DELETE", _mirror(link, topic), ChangeResult, query=query)
 
     def pause_mirror(self, link: str, topic: str, *, dry_run: bool = False) -> ChangeResult:

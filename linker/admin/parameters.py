@@ -23,8 +23,13 @@ class ChangeQuery(Model):
     dry_run: bool = False
 
 
+class DeleteLinkQuery(ChangeQuery):
+    force: bool = False
+
+
 class DeleteMirrorQuery(ChangeQuery):
     keep_data: bool = False
+    force: bool = False
 
 
 class DrainQuery(ChangeQuery):

@@ -166,8 +166,9 @@ class LinkService(Protocol):
 
     async def update_link(self, link: str, request: UpdateLinkRequest, *, dry_run: bool) -> ChangeResult: ...
 
-    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
-        """Refused with IllegalState while the link has a mirror that is not PROMOTED."""
+    async def delete_link(self, link: str, *, force: bool, dry_run: bool) -> ChangeResult:
+        """Refused with IllegalState while the link has a mirror that is not PROMOTED; and, unless forced, while the source
+        still refuses writes because of an abandoned promote, which nobody would undo any more."""
 
     async def create_mirrors(
         self, link: str, request: CreateMirrorsRequest, *, dry_run: bool
@@ -184,8 +185,11 @@ class LinkService(Protocol):
         """Go on with a paused mirror; with restart, begin a FAILED one again from the source's present log start:
         what the target has copied of the failed partitions is dropped."""
 
-    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
-        """Forget the mirror; its topic goes too unless keep_data. A PROMOTED topic is never deleted."""
+    async def delete_mirror(
+        self, link: str, topic: str, *, keep_data: bool, force: bool, dry_run: bool
+    ) -> ChangeResult:
+        """Forget the mirror; its topic goes too unless keep_data. A PROMOTED topic is never deleted. Refused, unless
+        forced, while the source still refuses writes to it because of an abandoned promote."""
 
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
 

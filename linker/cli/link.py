@@ -46,6 +46,15 @@ Options = Annotated[
         help="Setting of the link itself, one of LinkOptions in the reference of the admin API; repeatable.",
     ),
 ]
+#: Of what is deleted.
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Although the source still refuses writes because of a promote --fence-source that was abandoned; it says how "
+        "that is undone by hand.",
+    ),
+]
 
 
 def validated(model: type[ModelT], **fields: object) -> ModelT:
@@ -164,6 +173,7 @@ def update(
 @app.command("delete")
 def delete(
     name: Name,
+    force: Force = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -171,5 +181,5 @@ def delete(
 ) -> None:
     """Delete a link whose mirrors are all promoted or deleted."""
     with connect(admin_url, token_file) as client:
-        result = client.delete_link(name, dry_run=dry_run)
+        result = client.delete_link(name, force=force, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))

@@ -11,7 +11,7 @@ import typer
 from linker.cli import tables
 from linker.cli.failover import failover
 from linker.cli.follow import follow
-from linker.cli.link import validated
+from linker.cli.link import Force, validated
 from linker.cli.options import (
     DEFAULT_URL,
     AdminUrl,
@@ -249,6 +249,7 @@ def delete(
     topic: TopicArgument,
     link: LinkOption,
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the target topic.")] = False,
+    force: Force = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -259,5 +260,5 @@ def delete(
     if not dry_run and not keep_data:
         confirm(f"Delete mirror {topic} of link {link} and, unless promoted, its target topic?", yes=yes)
     with connect(admin_url, token_file) as client:
-        result = client.delete_mirror(link, topic, keep_data=keep_data, dry_run=dry_run)
+        result = client.delete_mirror(link, topic, keep_data=keep_data, force=force, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))

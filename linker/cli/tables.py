@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from linker.by_hand import undo_source_fence
 from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
@@ -209,12 +210,6 @@ def plan(one: PromotePlan) -> str:
     return "\n".join([table, *lines, f"{end}; nothing was changed (--dry-run)"])
 
 
-def undo_source_fence(topics: Sequence[str]) -> list[str]:
-    """What an operator does at the source when writes are wanted there again; nothing if it accepts them."""
-    named = " ".join(f"--topic {topic}" for topic in topics)
-    return [f"kafka-acls.sh --remove --deny-principal 'User:*' --operation Write {named}"] if topics else []
-
-
 def job(one: PromoteJob) -> str:
     head = pairs(
         [
@@ -228,7 +223,7 @@ def job(one: PromoteJob) -> str:
             *validation_tables.promote_lines(one.validation),
             *(("warning", line) for line in one.warnings),
             *(("source refuses writes to", topic) for topic in one.source_fenced),
-            *(("that is undone with", line) for line in undo_source_fence(one.source_fenced)),
+            ("that is undone with", undo_source_fence(one.source_fenced) if one.source_fenced else None),
         ]
     )
     table = columns(

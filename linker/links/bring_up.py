@@ -169,8 +169,8 @@ class BringUp:
             await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
             await self._target.metadata.wait_for(lambda image: _reduced(image, plain), _CALL_TIMEOUT)
 
-    async def delete(self, topic: str, *, topic_too: bool) -> None:
-        """End a mirror, and its topic at the target with it.
+    async def delete(self, topic: str, *, topic_too: bool, force: bool = False) -> None:
+        """End a mirror, and its topic at the target with it; `force` is the controller's.
 
         Nothing looks at the mirror meanwhile: a topic that vanishes on purpose is no failure.
         """
@@ -181,7 +181,7 @@ class BringUp:
             if topic_too:
                 await self._target.operations.delete_topic(topic, timeout=_CALL_TIMEOUT)
             if mirror is not None:
-                await self._controller.delete_mirror(self._link, topic)
+                await self._controller.delete_mirror(self._link, topic, force=force)
             self.trouble.pop(topic, None)
             self.cancelled.pop(topic, None)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from controller.decisions import next_job
+from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.placement import Broker
 from controller.ports import PromoteSettings
@@ -23,6 +24,7 @@ from linker.admin.service import (
     NotReady,
     OutcomeUnknown,
 )
+from linker.by_hand import undo_source_fence
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from wire.metadata.image import BrokerImage
@@ -117,6 +119,14 @@ class ServiceBase:
         if not found:
             raise preflight.PreflightError("no broker of the target is alive")
         return found
+
+
+def still_closed(error: SourceClosed) -> str:
+    """Why something is not deleted, and the way past that."""
+    return (
+        f"{error}. It is deleted all the same with --force (force=true); then, at the source: "
+        f"{undo_source_fence(error.topics)}"
+    )
 
 
 def _takes_no_replica(broker: BrokerImage) -> bool:

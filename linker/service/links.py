@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from controller import errors as refused
 from controller.manager import wall_clock_ms
+from controller.source_fence import owed_topics
 from linker import preflight
 from linker.admin.models import (
     Action,
@@ -23,6 +24,7 @@ from linker.admin.service import (
     InvalidRequest,
     PreflightFailed,
 )
+from linker.by_hand import undo_source_fence
 from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime, source_cluster
 from linker.links.traffic import traffic
@@ -34,7 +36,7 @@ from linker.secrets import (
     refuse_literal_secrets,
     resolve_properties,
 )
-from linker.service.base import ServiceBase
+from linker.service.base import ServiceBase, still_closed
 
 
 def _check(properties: Mapping[str, str]) -> None:
@@ -150,25 +152,35 @@ class LinkChanges(ServiceBase):
                 await self._sidecar.links.restart(link)
         return ChangeResult(dry_run=dry_run, actions=[Action(action="update link", resource=link)])
 
-    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
+    async def delete_link(self, link: str, *, force: bool = False, dry_run: bool) -> ChangeResult:
         self._runtime(link)
         async with self._changing:
+            closed = sorted(owed_topics(self._image, link)) if force else []
             try:
-                await self._sidecar.controller.delete_link(link, dry_run=True)
+                await self._sidecar.controller.delete_link(link, force=force, dry_run=True)
                 if not dry_run:
-                    await self._delete_released(link)
+                    await self._delete_released(link, force)
+            except refused.SourceClosed as error:
+                raise IllegalState(still_closed(error)) from error
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
             if not dry_run:
                 await self._sidecar.links.stop(link)
-        return ChangeResult(dry_run=dry_run, actions=[Action(action="delete link", resource=link)])
+        actions = [Action(action="delete link", resource=link)]
+        if not closed:
+            return ChangeResult(dry_run=dry_run, actions=actions)
+        warning = (
+            f"the source still refuses writes to {', '.join(closed)}, and nobody undoes that any more; at the source: "
+            f"{undo_source_fence(closed)}"
+        )
+        return ChangeResult(dry_run=dry_run, actions=actions, warnings=[warning])
 
-    async def _delete_released(self, link: str) -> None:
+    async def _delete_released(self, link: str, force: bool) -> None:
         """Its groups are let go first, while there is somebody who can; and held again if the link stays."""
         groups = self._runtime(link).groups
         try:
             await groups.release_all()
-            await self._sidecar.controller.delete_link(link)
+            await self._sidecar.controller.delete_link(link, force=force)
         except BaseException:
             groups.hold_again()
             raise

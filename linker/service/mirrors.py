@@ -9,6 +9,7 @@ from controller.decisions import refuse_while_running
 from controller.manager import wall_clock_ms
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.placement import Broker, Load, place
+from controller.source_fence import owed_topics
 from controller.state import UNBOUND, MirrorTopic
 from linker import preflight
 from linker.admin.models import (
@@ -26,6 +27,7 @@ from linker.admin.service import (
     PreflightFailed,
     SourceTopicNotFound,
 )
+from linker.by_hand import undo_source_fence
 from linker.links import status as view
 from wire.types import topic_id_str
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     pass
 
 
-from linker.service.base import ServiceBase
+from linker.service.base import ServiceBase, still_closed
 
 
 class MirrorChanges(ServiceBase):
@@ -246,7 +248,9 @@ class MirrorChanges(ServiceBase):
             actions=[Action(action="pause mirror" if paused else "resume mirror", resource=topic)],
         )
 
-    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
+    async def delete_mirror(
+        self, link: str, topic: str, *, keep_data: bool, force: bool = False, dry_run: bool
+    ) -> ChangeResult:
         # Looked at and done under one lock: a promote that began in between would lose its topic at the target.
         async with self._changing:
             runtime, mirror = self._mirror(link, topic)
@@ -254,8 +258,11 @@ class MirrorChanges(ServiceBase):
             ended = all(state.phase in ENDED for state in states)
             if not ended and any(state.phase in ENDED for state in states):
                 raise IllegalState(f"topic {topic} is promoted in part: promote the rest first")
+            closed = owed_topics(self._image, link, topic)
             try:
-                await self._sidecar.controller.delete_mirror(link, topic, dry_run=True)
+                await self._sidecar.controller.delete_mirror(link, topic, force=force, dry_run=True)
+            except refused.SourceClosed as error:
+                raise IllegalState(still_closed(error)) from error
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
             if keep_data and not ended:
@@ -268,8 +275,14 @@ class MirrorChanges(ServiceBase):
             if not ended and found is not None and found.id == mirror.topic_id:
                 actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
             if not dry_run:
-                await runtime.bring_up.delete(topic, topic_too=len(actions) > 1)
-        return ChangeResult(dry_run=dry_run, actions=actions)
+                await runtime.bring_up.delete(topic, topic_too=len(actions) > 1, force=force)
+        if not closed:
+            return ChangeResult(dry_run=dry_run, actions=actions)
+        warning = (
+            f"the source still refuses writes to {topic}; that is undone when it can be reached, as long as the link is "
+            f"there, or by hand, at the source: {undo_source_fence(closed)}"
+        )
+        return ChangeResult(dry_run=dry_run, actions=actions, warnings=[warning])
 
 
 def _brokers_of(mirror: MirrorTopic) -> list[int]:

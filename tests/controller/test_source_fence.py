@@ -12,13 +12,14 @@ import pytest
 
 from controller import codec
 from controller.decisions import Leadership
-from controller.errors import PromoteStuck
+from controller.errors import PromoteStuck, Refused, SourceClosed
+from controller.image import ControllerImage
 from controller.manager import LinkController
 from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver
 from controller.source_fence import debts, whole_topics
-from controller.state import JobStatus, MirrorTopic, PromoteJob
+from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
@@ -264,3 +265,87 @@ async def test_debts_are_of_jobs_that_are_over_and_topics_that_are_forwarded() -
     assert debts(controller.image, "l") == {}
     path, value = codec.path_of(ended), codec.encode(ended)
     assert codec.decode(path, value) == ended
+
+
+async def abandoned(*topics: str, promoted: Collection[str] = ()) -> LinkController:
+    """A promote of these topics that was given up while their source was closed, when some had been promoted."""
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    await controller.create_link("l", "cluster", {})
+    for topic in topics:
+        mirror = MirrorTopic(
+            link="l", topic=topic, topic_id=topic.encode() * 16, source_topic_id=None, partitions=1
+        )
+        await controller.create_mirror(mirror)
+        leads = Leadership(900, 3, (900,))
+        await controller.establish(
+            "l", TopicPartition(topic, 0), leadership=leads, session_epoch=3, start_offset=0
+        )
+    job = await controller.begin_promote("l")
+    await controller.note_source_fence("l", job.id, closed=topics)
+    for tp in [TopicPartition(topic, 0) for topic in promoted]:
+        for phase in (Phase.CATCHING_UP, Phase.FENCED):
+            await controller.advance("l", [tp], phase)
+        await controller.advance("l", [tp], Phase.ALIGNED, aligned_ends={tp: 0})
+        attempt = Attempt(leader_epoch=3, partition_epoch=1)
+        await controller.advance("l", [tp], Phase.VALIDATED, attempts={tp: attempt})
+        for phase in (Phase.HANDED_OVER, Phase.PROMOTED):
+            await controller.advance("l", [tp], phase)
+    await controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
+    return controller
+
+
+async def test_a_debt_outlives_its_mirror() -> None:
+    controller = await abandoned("a", "b")
+    with pytest.raises(
+        SourceClosed, match="still refuses writes to a, because promote 1 was abandoned"
+    ) as refused:
+        await controller.delete_mirror("l", "a")
+    assert refused.value.topics == ["a"]
+    assert ("l", "a") in controller.image.mirrors
+    await controller.delete_mirror("l", "a", force=True)
+    assert debts(controller.image, "l") == {1: ["a", "b"]}
+    await controller.note_source_fence("l", 1, opened=["b"])
+    await controller.delete_mirror("l", "b")
+    with pytest.raises(SourceClosed, match="refuses writes to a,"):
+        await controller.delete_link("l")
+    await controller.note_source_fence("l", 1, opened=["a"])
+    assert debts(controller.image, "l") == {}
+    await controller.delete_link("l")
+    assert controller.image.links == {}
+
+
+async def test_a_link_with_debts_is_deleted_by_force_only() -> None:
+    controller = await abandoned("a")
+    with pytest.raises(Refused, match="still mirrors a"):
+        await controller.delete_link("l", force=True)
+    await controller.delete_mirror("l", "a", force=True)
+    await controller.delete_link("l", force=True)
+    assert controller.image.jobs == {}
+
+
+async def test_what_was_promoted_stays_closed_when_its_mirror_is_deleted() -> None:
+    """Also of a job that did not promote all it was to, also in the next life."""
+    controller = await abandoned("a", "b", promoted=["a"])
+    assert debts(controller.image, "l") == {1: ["b"]}
+    await controller.delete_mirror("l", "a")
+    job = controller.image.jobs["l", 1]
+    assert (job.source_fenced, job.closed_for_good) == (("a", "b"), ("a",))
+    assert codec.decode(codec.path_of(job), codec.encode(job)) == job
+    assert ControllerImage.load(controller.image.nodes()).jobs["l", 1] == job
+    assert debts(controller.image, "l") == {1: ["b"]}
+    await controller.note_source_fence("l", 1, opened=["a", "b"])
+    assert controller.image.jobs["l", 1].closed_for_good == ()
+
+
+async def test_a_job_that_promoted_all_leaves_no_debt_in_a_store_from_before() -> None:
+    """Which did not keep that a topic had ended when its mirror was deleted."""
+    job = PromoteJob(
+        id=1, link="l", partitions=(TopicPartition("a", 0),), status=JobStatus.DONE, source_fenced=("a",)
+    )
+    value = codec.encode(job)
+    assert "closed_for_good" not in value
+    image = ControllerImage()
+    image.replay([job])
+    assert debts(image, "l") == {}
+    image.replay([replace(job, status=JobStatus.ABANDONED)])
+    assert debts(image, "l") == {1: ["a"]}

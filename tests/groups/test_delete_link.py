@@ -28,7 +28,7 @@ class Controller:
         self.events = events
         self.refuses = refuses
 
-    async def delete_link(self, link: str, *, dry_run: bool = False) -> None:
+    async def delete_link(self, link: str, *, force: bool, dry_run: bool = False) -> None:
         if not dry_run:
             if self.refuses:
                 raise Refused("a mirror was made meanwhile")

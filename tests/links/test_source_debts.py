@@ -14,7 +14,7 @@ from controller.manager import LinkController
 from controller.source_fence import debts
 from controller.state import JobStatus, MirrorTopic
 from linker.admin.models import PromoteRequest
-from linker.admin.service import PreflightFailed
+from linker.admin.service import IllegalState, PreflightFailed
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from tests.controller.memory_store import MemoryStore
@@ -101,3 +101,55 @@ async def test_a_topic_that_the_source_still_refuses_is_not_promoted(
     await rig.controller.note_source_fence("east", job.id, opened=["orders"])
     await rig.service.promote("east", request)
     assert len(rig.runtime.started) == 1
+
+
+async def test_a_source_is_opened_although_its_mirror_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await indebted("a")
+    await controller.delete_mirror("east", "a", force=True)
+    assert (await pay(controller, monkeypatch)).opened == [("a",)]
+    assert debts(controller.image, "east") == {}
+
+
+UNDO = "kafka-acls.sh --remove --deny-principal 'User:*' --operation Write --topic orders"
+
+
+class Links(dict[str, Any]):
+    """The sidecar's links, of which one ends."""
+
+    async def stop(self, link: str) -> None:
+        del self[link]
+
+
+async def test_what_would_make_a_debt_be_forgotten_is_refused_and_says_what_to_do() -> None:
+    rig = await Rig.make()
+    released = SimpleNamespace(release_all=lambda: asyncio.sleep(0))
+    rig.runtime.groups = released  # type: ignore[attr-defined]
+    rig.service._sidecar.links = cast("Any", Links(rig.links))
+    job = await rig.controller.begin_promote("east", ["orders"])
+    await rig.controller.note_source_fence("east", job.id, closed=["orders"])
+    await rig.controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
+
+    for dry_run in (True, False):
+        with pytest.raises(IllegalState, match=r"refuses writes to orders.*--force") as refused:
+            await rig.service.delete_mirror("east", "orders", keep_data=False, dry_run=dry_run)
+        assert UNDO in str(refused.value)
+    assert rig.operations.deleted == []
+
+    done = await rig.service.delete_mirror("east", "orders", keep_data=False, force=True, dry_run=False)
+    assert rig.operations.deleted == ["orders"]
+    assert ("east", "orders") not in rig.controller.image.mirrors
+    assert [UNDO in warning for warning in done.warnings] == [True]
+    assert debts(rig.controller.image, "east") == {1: ["orders"]}
+
+    with pytest.raises(IllegalState, match=r"refuses writes to orders.*--force") as refused:
+        await rig.service.delete_link("east", dry_run=False)
+    assert UNDO in str(refused.value)
+    done = await rig.service.delete_link("east", force=True, dry_run=False)
+    assert [UNDO in warning for warning in done.warnings] == [True]
+    assert rig.controller.image.links == {}
+
+
+async def test_a_delete_that_owes_nothing_warns_of_nothing() -> None:
+    rig = await Rig.make()
+    done = await rig.service.delete_mirror("east", "orders", keep_data=False, force=True, dry_run=False)
+    assert done.warnings == []

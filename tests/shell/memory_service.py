@@ -98,6 +98,7 @@ class MemoryService(MemoryGroups):
         self.starts: dict[tuple[str, str], str] = {}
         self.jobs: dict[str, PromoteJob] = {}
         self.calls: list[str] = []  # every change that was carried out
+        self.closed: list[str] = []  # topics that the source refuses writes to, for an abandoned promote
         self.not_ready: str | None = None
         self.abandon: str | None = None  # reason: promotes are abandoned instead of finished
         self.stuck = False  # promotes stay in their first phase
@@ -187,9 +188,10 @@ class MemoryService(MemoryGroups):
             self.links[link] = (kept, request.options.applied_to(options))
         return self._done(dry_run, "update link", link)
 
-    async def delete_link(self, link: str, *, dry_run: bool) -> ChangeResult:
+    async def delete_link(self, link: str, *, force: bool, dry_run: bool) -> ChangeResult:
         await self._enter()
         self._known(link)
+        self._refuse_closed(force)
         held = [
             topic for (owner, topic), state in self.mirrors.items() if owner == link and state != "PROMOTED"
         ]
@@ -277,9 +279,16 @@ class MemoryService(MemoryGroups):
         self._mirror(link, topic)
         raise NotSupported("this version cannot resume a mirror")
 
-    async def delete_mirror(self, link: str, topic: str, *, keep_data: bool, dry_run: bool) -> ChangeResult:
+    def _refuse_closed(self, force: bool) -> None:
+        if self.closed and not force:
+            raise IllegalState(f"the source still refuses writes to {', '.join(self.closed)}")
+
+    async def delete_mirror(
+        self, link: str, topic: str, *, keep_data: bool, force: bool, dry_run: bool
+    ) -> ChangeResult:
         await self._enter()
         self._mirror(link, topic)
+        self._refuse_closed(force)
         if not dry_run:
             del self.mirrors[link, topic]
         return self._done(dry_run, "forget mirror" if keep_data else "delete mirror", topic)

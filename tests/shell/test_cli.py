@@ -266,6 +266,17 @@ def test_deleting_data_is_asked_for(cli: Cli, api: Running, monkeypatch: pytest.
     assert cli("mirror", "delete", "orders", "-l", "a", "--keep-data").code == 0
 
 
+def test_what_leaves_a_source_closed_is_deleted_by_force_only(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    api.service.closed = ["orders"]
+    for command in (("mirror", "delete", "orders", "-l", "a", "-y"), ("link", "delete", "a")):
+        refused = cli(*command)
+        assert (refused.code, refused.err) == (1, "linker: the source still refuses writes to orders\n")
+        assert cli(*command, "--force", "--dry-run").code == 0
+        assert cli(*command, "--force").code == 0
+    assert api.service.links == {}
+
+
 def test_failures_are_one_line_and_1(cli: Cli, api: Running) -> None:
     make(cli, "orders")
     refused = [
