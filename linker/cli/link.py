@@ -46,6 +46,16 @@ Options = Annotated[
         help="Setting of the link itself, one of LinkOptions in the reference of the admin API; repeatable.",
     ),
 ]
+ChangedOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Setting of the link itself, one of LinkOptionsUpdate in the reference of the admin API; repeatable. "
+        "validation_interval_ms is changed by linker validate LINK --continuous.",
+    ),
+]
+
 #: Of what is deleted.
 Force = Annotated[
     bool,
@@ -140,7 +150,7 @@ def update(
         list[str] | None,
         typer.Option("--remove-config", metavar="KEY", help="Property to remove; repeatable."),
     ] = None,
-    option: Options = None,
+    option: ChangedOptions = None,
     replication_bytes_per_second: Annotated[
         int | None,
         typer.Option(

@@ -6,6 +6,7 @@ import json
 import time
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
@@ -14,8 +15,10 @@ from linker.admin.models import (
     LinkOptions,
     LinkOptionsUpdate,
     PromoteGroupsRequest,
+    patterns,
 )
 from linker.cli import group as group_module
+from linker.groups.settings import group_settings
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
 
@@ -117,8 +120,69 @@ def test_options_of_groups(cli: Cli, api: Running) -> None:
     assert options["groups_exclude"] == LinkOptions().groups_exclude
     wrong = cli("link", "update", "a", "--option", "groups_include=(")
     assert wrong.code == 2
-    assert "'(' is no regular expression" in wrong.err
+    assert "in '(' a ( has no partner" in " ".join(wrong.err.split())
+    assert "'*' is no regular expression" in cli("link", "update", "a", "--option", "groups_include=*").err
     assert cli("link", "update", "a", "--option", "unpromoted_reads=maybe").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", []),
+        (" a , b,, ", ["a", "b"]),
+        ("test-[0-9]{1,3}", ["test-[0-9]{1,3}"]),
+        ("x{1,},y", ["x{1,}", "y"]),
+        ("(a,b|c),d", ["(a,b|c)", "d"]),
+        ("((a,b),c),d", ["((a,b),c)", "d"]),
+        ("[a,(],b", ["[a,(]", "b"]),
+        ("[],]x,[^],]y", ["[],]x", "[^],]y"]),
+        (r"[\],]x,y", [r"[\],]x", "y"]),
+        (r"a\,b,c", [r"a\,b", "c"]),
+        (r"a\{,b\),c\[", [r"a\{", r"b\)", r"c\["]),
+        (r"a\\,b", [r"a\\", "b"]),
+    ],
+)
+def test_a_comma_ends_a_pattern_only_outside_brackets(text: str, wanted: list[str]) -> None:
+    assert patterns(text) == wanted
+    assert LinkOptions(groups_include=text, unpromoted_reads_hold=text).groups_include == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bracket"),
+    [
+        ("a{1,b", "{"),
+        ("a,b}", "}"),
+        ("(a,b", "("),
+        ("a),b", ")"),
+        ("[a,b", "["),
+        ("[^],b", "["),
+        ("a],b", "]"),
+        ("(a},b)", "}"),
+    ],
+)
+def test_a_bracket_without_a_partner_is_refused_and_says_how_to_write_it(text: str, bracket: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        LinkOptionsUpdate(groups_exclude=text)
+    message = refused.value.errors()[0]["msg"]
+    assert f"in {text!r} a {bracket} has no partner" in message
+    assert message.endswith(f"a bracket that stands for itself is written \\{bracket}")
+
+
+def test_groups_of_a_pattern_with_a_count_are_matched() -> None:
+    rules = group_settings(LinkOptions(groups_exclude="test-[0-9]{1,3},_.*").model_dump()).rules
+    assert [rules.takes(name) for name in ("test-12", "_x", "test-1234", "3}")] == [False, False, True, True]
+
+
+def test_the_interval_of_the_validation_is_changed_elsewhere(cli: Cli, api: Running) -> None:
+    make(cli)
+    refused = cli("link", "update", "a", "--option", "validation_interval_ms=60000")
+    assert refused.code == 2
+    assert "linker validate LINK --continuous" in " ".join(refused.err.split())
+    assert "linker validate LINK --continuous" in " ".join(cli("link", "update", "--help").out.split())
+    with httpx.Client(base_url=api.url, trust_env=False, timeout=20, verify=False) as http:
+        answer = http.patch("/v1/links/a", json={"options": {"validation_interval_ms": 60_000}})
+    assert answer.status_code == 400
+    assert "linker validate LINK --continuous" in answer.json()["message"]
 
 
 def test_models() -> None:

@@ -22,9 +22,48 @@ GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Millis = Annotated[int, Field(ge=0)]
 
 
+_CLOSED_BY = {"{": "}", "[": "]", "(": ")"}
+
+
 def patterns(text: str) -> list[str]:
-    """Comma-separated regular expressions, as Kafka's tools take them."""
-    return [one for part in text.split(",") if (one := part.strip())]
+    """Comma-separated regular expressions, as Kafka's tools take them; a comma inside {}, [] or (), or behind a backslash,
+    belongs to its expression. ValueError for brackets that do not match: nobody could say where such an expression ends."""
+    parts = [""]
+    open_: list[str] = []
+    place = 0
+    while place < len(text):
+        one = text[place]
+        if one == "\\":
+            one = text[place : place + 2]
+        elif one == "[":
+            one = _set_at(text, place)
+        elif one in _CLOSED_BY:
+            open_.append(one)
+        elif one in _CLOSED_BY.values() and (not open_ or _CLOSED_BY[open_.pop()] != one):
+            raise _unbalanced(one, text)
+        place += len(one)
+        if one == "," and not open_:
+            parts.append("")
+        else:
+            parts[-1] += one
+    if open_:
+        raise _unbalanced(open_[-1], text)
+    return [one for part in parts if (one := part.strip())]
+
+
+def _set_at(text: str, start: int) -> str:
+    """The set of characters that begins there, as `re` reads it: a ] in front is one of them."""
+    found = re.compile(r"\[\^?+\]?+(?:[^\\\]]|\\.)*\]", re.DOTALL).match(text, start)
+    if found is None:
+        raise _unbalanced("[", text)
+    return found[0]
+
+
+def _unbalanced(bracket: str, text: str) -> ValueError:
+    return ValueError(
+        f"in {text!r} a {bracket} has no partner: expressions are separated by commas outside {{}}, [] and (), and a "
+        f"bracket that stands for itself is written \\{bracket}"
+    )
 
 
 def _check_patterns(text: str) -> str:

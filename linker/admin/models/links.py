@@ -60,7 +60,7 @@ class LinkOptions(Model):
     groups_include: Patterns = Field(
         default=".*",
         description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
-        "group id. Empty: none.",
+        "group id; a comma inside {}, [] or (), or behind a backslash, is part of its expression. Empty: none.",
     )
     groups_exclude: Patterns = Field(
         default="connect-.*,console-consumer-.*,_.*",
@@ -91,7 +91,17 @@ class LinkOptions(Model):
 
 
 class LinkOptionsUpdate(Model):
-    """Only what is given changes."""
+    """Only what is given changes. validation_interval_ms is changed by PATCH /v1/links/{link}/validation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _validated_elsewhere(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "validation_interval_ms" in given:
+            raise ValueError(
+                "validation_interval_ms is not changed here: linker validate LINK --continuous [--interval 30s] begins a "
+                "continuous validation, --stop ends it"
+            )
+        return given
 
     fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
     partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
