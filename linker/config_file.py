@@ -16,9 +16,9 @@ from linker.config import Config, ConfigError, LogConfig, SidecarConfig, TargetC
 from linker.config_store import STORE_SSL_PROPERTIES, FleetConfig, Section, StoreConfig
 from linker.config_validation import ValidationConfig
 from linker.properties import (
-    CLIENT_PROPERTIES,
     LISTENER_PROPERTIES,
     SECURITY_PROPERTIES,
+    TARGET_PROPERTIES,
     PropertyError,
     check_client_properties,
     nearest,
@@ -42,7 +42,7 @@ def section_keys(section: str) -> set[str]:
     """The keys that a section may have, patterns aside."""
     if section == "target":
         overrides = {f"controller.{key}" for key in SECURITY_PROPERTIES}
-        return set(CLIENT_PROPERTIES) | overrides | {"controller.quorum.bootstrap.servers"}
+        return set(TARGET_PROPERTIES) | overrides | {"controller.quorum.bootstrap.servers"}
     return {
         field.alias or name for name, field in SECTIONS[section].model_fields.items() if not field.exclude
     }
@@ -94,6 +94,8 @@ def parse_config(text: str, *, base: Path, environ: Mapping[str, str] | None = N
 
 def _target(raw: Mapping[str, str], environ: Mapping[str, str] | None) -> TargetConfig:
     known = section_keys("target")
+    if "client.rack" in raw:
+        raise ConfigError("target.client.rack is not known: the sidecar has one rack, sidecar.rack")
     for key in raw:
         if key not in known:
             raise ConfigError(f"unknown key target.{key}{nearest(key, known)}")

@@ -34,8 +34,10 @@ SECURITY_PROPERTIES = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-#: What a cluster may be given as a client sees it.
-CLIENT_PROPERTIES = SECURITY_PROPERTIES | {"bootstrap.servers", "client.id", "client.rack"}
+#: What the target may be given as a client sees it. The rack towards it is the sidecar's own, sidecar.rack.
+TARGET_PROPERTIES = SECURITY_PROPERTIES | {"bootstrap.servers", "client.id"}
+#: What the source of a link may be given.
+CLIENT_PROPERTIES = TARGET_PROPERTIES | {"client.rack"}
 #: Of a listener of ours, without its `listener.name.<name>.` prefix.
 #: A server has no name to check, so without ssl.endpoint.identification.algorithm.
 LISTENER_PROPERTIES = frozenset(

@@ -19,7 +19,12 @@ from linker.cli.app import app as cli_app
 from linker.config_file import SECTIONS, section_keys
 from linker.config_store import STORE_SSL_PROPERTIES
 from linker.metrics import CATALOGUE, Metrics
-from linker.properties import CLIENT_PROPERTIES, LISTENER_PROPERTIES, SECURITY_PROPERTIES
+from linker.properties import (
+    CLIENT_PROPERTIES,
+    LISTENER_PROPERTIES,
+    SECURITY_PROPERTIES,
+    TARGET_PROPERTIES,
+)
 from linker.samples import Snapshot
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
@@ -197,7 +202,8 @@ def configuration() -> str:
         f"With `type: zookeeper` and `security.protocol: SSL` the section `store` also takes {store}. An option of "
         "another type of store than the chosen one is refused."
     )
-    client = ", ".join(f"`{key}`" for key in sorted(CLIENT_PROPERTIES))
+    client = ", ".join(f"`{key}`" for key in sorted(TARGET_PROPERTIES))
+    more = ", ".join(f"`{key}`" for key in sorted(CLIENT_PROPERTIES - TARGET_PROPERTIES))
     overrides = {key for key in section_keys("target") if key.startswith("controller.")}
     if overrides != {f"controller.{key}" for key in SECURITY_PROPERTIES} | {
         "controller.quorum.bootstrap.servers"
@@ -207,7 +213,7 @@ def configuration() -> str:
         "## `target`",
         (
             f"Client properties of the target cluster, with Kafka's names: {client}. Links take the same ones for their "
-            "source, secrets by reference only."
+            f"source, and {more}; secrets by reference only."
         ),
         (
             "`controller.quorum.bootstrap.servers` names the controllers if brokers shall not be asked for them. "

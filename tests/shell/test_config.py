@@ -300,6 +300,10 @@ SIDECAR = (
             SIDECAR % ("", ", security.protocl: SSL"),
             "unknown key target.security.protocl; did you mean security.protocol?",
         ),
+        (
+            SIDECAR % ("", ", client.rack: a"),
+            "target.client.rack is not known: the sidecar has one rack, sidecar.rack",
+        ),
         (SIDECAR % ("", ", security.protocol: TLS"), "security.protocol is TLS"),
         (
             SIDECAR % ("", ", sasl.password: '${env:NONE}'"),
