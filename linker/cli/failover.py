@@ -9,7 +9,17 @@ import typer
 from linker.cli.failover_tables import failover_plan
 from linker.cli.follow import follow
 from linker.cli.link import validated
-from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, confirm, connect, usage
+from linker.cli.options import (
+    DEFAULT_URL,
+    AdminUrl,
+    DryRun,
+    Output,
+    TokenFile,
+    alone,
+    confirm,
+    connect,
+    usage,
+)
 from linker.cli.output import Format, emit, note
 from linker.cli.tables import job as job_table
 
@@ -19,11 +29,16 @@ def failover(
         list[str] | None,
         typer.Argument(metavar="[TOPIC]...", help="Topics to fail over.", show_default=False),
     ] = None,
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Name of the link.")] = None,
+    link: Annotated[
+        str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Although the source still answers.")] = False,
     timeout_ms: Annotated[
-        int | None, typer.Option("--timeout-ms", min=0, help="Longest time that writes are held.")
+        int | None,
+        typer.Option(
+            "--timeout-ms", metavar="MS", min=0, help="Longest time that writes are held; default: 120000."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
@@ -43,8 +58,16 @@ def failover(
     from linker.admin.models import FailoverRequest
 
     if attach is not None:
-        if topics or link or all_ or dry_run or no_wait:
-            raise usage("--attach takes no topics, --link, --all, --dry-run or --no-wait")
+        alone(
+            "--attach",
+            topics=topics,
+            link=link,
+            all=all_,
+            force=force,
+            timeout_ms=timeout_ms,
+            dry_run=dry_run,
+            no_wait=no_wait,
+        )
         with connect(admin_url, token_file) as client:
             follow(client, attach, output)
         return

@@ -20,6 +20,7 @@ from linker.cli.options import (
     Output,
     TokenFile,
     TopicArgument,
+    alone,
     confirm,
     connect,
     usage,
@@ -61,12 +62,16 @@ def create(
     start: Annotated[
         str,
         typer.Option(
-            "--start", help="earliest, latest, or a time: epoch milliseconds or ISO 8601 with zone."
+            "--start",
+            metavar="WHEN",
+            help="earliest, latest, or a time: epoch milliseconds or ISO 8601 with zone.",
         ),
     ] = "earliest",
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", help="Of the target topic; default: the source's."),
+        typer.Option(
+            "--replication-factor", "-r", metavar="N", help="Of the target topic; default: the source's."
+        ),
     ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -86,7 +91,9 @@ def create(
 
 @app.command("list")
 def list_(
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Only of this link.")] = None,
+    link: Annotated[
+        str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")
+    ] = None,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -154,17 +161,33 @@ def promote(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Topics to promote.", show_default=False)
     ] = None,
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Name of the link.")] = None,
+    link: Annotated[
+        str | None, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All mirrors of the link.")] = False,
     max_lag: Annotated[
         int | None,
-        typer.Option("--max-lag", min=0, help="Hold writes when no partition lags by more offsets."),
+        typer.Option(
+            "--max-lag",
+            metavar="OFFSETS",
+            min=0,
+            help="Hold writes when no partition lags by more offsets; default: 10000.",
+        ),
     ] = None,
     catch_up_timeout_ms: Annotated[
-        int | None, typer.Option("--catch-up-timeout-ms", min=0, help="Longest time to catch up.")
+        int | None,
+        typer.Option(
+            "--catch-up-timeout-ms", metavar="MS", min=0, help="Longest time to catch up; default: 600000."
+        ),
     ] = None,
     fence_timeout_ms: Annotated[
-        int | None, typer.Option("--fence-timeout-ms", min=0, help="Longest time that writes are held.")
+        int | None,
+        typer.Option(
+            "--fence-timeout-ms",
+            metavar="MS",
+            min=0,
+            help="Longest time that writes are held; default: 10000.",
+        ),
     ] = None,
     validation: Annotated[
         Validation | None,
@@ -176,7 +199,10 @@ def promote(
     transaction_timeout_ms: Annotated[
         int | None,
         typer.Option(
-            "--transaction-timeout-ms", min=0, help="Longest time that an open transaction is waited for."
+            "--transaction-timeout-ms",
+            metavar="MS",
+            min=0,
+            help="Longest time that an open transaction is waited for; default: 600000.",
         ),
     ] = None,
     abort_open_transactions: Annotated[
@@ -208,8 +234,21 @@ def promote(
     from linker.admin.models import PromoteRequest
 
     if attach is not None:
-        if topics or link or all_ or dry_run or no_wait:
-            raise usage("--attach takes no topics, --link, --all, --dry-run or --no-wait")
+        alone(
+            "--attach",
+            topics=topics,
+            link=link,
+            all=all_,
+            max_lag=max_lag,
+            catch_up_timeout_ms=catch_up_timeout_ms,
+            fence_timeout_ms=fence_timeout_ms,
+            validation=validation,
+            transaction_timeout_ms=transaction_timeout_ms,
+            abort_open_transactions=abort_open_transactions,
+            fence_source=fence_source,
+            dry_run=dry_run,
+            no_wait=no_wait,
+        )
         with connect(admin_url, token_file) as client:
             follow(client, attach, output)
         return

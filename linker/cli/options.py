@@ -63,6 +63,19 @@ def connect(url: str, token_file: Path | None) -> AdminClient:
     return AdminClient(url, token=token)
 
 
+def alone(option: str, **others: object) -> None:
+    """Wrong use if something was given beside an option that only follows what was started before: it would be ignored."""
+    given = [
+        f"--{name.replace('_', '-')}" if name != "topics" else name
+        for name, value in others.items()
+        if value is not None and value is not False and value != []
+    ]
+    if given:
+        raise usage(
+            f"{option} follows what was started before, as it was started: it takes no {', '.join(given)}"
+        )
+
+
 def key_values(items: Iterable[str], option: str) -> dict[str, str]:
     result: dict[str, str] = {}
     for item in items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -18,7 +19,7 @@ import pytest
 import yaml
 
 from linker import __version__
-from linker.admin.models import CheckResult, LinkOptions, MirrorState
+from linker.admin.models import CheckResult, FailoverRequest, LinkOptions, MirrorState, PromoteOptions
 from linker.cli.mirror import start_of
 from linker.cli.options import properties_file
 from tests.shell.conftest import Cli, Running
@@ -254,6 +255,64 @@ def test_wrong_use_is_2(cli: Cli, api: Running, command: tuple[str, ...]) -> Non
     assert result.out == ""
     assert "Traceback" not in result.err
     assert api.service.calls == []
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(
+            ("promote", option)
+            for option in (
+                ("orders",),
+                ("--link", "a"),
+                ("--all",),
+                ("--max-lag", "0"),
+                ("--catch-up-timeout-ms", "1"),
+                ("--fence-timeout-ms", "1"),
+                ("--validation", "skip"),
+                ("--transaction-timeout-ms", "0"),
+                ("--abort-open-transactions",),
+                ("--fence-source",),
+                ("--dry-run",),
+                ("--no-wait",),
+            )
+        ),
+        *(
+            ("failover", option)
+            for option in (("orders",), ("--link", "a"), ("--all",), ("--force",), ("--timeout-ms", "0"))
+        ),
+        ("failover", ("--dry-run",)),
+        ("failover", ("--no-wait",)),
+    ],
+    ids=str,
+)
+def test_attach_ignores_nothing(cli: Cli, command: str, option: tuple[str, ...]) -> None:
+    make(cli, "orders")
+    started = cli("mirror", "promote", "orders", "-l", "a", "--no-wait", "-o", "json")
+    result = cli("mirror", command, "--attach", json.loads(started.out)["id"], *option)
+    assert (result.code, result.out) == (2, "")
+    assert f"takes no {option[0].replace('orders', 'topics')}" in " ".join(result.err.split())
+
+
+def test_what_the_help_says_of_defaults_is_true(cli: Cli) -> None:
+    promote, failover = PromoteOptions(), FailoverRequest(all=True)
+    for command, option, default in (
+        ("promote", "--max-lag OFFSETS", promote.max_lag),
+        ("promote", "--catch-up-timeout-ms MS", promote.catch_up_timeout_ms),
+        ("promote", "--fence-timeout-ms MS", promote.fence_timeout_ms),
+        ("promote", "--transaction-timeout-ms MS", promote.transaction_timeout_ms),
+        ("failover", "--timeout-ms MS", failover.timeout_ms),
+    ):
+        told = " ".join(cli("mirror", command, "--help").out.split())
+        assert re.search(rf"{option} [^;]*; default: {default}\.", told), (option, told)
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    for name, default in (
+        ("max-lag", promote.max_lag),
+        ("catch-up-timeout-ms", promote.catch_up_timeout_ms),
+        ("fence-timeout-ms", promote.fence_timeout_ms),
+        ("transaction-timeout-ms", promote.transaction_timeout_ms),
+    ):
+        assert f"| `--{name}` | {default} |" in page
 
 
 def test_deleting_data_is_asked_for(cli: Cli, api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
