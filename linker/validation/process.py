@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -41,6 +42,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _NICE = 5
+JAVA_VERSIONS = (17, 21)  # on which Spark 4.0 is released
 _ORPHANS_LOOK, _ORPHANS_GRACE = 0.5, 2.0
 
 Side = Literal["source", "target", "spark"]
@@ -62,18 +64,32 @@ class ValidatorCancelled(ValidatorError):
     """The run was asked to end and has."""
 
 
+def _java_version(java: Path) -> int | None:
+    """Out of the file that a Java has beside its programs; None if there is none. `java -version` would start a JVM, and
+    this is asked while clients are served."""
+    home = java.resolve().parent.parent
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
 def missing_parts(environ: Mapping[str, str] | None = None) -> str | None:
-    """What the validator needs and this machine does not have; None if all is there."""
+    """What the validator needs and this machine does not have; None if all is there, as far as that can be seen."""
     environ = os.environ if environ is None else environ
     if find_spec("pyspark") is None:
         return "PySpark is not installed where the sidecar runs: pip install 'pyspark>=4.0,<4.1' there"
     home = environ.get("JAVA_HOME")
-    if home:
-        if os.access(Path(home) / "bin" / "java", os.X_OK):
-            return None
-        return f"JAVA_HOME is {home}, but there is no bin/java in it: the validator needs Java 17 or 21"
-    if shutil.which("java", path=environ.get("PATH")) is None:
+    java = Path(home) / "bin" / "java" if home else shutil.which("java", path=environ.get("PATH"))
+    if java is None:
         return "there is no java on the sidecar's PATH: the validator needs Java 17 or 21 (or set JAVA_HOME)"
+    if home and not os.access(java, os.X_OK):
+        return f"JAVA_HOME is {home}, but there is no bin/java in it: the validator needs Java 17 or 21"
+    version = _java_version(Path(java))
+    if version is not None and version not in JAVA_VERSIONS:
+        return f"{java} is Java {version}: the validator needs Java 17 or 21 (set JAVA_HOME)"
     return None
 
 
@@ -92,8 +108,8 @@ class ValidatorProcess:
     ) -> None:
         """`command`: what to start instead of the validator (tests)."""
         self._config = config
-        self.directory = directory
-        self.log_file = directory / "validator.log"
+        self.directory = directory.absolute()  # the process has a working directory of its own
+        self.log_file = self.directory / "validator.log"
         self._command = command
         self._start_timeout = start_timeout
         self._silence = silence
@@ -235,6 +251,8 @@ class ValidatorProcess:
         work = self.directory / "work"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            for report in work.glob("hs_err_pid*.log"):  # why a JVM crashed; one is kept
+                report.replace(self.directory / "hs_err.log")
             await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)  # of one that was killed
             work.mkdir(exist_ok=True)
         except OSError as error:
@@ -251,7 +269,7 @@ class ValidatorProcess:
                 stderr=asyncio.subprocess.PIPE,
                 limit=m.MAX_LINE,
                 env={**parent_environment(), **python_path()},
-                cwd=self.directory,
+                cwd=work,  # Spark leaves things there too (artifacts/spark-...)
                 start_new_session=True,  # one group to kill, and Ctrl-C is for the sidecar
             )
         except OSError as error:

@@ -29,7 +29,7 @@ class Validator:
         self.config = config
         self.process = process
         self.target = target
-        self.evidence_dir = evidence_dir
+        self.evidence_dir = evidence_dir.absolute()  # the process that writes there works elsewhere
         self.turns = Turns()
 
     async def check(

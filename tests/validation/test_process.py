@@ -14,6 +14,7 @@ from controller.store.base import StoreError
 from linker.config_validation import ValidationConfig
 from linker.validation import process as process_module
 from linker.validation.process import ValidatorError, ValidatorProcess, missing_parts
+from linker.validation.validator import Validator
 from tests.validation.conftest import FakeWorld
 from validator import messages as m
 from validator.evidence.model import ClusterFacts, Evidence
@@ -331,6 +332,62 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert f"JAVA_HOME is {tmp_path}" in (missing_parts({"JAVA_HOME": str(tmp_path)}) or "")
     monkeypatch.setattr(process_module, "find_spec", lambda name: None)
     assert "PySpark is not installed" in (missing_parts() or "")
+
+
+@pytest.mark.parametrize(
+    ("release", "refused"),
+    [
+        ('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.15"\n', None),
+        ('JAVA_VERSION="21"\n', None),
+        ('JAVA_VERSION="1.8.0_392"\n', "is Java 8: the validator needs Java 17 or 21"),
+        ('JAVA_VERSION="25.0.1"\n', "is Java 25: the validator needs Java 17 or 21"),
+        ("no version\n", None),
+        (None, None),
+    ],
+)
+def test_a_java_that_spark_does_not_run_on_is_said(
+    release: str | None, refused: str | None, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.touch(mode=0o755)
+    if release is not None:
+        (home / "release").write_text(release)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(java)  # as Linux distributions do it
+    for environment in ({"JAVA_HOME": str(home)}, {"PATH": str(tmp_path / "path")}):
+        told = missing_parts(environment)
+        assert told is None if refused is None else refused in (told or "")
+
+
+async def test_what_spark_leaves_where_it_works_is_gone_with_the_next_start(
+    process: ValidatorProcess, tmp_path: Path
+) -> None:
+    await process.run(a_run(), Ears().seen)
+    place = Path(os.readlink(f"/proc/{process.pid}/cwd"))
+    assert place == tmp_path / "validator" / "work"
+    (place / "artifacts" / "spark-1").mkdir(parents=True)
+    (place / "hs_err_pid1.log").write_text("SIGSEGV")
+    await process.close()
+    await process.run(a_run("again"), Ears().seen)
+    assert sorted(one.name for one in place.iterdir()) == []
+    assert (tmp_path / "validator" / "hs_err.log").read_text() == "SIGSEGV"  # why a JVM crashed is not lost
+
+
+async def test_a_relative_state_directory_is_the_sidecars(
+    fake: FakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = ValidatorProcess(ValidationConfig(), Path("state/v"), command=fake.command, start_timeout=50)
+    try:
+        await process.run(a_run(), Ears().seen)
+    finally:
+        await process.close()
+    places = [one.work_dir for one in fake.asked() if isinstance(one, m.Configure)]
+    assert places == [str(tmp_path / "state" / "v" / "work")]
+    validator = Validator(ValidationConfig(), process, lambda: SIDE, Path("state/evidence"))
+    assert validator.evidence_dir == tmp_path / "state" / "evidence"
 
 
 async def test_what_is_missing_is_hopeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
