@@ -52,7 +52,7 @@ def cli() -> str:
     parts: list[str] = []
 
     def option(one: Any) -> tuple[str, str]:
-        names = ", ".join(f"`{name}`" for name in one.opts)
+        names = f"`{', '.join(one.opts)}{'' if one.is_flag else f' {value(one)}'}`"
         variable = f" (`{one.envvar}`)" if isinstance(one.envvar, str) else ""
         default = getattr(one.default, "value", one.default)
         shown = (
@@ -61,6 +61,18 @@ def cli() -> str:
             else f" Default: `{default}`."
         )
         return names + variable, f"{one.help or ''}{shown}"
+
+    def value(one: Any) -> str:
+        """What stands behind the option's name."""
+        if one.metavar is not None:
+            return str(one.metavar)
+        if not one.type_descriptor.choices:
+            raise RuntimeError(f"{one.opts[0]} does not say what it takes: give it a metavar")
+        return "|".join(choice.value for choice in one.type_descriptor.choices)
+
+    def common_one(one: Any) -> bool:
+        """A command may have its own meaning of a common name."""
+        return one.name in common and one.help == shared[one.name].help
 
     def walk(command: Any, path: str) -> None:
         if hasattr(command, "commands"):
@@ -72,11 +84,11 @@ def cli() -> str:
         for one in options:
             if one.name in common:
                 shared.setdefault(one.name, one)
-        takes = [one.name for one in options if one.name in common]
+        takes = [one.name for one in options if common_one(one)]
         usage = " ".join([path, *(one.metavar or one.name.upper() for one in arguments)])
         parts.append(f"## `{usage}`")
         parts.append(" ".join((command.help or "").split()))
-        own = [option(one) for one in options if one.name not in common]
+        own = [option(one) for one in options if not common_one(one)]
         if own:
             parts.append(table(("option", "meaning"), own))
         if "dry_run" in takes:

@@ -53,7 +53,7 @@ app.command("run")(run)
     "demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
 )
 def demo(context: typer.Context) -> None:
-    """Watch live clients move between two real clusters (starts both; needs Java and Maven)."""
+    """Watch live clients move between two real clusters (starts both; needs Java 17 or 21, and Maven)."""
     import linker.demo.demo as scenario
 
     raise typer.Exit(scenario.main(context.args))
@@ -63,7 +63,8 @@ def demo(context: typer.Context) -> None:
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep it on the screen until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between readings.")
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.2, max=3600, help="Seconds between readings."),
     ] = 1.0,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -89,7 +90,7 @@ def lag(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these topics.", show_default=False)
     ] = None,
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Only this link.")] = None,
+    link: Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")] = None,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -105,25 +106,36 @@ def lag(
 
 @app.command("doctor")
 def doctor(
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Only this link.")] = None,
+    link: Annotated[str | None, typer.Option("--link", "-l", metavar="LINK", help="Only this link.")] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Without a sidecar: the configuration that it would have."),
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="Without a sidecar: the configuration that it would have."
+        ),
     ] = None,
     source_config: Annotated[
         Path | None,
         typer.Option(
-            "--source-config", help="With --config: client properties of the source, as a link has them."
+            "--source-config",
+            metavar="FILE",
+            help="With --config: client properties of the source, as a link has them.",
         ),
     ] = None,
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option("--bootstrap-servers", "-b", help="With --config: host:port,... of the source."),
+        typer.Option(
+            "--bootstrap-servers",
+            "-b",
+            metavar="HOST:PORT,...",
+            help="With --config: host:port,... of the source.",
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", help="With --config: look at this topic; repeatable. Default: all that are seen."
+            "--topic",
+            metavar="TOPIC",
+            help="With --config: look at this topic; repeatable. Default: all that are seen.",
         ),
     ] = None,
     output: Output = Format.TABLE,

@@ -39,7 +39,10 @@ All = Annotated[bool, typer.Option("--all", help="All groups of the link that it
 Timeout = Annotated[
     float | None,
     typer.Option(
-        "--timeout", min=0, metavar="SECONDS", help="Give up when members are still there after so long."
+        "--timeout",
+        min=0,
+        metavar="SECONDS",
+        help="Give up when members are still there after so many seconds; default: wait for ever.",
     ),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin, and return at once.")]
@@ -47,7 +50,9 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin, and return at on
 
 @app.command("list")
 def list_(
-    link: Annotated[str | None, typer.Option("--link", "-l", help="Only of this link.")] = None,
+    link: Annotated[
+        str | None, typer.Option("--link", "-l", metavar="LINK", help="Only of this link.")
+    ] = None,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,

@@ -36,7 +36,10 @@ Config = Annotated[
     ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config-file", help="Properties file with the source's client properties.")
+    Path | None,
+    typer.Option(
+        "--config-file", metavar="FILE", help="Properties file with the source's client properties."
+    ),
 ]
 Options = Annotated[
     list[str] | None,
@@ -84,13 +87,19 @@ def validated(model: type[ModelT], **fields: object) -> ModelT:
 def create(
     name: Name,
     bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", "-b", help="host:port,... of the source cluster.")
+        str | None,
+        typer.Option(
+            "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="host:port,... of the source cluster."
+        ),
     ] = None,
     config_file: ConfigFile = None,
     config: Config = None,
     option: Options = None,
     source_cluster_id: Annotated[
-        str | None, typer.Option("--source-cluster-id", help="Refuse the link if the source has another id.")
+        str | None,
+        typer.Option(
+            "--source-cluster-id", metavar="ID", help="Refuse the link if the source has another id."
+        ),
     ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -154,7 +163,10 @@ def update(
     replication_bytes_per_second: Annotated[
         int | None,
         typer.Option(
-            "--replication-bytes-per-second", min=0, help="Most bytes read from the source; 0: no limit."
+            "--replication-bytes-per-second",
+            metavar="BYTES",
+            min=0,
+            help="Most bytes read from the source; 0: no limit.",
         ),
     ] = None,
     dry_run: DryRun = False,

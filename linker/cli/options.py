@@ -21,6 +21,7 @@ AdminUrl = Annotated[
     str,
     typer.Option(
         "--admin-url",
+        metavar="URL",
         envvar="LINKER_ADMIN_URL",
         help="Address of the sidecar's admin API.",
         show_default=True,
@@ -30,6 +31,7 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
+        metavar="FILE",
         envvar="LINKER_ADMIN_TOKEN_FILE",
         help="File with the API's token; or set LINKER_ADMIN_TOKEN.",
     ),
@@ -38,7 +40,7 @@ Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, say what would be done, change nothing.")
 ]
-LinkOption = Annotated[str, typer.Option("--link", "-l", help="Name of the link.")]
+LinkOption = Annotated[str, typer.Option("--link", "-l", metavar="LINK", help="Name of the link.")]
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the mirrored topic.", show_default=False)
 ]

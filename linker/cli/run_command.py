@@ -15,7 +15,12 @@ def run(
     config: Annotated[
         Path,
         typer.Option(
-            "--config", "-c", envvar=CONFIG_VARIABLE, help="The sidecar's YAML file.", show_default=True
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar=CONFIG_VARIABLE,
+            help="The sidecar's YAML file.",
+            show_default=True,
         ),
     ] = Path(DEFAULT_CONFIG),
     check: Annotated[bool, typer.Option("--check", help="Only check the file.")] = False,

@@ -16,7 +16,10 @@ SidecarId = Annotated[
     int,
     typer.Argument(metavar="ID", min=0, max=2**31 - 1, help="Broker id of the sidecar.", show_default=False),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Most seconds to wait for the end of it.")]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Most seconds to wait for the end of it."),
+]
 
 
 @app.command("list")

@@ -19,8 +19,12 @@ _PLACE = "a sidecar's configuration file, sqlite:PATH, zookeeper:HOST:PORT/PATH 
 
 @app.command("copy")
 def copy(
-    source: Annotated[str, typer.Option("--from", help=f"The store that has the state: {_PLACE}.")],
-    target: Annotated[str, typer.Option("--to", help="The store to copy to, in the same forms; empty.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="STORE", help=f"The store that has the state: {_PLACE}.")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar="STORE", help="The store to copy to, in the same forms; empty.")
+    ],
     force: Annotated[
         bool, typer.Option("--force", help="Replace the state of a target that was moved away itself.")
     ] = False,

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from linker.cli import tables, validation_tables
 from linker.cli.link import validated
-from linker.cli.options import DEFAULT_URL, AdminUrl, DryRun, Output, TokenFile, connect, usage
+from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit, note, size
 from validator.mode import Mode
 
@@ -76,19 +76,26 @@ def run(
     ] = False,
     interval: Annotated[
         str | None,
-        typer.Option("--interval", help="Between two continuous runs, as 30s; default: the sidecar's."),
+        typer.Option(
+            "--interval", metavar="TIME", help="Between two continuous runs, as 30s; default: the sidecar's."
+        ),
     ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the continuous validation of the link.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --continuous or --stop: check, say what would be done, change nothing."
+        ),
+    ] = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """Compare every replica of the link's mirrors with the source, from where it was compared last.
 
-    Follows the run until it is done; Ctrl-C cancels it, and what is proved by then stays proved. Exit code 1 if anything
-    differs or could not be compared.
+    `linker validate LINK` is the same as `linker validate run LINK`. Follows the run until it is done; Ctrl-C cancels it,
+    and what is proved by then stays proved. Exit code 1 if anything differs or could not be compared.
     """
     from linker.admin.validation_models import ContinuousValidationRequest, StartValidationRequest
 

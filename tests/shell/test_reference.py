@@ -24,6 +24,21 @@ def test_the_reference_pages_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_options_are_shown_with_what_they_take() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for name in (
+        "`-o, --output table\\|json\\|yaml`",
+        "`--validation require\\|warn\\|skip`",
+        "`--timeout SECONDS`",
+        "`--link, -l LINK`",
+        "`--fence-source`",
+    ):
+        assert f"| {name} |" in page
+    assert not re.search(
+        r"(TEXT|INTEGER|FLOAT|PATH|RANGE)`", page
+    )  # what a parser calls it tells nobody anything
+
+
 def test_links_between_the_reference_pages_lead_somewhere() -> None:
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         text = page.read_text(encoding="utf-8")

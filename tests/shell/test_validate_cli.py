@@ -88,6 +88,12 @@ def test_wrong_use(cli: Cli, wrong: tuple[str, ...]) -> None:
     assert cli("validate", *wrong).code == 2
 
 
+def test_its_help_says_what_a_dry_run_goes_with(cli: Cli) -> None:
+    told = " ".join(cli("validate", "run", "--help").out.split())
+    assert "--dry-run With --continuous or --stop: " in told
+    assert "`linker validate LINK` is the same as `linker validate run LINK`." in told
+
+
 def test_intervals() -> None:
     assert [interval_ms(text) for text in ("500ms", "30s", "5m", "2min", "1h")] == [
         500,
