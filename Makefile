@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python >= 3.11, Java 17 and Maven: `make demo` and `make test`.
+# Two commands do everything on a fresh machine with Python >= 3.11, Java 17 or 21, and Maven: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -70,4 +70,4 @@ sim-mutations: $(STAMP)  ## which rule, taken out, is missed by which story
 	$(BIN)/python -m tests.sim --mutations
 
 clean:  ## everything that was built here
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build artifacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

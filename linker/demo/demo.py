@@ -35,7 +35,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="linker demo",
         description="Start two real Kafka clusters, move live clients between them, check every record."
-        " Needs Java 17 and Maven.",
+        " Needs Java 17 or 21, and Maven.",
     )
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="where report and logs go")
     parser.add_argument("--source-version", default=DEFAULT_VERSION, help="Kafka of the source")
@@ -51,7 +51,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _missing_libraries() -> str | None:
     """The client libraries are no dependency of the sidecar."""
     missing = [name for name in CLIENT_LIBRARIES if find_spec(name) is None]
-    return f"no {', '.join(missing)} here: pip install 'kafka-linker[demo]'" if missing else None
+    # Not by its name: it is on no index, and whoever registered the name there would be installed.
+    how = "in the checkout, run: pip install -c requirements.lock '.[demo]'"
+    return f"no {', '.join(missing)} here; {how}" if missing else None
 
 
 def _scenario(chosen: argparse.Namespace, console: Console) -> Demo:

@@ -178,7 +178,7 @@ def _find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not java or not Path(java).exists():
-        raise DistributionError(f"java was not found: install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME")
+        raise DistributionError("java was not found: install Java 17 or 21, or set JAVA_HOME")
     return java
 
 
@@ -192,7 +192,7 @@ async def _java_build(java: str) -> str:
         )
     if int(match[1]) < MINIMUM_JAVA:
         raise DistributionError(
-            f"{java} is Java {match[1]}: Kafka needs Java {MINIMUM_JAVA} or newer, set JAVA_HOME"
+            f"{java} is Java {match[1]}: Kafka needs Java {MINIMUM_JAVA} at least; install Java 17 or 21, or set JAVA_HOME"
         )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
