@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import fnmatch
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +62,32 @@ def test_the_unit_starts_a_command_that_exists() -> None:
     unit.read(ROOT / "deploy" / "linker.service")
     words = unit["Service"]["ExecStart"].split()
     assert words[1:] == ["run", "--config", "/etc/linker/linker.yaml"]
+
+
+def test_what_the_image_is_built_of_is_sent_to_the_builder() -> None:
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        name for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.M) for name in line.split()[:-1]
+    }
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in ignored if line and not line.startswith("#")]
+    assert {"requirements.lock", "linker"} <= copied
+    assert {name for name in copied for one in patterns if fnmatch.fnmatch(name, one)} == set()
+    assert {".git", ".venv", "build", "**/*.so"} <= set(patterns)
+
+
+MAPPED = ["linker", "linker/fleet", "linker/validation", "controller", "controller/fleet", "controller/store"]
+
+
+@pytest.mark.parametrize("package", [*MAPPED, "fetcher", "router", "validator"])
+def test_a_file_map_names_every_module_and_nothing_else(package: str) -> None:
+    place = ROOT / package
+    told = ast.get_docstring(ast.parse((place / "__init__.py").read_text(encoding="utf-8"))) or ""
+    modules = {path.stem for path in place.glob("*.py")} - {"__init__", "__main__", "errors"}
+    folders = {f"{path.parent.name}/" for path in place.glob("*/__init__.py")}
+    named = set(re.findall(r"`([a-z_]+/?)`", told))
+    assert modules | folders <= named
+    assert named - modules - folders <= {"linker", "__main__"}  # not told of, or somebody else
 
 
 def test_the_image_copies_every_package() -> None:
