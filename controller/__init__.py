@@ -9,7 +9,8 @@ File map: `paths` names in the store, `phases` the state machine as a table, `st
 -> commit -> replay, `store/` the state stores, `cluster_view` the shape of the target's metadata image, `handover`
 and `alignment` the pure judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume,
 `promote_checks` the steps that can be undone, `promote_source` who else is at the source meanwhile, `source_fence` a
-source that refuses writes, `promote_handover` the steps that cannot be undone, `promote_context` what they share,
+source that refuses writes, `promote_handover` the steps that cannot be undone, `promote_forward` the comparison where there
+is only forward, `promote_context` what they share,
 `failover` decisions and judgements of a fail-over, `take_over` its steps where they differ from a promote's,
 `placement`, `producer_ids` and `topic_configs` pure plans, `replica_plan` and `elections` those over several link
 brokers, `fleet/` several sidecars as one. Of consumer groups: `groups` the gates' records, `group_phases` the table,

@@ -5,8 +5,9 @@ Lives here: reading batches or records of a *named* replica, comparing them, and
 - The process: `__main__`, `driver` (commands and events), `session` and `shipping` (Spark), `evidence/` (what it writes).
 - By batches: `batch_run` one run, `survey` what there is (`endpoint`, `fetching`: asking a broker), `ranges` what is
   compared, cut into tasks, `compare` the Spark jobs. In executors `side_by_side` and `matching` settle what is alike,
-  `source` (the data source kafka-batches) reads the rest, both by `reader`, `spans` (the walk over bytes) and `columns`.
-  Pure: `judging` (verdicts from sorted rows), `verdict` (what is wrong), `tally` (a replica's result), `digest`.
+  `source` (the data source kafka-batches) reads the rest, both by `reader`, `reading`, `spans` (the walk over bytes) and
+  `columns`. Pure: `judging` (verdicts from sorted rows), `verdict` (what is wrong), `tally` (a replica's result),
+  `digest`.
 - By records: `record_run` one run, `records` what is compared, `kafka_source` Spark's own connector, `record_frames` the
   comparison, `record_second_look` what it could not explain, `record_tally` a replica's result.
 
