@@ -10,11 +10,12 @@ from router.fence import FenceState
 from router.hub import ForwardingHub
 from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from router.ports import Mirror
-from wire.produce import TopicKey
+from wire.produce import ProduceRequest, TopicKey
 from wire.types import TopicPartition
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+INVALID_REQUEST: Final = 42
 INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
 
@@ -23,6 +24,15 @@ MAGIC: Final = 2
 BATCH_HEADER_SIZE: Final = 61
 TRANSACTIONAL: Final = 0x10
 _ATTRIBUTES = struct.Struct(">h")  # at 21
+
+
+def named_twice(request: ProduceRequest) -> bool:
+    """Whether a partition is in the request more than once. A broker writes only the last of such batches, and says
+    nothing of the others (KafkaApis.handleProduceRequest puts them into a map); no client library sends it. Forwarded,
+    each of them would be a request of its own.
+    """
+    named = [(key, index) for key, partitions in request.topics for index, _ in partitions]
+    return len(set(named)) < len(named)
 
 
 def not_mirrored(hub: ForwardingHub, key: TopicKey) -> int:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from router.admission import BATCH_HEADER_SIZE, not_mirrored, refusal
+from router.admission import BATCH_HEADER_SIZE, INVALID_REQUEST, named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
 from router.express import Express
 from router.forwarder import TARGET, SourceRoute
@@ -81,7 +81,9 @@ class ProduceSession:
         job.in_lanes = 1  # held by the request itself until it is admitted
         self.jobs[job] = None
         self.hub.watch(self)
-        if self._backlog:
+        if len(job.results) > 1 and named_twice(request):
+            self._turn_away(job, INVALID_REQUEST)
+        elif self._backlog:
             self._backlog.append(job)
         elif len(job.results) == len(request.topics) == 1 and self._express.send(job, now):
             job.admitted = True
@@ -89,6 +91,16 @@ class ProduceSession:
             self._admit(job)
         else:
             self._backlog.append(job)
+
+    def _turn_away(self, job: ProduceJob, code: int) -> None:
+        """Answer the whole request with that, and do nothing of it."""
+        slot = 0
+        for _, partitions in job.request.topics:
+            for index, _ in partitions:
+                self._finish_slot(job, slot, ProduceResult(index, code))
+                slot += 1
+        job.admitted = True
+        self.left(job)
 
     def _authorized(self, job: ProduceJob) -> bool:
         """Whether all topics' authorization is known; if not, the backlog goes on when it is."""

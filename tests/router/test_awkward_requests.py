@@ -94,3 +94,39 @@ async def test_a_request_that_comes_in_while_lanes_are_pumped_does_not_overtake(
         assert (await refused)[0].error != 0
         assert [(await one)[0].error for one in (first, second)] == [0, 0]
         assert rig.values(index=1) == [(5, 0), (5, 1), (5, 2)]
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_partition_that_is_named_twice(version: int, apart: bool) -> None:
+    """A broker writes the last of these batches and says nothing of the others. Nothing of the request is written here."""
+    async with Rig() as rig:
+        connection = await rig.client()
+        producer = Producer(connection, rig, version=version)
+        correlation_id = connection.next_correlation_id()
+        mirror = rig.directory.mirrors["orders"]
+        key = mirror.topic_id if version == 13 else "orders"
+        batch = memoryview(build_batch(1))
+        topics = [(key, [(0, batch), (1, batch), (0, batch)])]
+        if apart:
+            topics = [(key, [(0, batch), (1, batch)]), (key, [(0, batch)])]
+        request = encode_produce_request(version, correlation_id, "app", None, -1, 30_000, topics)
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection.channel.send(correlation_id, request, answered.set_result)
+        reply = await asyncio.wait_for(answered, 5)
+        response = parse_produce_response(reply, version)
+        told = [(one.index, one.error) for _, results in response.topics for one in results]
+        assert told == [(0, 42), (1, 42), (0, 42)]
+        assert rig.router.hub.budget.used == 0
+        assert [one.error for one in await producer.send(0, 1)] == [0, 0]
+        assert (len(rig.values()), len(rig.values(index=1))) == (1, 1)
+        assert rig.source.counts["produce"] <= 2
+
+
+async def test_a_partition_that_is_named_twice_without_acks() -> None:
+    async with Rig() as rig:
+        connection = await rig.client()
+        Producer(connection, rig).send(0, 0, acks=0)
+        await eventually(lambda: not rig.listener.connections)
+        assert rig.values() == []
+        assert rig.router.hub.budget.used == 0
