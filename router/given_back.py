@@ -44,7 +44,7 @@ class GivenBack:
             return
         key = (tp, *producer)
         known = self._first.get(key)
-        if known is not None and now < known[2] and _later(base_sequence, known[0]):
+        if known is not None and now < known[2] and later(base_sequence, known[0]):
             return
         if len(self._first) >= _MOST:
             self._first.clear()
@@ -61,11 +61,17 @@ class GivenBack:
         if known is None:
             return None
         first, behind, until = known
-        if now < until and _later(base_sequence, first):
+        if now < until and later(base_sequence, first):
             return behind
         del self._first[key]
         return None
 
 
-def _later(one: int, other: int) -> bool:
+def brings_back(code: int) -> bool:
+    """Whether a producer that gets it sends the batch again."""
+    return code in _BEHIND
+
+
+def later(one: int, other: int) -> bool:
+    """Whether a batch with the base sequence `one` comes after that with `other`."""
     return 0 < (one - other) & (2 * _HALF - 1) < _HALF

@@ -30,6 +30,12 @@ class Verdict(Enum):
     """The link's own principal or setup is refused; never the client's fault, so the client gets a
     retriable code.
     """
+    GAP = "gap"
+    """A batch before it is missing: one that waits here to be sent again, one that went back to the client, or one
+    that the client knows of.
+    """
+    LOST = "lost"
+    """No code: the connection ended. Of a producer without an id nothing may be sent again, so this is not asked."""
 
 
 # Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
@@ -43,6 +49,7 @@ VERDICTS: Final[dict[int, Verdict]] = {
     100: Verdict.RETRY,  # UNKNOWN_TOPIC_ID
     103: Verdict.RETRY,  # INCONSISTENT_TOPIC_ID
     29: Verdict.OURS,  # TOPIC_AUTHORIZATION_FAILED of the link's principal
+    45: Verdict.GAP,  # OUT_OF_ORDER_SEQUENCE_NUMBER
     31: Verdict.OURS,  # CLUSTER_AUTHORIZATION_FAILED: IdempotentWrite on old sources
     35: Verdict.OURS,  # UNSUPPORTED_VERSION: we chose the version
     54: Verdict.OURS,  # SECURITY_DISABLED
@@ -52,6 +59,51 @@ VERDICTS: Final[dict[int, Verdict]] = {
 
 def verdict(code: int) -> Verdict:
     return VERDICTS.get(code, Verdict.PASS)
+
+
+class BatchState(Enum):
+    QUEUED = "queued"
+    IN_FLIGHT = "in flight"
+    BEHIND = "behind"
+    """In flight, and a batch before it, of the same producer, went back to the client. If the source takes it, well;
+    but it is not sent again, for that would be without the one before it: it follows that one back.
+    """
+    TOLD = "told"
+    """In flight, and the client has its answer or is gone: the source's answer only settles it."""
+    DONE = "done"
+    """Neither queued nor in flight any more; the client has its answer or is gone."""
+
+
+class Ending(Enum):
+    """What becomes of a batch in flight when the source has answered it or the connection has ended."""
+
+    TELL = "tell"
+    """The client gets the source's answer; a retriable one if that is our own fault."""
+    AGAIN = "again"
+    """Back to its place in the queue."""
+    BACK = "back"
+    """The client is to send it again, in its turn."""
+    NOTHING = "nothing"
+
+
+_B, _V = BatchState, Verdict
+ENDINGS: Final[dict[tuple[BatchState, Verdict], Ending]] = {
+    (_B.IN_FLIGHT, _V.PASS): Ending.TELL,
+    (_B.IN_FLIGHT, _V.RETRY): Ending.AGAIN,
+    (_B.IN_FLIGHT, _V.OURS): Ending.TELL,
+    (_B.IN_FLIGHT, _V.GAP): Ending.TELL,  # unless the one that is missing waits to be sent again: RETRY then
+    (_B.IN_FLIGHT, _V.LOST): Ending.AGAIN,
+    (_B.BEHIND, _V.PASS): Ending.TELL,
+    (_B.BEHIND, _V.RETRY): Ending.BACK,
+    (_B.BEHIND, _V.OURS): Ending.TELL,
+    (_B.BEHIND, _V.GAP): Ending.BACK,
+    (_B.BEHIND, _V.LOST): Ending.BACK,
+    (_B.TOLD, _V.PASS): Ending.NOTHING,
+    (_B.TOLD, _V.RETRY): Ending.NOTHING,
+    (_B.TOLD, _V.OURS): Ending.NOTHING,
+    (_B.TOLD, _V.GAP): Ending.NOTHING,
+    (_B.TOLD, _V.LOST): Ending.NOTHING,
+}
 
 
 class LaneState(Enum):

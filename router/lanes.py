@@ -17,7 +17,12 @@ OUT_OF_ORDER_SEQUENCE_NUMBER) and starts again from the first one.
 Unknown is a result. A batch whose connection died after it was sent may or may not be in the source's
 log: idempotent ones go on being sent in order (the source drops the copy), for others the client is told
 REQUEST_TIMED_OUT, which it may retry. A batch that was answered to the client or whose client vanished
-stays in flight ("closed") until the source answers: a fence must wait for it, for it may still land.
+stays in flight (TOLD) until the source answers: a fence must wait for it, for it may still land.
+
+What goes back takes along what follows. When a batch goes back to the client, its time being over or for any other
+reason that makes it come again, later ones of its producer in the queue go back at once, and later ones in flight are
+BEHIND: what the source takes of them is told, but none of them is sent again here, and
+OUT_OF_ORDER_SEQUENCE_NUMBER for them is our doing, not the client's. Whoever comes new is held by ``given_back.py``.
 
 Producers without an id get what Kafka gives them: a leadership error with several batches in flight, or
 after the leader had already written, may reorder or double their batches, as their own retry would.
@@ -26,16 +31,19 @@ after the leader had already written, may reorder or double their batches, as th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from router.given_back import brings_back, later
 from router.lane_states import (
     DUPLICATE_SEQUENCE_NUMBER,
+    ENDINGS,
     NONE,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
+    BatchState,
+    Ending,
     LaneEvent,
     LaneState,
     Verdict,
@@ -47,6 +55,15 @@ from wire.produce import ProduceResult
 from wire.types import TopicPartition
 
 JobT = TypeVar("JobT")
+
+# By their names alone: a member of an Enum costs a look-up, and this is for each batch.
+_FLOWING = LaneState.FLOWING
+_QUEUED, _IN_FLIGHT, _TOLD, _DONE = (
+    BatchState.QUEUED,
+    BatchState.IN_FLIGHT,
+    BatchState.TOLD,
+    BatchState.DONE,
+)
 
 
 class Deferred(NamedTuple):
@@ -61,7 +78,6 @@ class Batch(Generic[JobT]):
 
     __slots__ = (
         "base_sequence",
-        "closed",
         "deferred",
         "job",
         "lane",
@@ -71,6 +87,7 @@ class Batch(Generic[JobT]):
         "sent",
         "size",
         "slot",
+        "state",
         "unsettled",
     )
 
@@ -94,10 +111,15 @@ class Batch(Generic[JobT]):
         self.sent = (
             False  # True once it ever was sent: the client is then told REQUEST_TIMED_OUT, not NOT_LEADER
         )
-        self.closed = False  # the client has its answer or is gone: never sent again, never answered again
+        self.state = _QUEUED
         self.unsettled = False  # an earlier attempt's outcome is unknown: a copy may still land
         # The source acknowledged it, but the client may not be told yet; still in flight (lease_gate.py).
         self.deferred: Deferred | None = None
+
+    @property
+    def closed(self) -> bool:
+        """The client has its answer or is gone: never sent again, never answered again."""
+        return self.state is _TOLD or self.state is _DONE
 
     @property
     def idempotent(self) -> bool:
@@ -108,8 +130,8 @@ class Batch(Generic[JobT]):
         return REQUEST_TIMED_OUT if self.sent else NOT_LEADER_OR_FOLLOWER
 
     def __repr__(self) -> str:
-        flags = "".join(f" {f}" for f in ("sent", "closed", "unsettled") if getattr(self, f))
-        return f"<Batch {self.order} producer {self.producer} seq {self.base_sequence}{flags}>"
+        flags = "".join(f" {f}" for f in ("sent", "unsettled") if getattr(self, f))
+        return f"<Batch {self.order} producer {self.producer} seq {self.base_sequence} {self.state.value}{flags}>"
 
 
 Answer = tuple[Batch[JobT], int]
@@ -204,12 +226,13 @@ class Lane(Generic[JobT]):
         queue.popleft()
         in_flight.append(batch)
         self.route = route
+        batch.state = _IN_FLIGHT
         batch.sent = True
         return batch
 
     def pass_on(self, batch: Batch[JobT], route: object) -> bool:
         """offer() and take() in one, where nothing waits: whether the batch is in flight. If not, nothing has changed."""
-        if self.queue or self.stale or self.vanished or self.state is not LaneState.FLOWING:
+        if self.queue or self.stale or self.vanished or self.state is not _FLOWING:
             return False
         in_flight = self.in_flight
         if in_flight and (
@@ -221,6 +244,7 @@ class Lane(Generic[JobT]):
         self._next_order += 1
         in_flight.append(batch)
         self.route = route
+        batch.state = _IN_FLIGHT
         batch.sent = True
         return True
 
@@ -229,10 +253,10 @@ class Lane(Generic[JobT]):
         changed.
         """
         in_flight = self.in_flight
-        if self.state is not LaneState.FLOWING or batch.closed or not in_flight or in_flight[0] is not batch:
+        if self.state is not _FLOWING or batch.state is _TOLD or not in_flight or in_flight[0] is not batch:
             return False
         in_flight.popleft()
-        batch.closed = True
+        batch.state = _DONE
         batch.unsettled = False
         if batch.producer[0] >= 0:
             self._warm = batch.producer
@@ -245,43 +269,53 @@ class Lane(Generic[JobT]):
         closed.
         """
         self._landed(batch)
-        if batch.closed:
-            self._finish(batch, code)
-            self._drained()
-            return ()
         what = verdict(code)
-        if what is Verdict.RETRY or (code == OUT_OF_ORDER_SEQUENCE_NUMBER and self._earlier_waits(batch)):
+        if what is Verdict.GAP and self._earlier_waits(batch):
+            what = Verdict.RETRY
+        ending = ENDINGS[batch.state, what]
+        if ending is Ending.AGAIN:
             self._requeue(batch)
             return ()
-        batch.closed = True
+        batch.state = _DONE
+        unsettled = batch.unsettled
         self._finish(batch, code)
-        answers = [(batch, NOT_ENOUGH_REPLICAS if what is Verdict.OURS else code)]
+        if ending is Ending.NOTHING:
+            self._drained()
+            return ()
+        if ending is Ending.BACK:
+            # The source says that it did not take this copy; of an earlier one nobody knows.
+            told = REQUEST_TIMED_OUT if unsettled else NOT_LEADER_OR_FOLLOWER
+        else:
+            told = NOT_ENOUGH_REPLICAS if what is Verdict.OURS else code
+        answers = [(batch, told)]
         if batch.producer[0] >= 0:
             if code in (NONE, DUPLICATE_SEQUENCE_NUMBER):
                 self._warm = batch.producer
-            elif batch.producer != self._warm:
-                # The source may know nothing of this producer yet and would accept the next sequence as the
-                # first.
-                answers += self._give_up(lambda b: b.order > batch.order and b.producer == batch.producer)
+            elif brings_back(told) or batch.producer != self._warm:
+                # Of a producer that is not warm in any case: the source may know nothing of it yet and would accept the
+                # next sequence as the first.
+                answers += self._take_along(batch)
         self._drained()
         return answers
 
     def lost(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
         """The connection ended with the batch in flight: its outcome is unknown."""
         self._landed(batch)
-        if batch.closed:
-            self._settling()
-            self._drained()
-            return []
-        if batch.idempotent:
+        told = batch.state is _TOLD
+        if batch.idempotent and ENDINGS[batch.state, Verdict.LOST] is Ending.AGAIN:
             batch.unsettled = True
             self._requeue(batch)
             return []
-        batch.closed = True
+        batch.state = _DONE
         self._settling()
-        # Those behind it would overtake the client's own retry: they go back to the client too.
-        answers: list[Answer[JobT]] = [(batch, REQUEST_TIMED_OUT)]
-        answers += self._give_up(lambda waiting: waiting.order > batch.order)
+        answers: list[Answer[JobT]] = []
+        if not told:
+            answers.append((batch, REQUEST_TIMED_OUT))
+            # Those behind it would overtake the client's own retry: they go back to the client too.
+            if batch.idempotent:
+                answers += self._take_along(batch)
+            else:
+                answers += self._give_up(lambda waiting: waiting.order > batch.order)
         self._drained()
         return answers
 
@@ -294,11 +328,12 @@ class Lane(Generic[JobT]):
         """The client's time for the batch is over."""
         if batch.closed:
             return []
-        if batch in self.in_flight:
-            batch.closed = True  # stays in flight: the source's answer settles it
-            # The client will send it again, so nothing that waits behind it may go before that.
-            return [(batch, REQUEST_TIMED_OUT), *self._give_up(lambda waiting: waiting.order > batch.order)]
-        return self._give_up(lambda waiting: waiting.order >= batch.order)
+        if batch.state is _QUEUED:
+            return self._give_up(lambda waiting: waiting.order >= batch.order)
+        batch.state = _TOLD  # stays in flight: the source's answer settles it
+        self._leave_behind([batch])
+        # The client will send it again, so nothing that waits behind it may go before that.
+        return [(batch, REQUEST_TIMED_OUT), *self._give_up(lambda waiting: waiting.order > batch.order)]
 
     def fence(self) -> None:
         self.state = step(self.state, LaneEvent.FENCE)
@@ -350,7 +385,7 @@ class Lane(Generic[JobT]):
         dropped = list(self.queue)
         self._give_up(lambda _: True)
         for batch in self.in_flight:
-            batch.closed = True
+            batch.state = _TOLD
         return dropped
 
     # Inside
@@ -375,6 +410,7 @@ class Lane(Generic[JobT]):
         while at < len(queue) and queue[at].order < batch.order:
             at += 1
         queue.insert(at, batch)
+        batch.state = _QUEUED
         self.stale = True
         self.state = step(self.state, LaneEvent.REQUEUED)
         self._drained()
@@ -399,18 +435,42 @@ class Lane(Generic[JobT]):
         if self.on_settling is not None:
             self.on_settling(self.tp)
 
+    def _take_along(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
+        """The batch of an idempotent producer goes back to the client, and is in no line any more."""
+        self._leave_behind([batch])
+        return self._give_up(lambda waiting: _follows(waiting, batch))
+
+    def _leave_behind(self, gone: Iterable[Batch[JobT]]) -> None:
+        """These go back to the client: what follows one of them in flight is not sent again."""
+        if not self.in_flight:
+            return
+        first: dict[tuple[int, int], Batch[JobT]] = {}
+        for batch in gone:
+            if batch.idempotent and ((known := first.get(batch.producer)) is None or _follows(known, batch)):
+                first[batch.producer] = batch
+        for batch in self.in_flight if first else ():
+            before = first.get(batch.producer)
+            if batch.state is _IN_FLIGHT and before is not None and _follows(batch, before):
+                batch.state = BatchState.BEHIND
+
     def _give_up(self, which: Callable[[Batch[JobT]], bool]) -> list[Answer[JobT]]:
         """Take the batches out of the queue; their honest codes."""
         given_up: list[Answer[JobT]] = []
         kept: deque[Batch[JobT]] = deque()
         for batch in self.queue:
             if which(batch):
-                batch.closed = True
+                batch.state = _DONE
                 if batch.unsettled:
                     self._settling()
                 given_up.append((batch, batch.give_up_code()))
             else:
                 kept.append(batch)
         self.queue = kept
+        self._leave_behind(batch for batch, _ in given_up)
         self._nothing_to_wait_for()
         return given_up
+
+
+def _follows(batch: Batch[JobT], other: Batch[JobT]) -> bool:
+    """By the sequences, not by the order here: what a client sends again comes behind what followed it at first."""
+    return batch.producer == other.producer and later(batch.base_sequence, other.base_sequence)

@@ -28,6 +28,7 @@ from router.hub import ForwardingHub
 from router.lane_states import (
     NONE,
     NOT_LEADER_OR_FOLLOWER,
+    BatchState,
     Verdict,
     verdict,
 )
@@ -334,6 +335,10 @@ class ProduceSession:
         if not what or what[0] != (batch, result.error):
             return what
         result.current_leader = None  # the source's broker ids mean nothing here
+        if result.error != NONE and batch.lane is not None:
+            self.given_back.note(
+                batch.lane.tp, batch.producer, batch.base_sequence, result.error, self.hub.loop.time()
+            )
         self._finish_slot(batch.job, batch.slot, result)
         return what[1:]
 
@@ -373,7 +378,7 @@ class ProduceSession:
             job, lane = batch.job, batch.lane
             if lane is None:
                 raise LocalProtocolError(f"{batch!r} was answered but never offered")
-            if not (still_counted and id(batch) in still_counted) and batch not in lane.in_flight:
+            if batch.state is BatchState.DONE and not (still_counted and id(batch) in still_counted):
                 self.left(job)
             self.given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
             if job.results[batch.slot] is None and not self._vanished:

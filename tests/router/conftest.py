@@ -6,7 +6,7 @@ import pytest
 
 from router.express import Express
 
-BOTH_WAYS = {"test_carried", "test_forwarding", "test_lease_gate"}
+BOTH_WAYS = {"test_carried", "test_followed_back", "test_forwarding", "test_lease_gate"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

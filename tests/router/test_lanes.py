@@ -5,19 +5,24 @@ source.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from router.fence import FenceState, FenceTable
 from router.lane_states import (
+    ENDINGS,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
     TRANSITIONS,
+    BatchState,
+    Ending,
     LaneEvent,
     LaneState,
+    Verdict,
     step,
 )
 from router.lanes import Batch, Lane
@@ -57,6 +62,17 @@ def test_every_pair_is_in_the_table_or_refused(state: LaneState, event: LaneEven
     else:
         with pytest.raises(LocalProtocolError, match=state.value):
             step(state, event)
+
+
+@pytest.mark.parametrize("state", [BatchState.IN_FLIGHT, BatchState.BEHIND, BatchState.TOLD])
+def test_whatever_the_source_says_a_batch_in_flight_has_an_end(state: BatchState) -> None:
+    endings = {what: ENDINGS[state, what] for what in Verdict}
+    assert (Ending.AGAIN in endings.values()) == (state is BatchState.IN_FLIGHT)
+    assert (set(endings.values()) == {Ending.NOTHING}) == (state is BatchState.TOLD)
+
+
+def test_nothing_else_is_in_flight() -> None:
+    assert {state for state, _ in ENDINGS} == set(BatchState) - {BatchState.QUEUED, BatchState.DONE}
 
 
 def test_leadership_error_requeues_it_and_all_behind_it_in_order() -> None:
@@ -141,6 +157,113 @@ def test_expired_batch_in_flight_is_answered_once_and_still_accounted() -> None:
     assert lane.answered(a, NOT_LEADER_OR_FOLLOWER) == ()
     assert lane.settled
     assert lane.idle
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (NOT_LEADER_OR_FOLLOWER, NOT_LEADER_OR_FOLLOWER),
+        (OUT_OF_ORDER_SEQUENCE_NUMBER, NOT_LEADER_OR_FOLLOWER),
+        (NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS),
+        (0, 0),
+    ],
+)
+def test_what_follows_an_expired_one_is_not_sent_without_it(code: int, told: int) -> None:
+    lane, (a, b) = warmed(1, 2)
+    lane.expire(a)
+    lane.answered(a, NOT_LEADER_OR_FOLLOWER)
+    assert lane.answered(b, code) == [(b, told)]
+    assert (lane.idle, lane.state) == (True, LaneState.FLOWING)
+
+
+def test_what_follows_an_expired_one_is_not_sent_again_when_the_connection_ends() -> None:
+    fences = table([0.0])
+    lane = fences.open_lane(TP)
+    a, b = batch(1), batch(2)
+    for one in (batch(0), a, b):
+        lane.offer(one)
+        lane.take(ROUTE)
+        if one.base_sequence == 0:
+            lane.answered(one, 0)
+    lane.expire(a)
+    assert lane.lost(a) == []
+    assert lane.lost(b) == [(b, REQUEST_TIMED_OUT)]
+    assert lane.idle
+    fences.fence([TP])
+    assert "settles in 3.0 s" in fences.pending([TP])[TP], "it may have been written"
+
+
+def test_what_follows_one_that_expired_in_the_queue_is_not_told_of_a_gap() -> None:
+    lane, (a, b, c) = warmed(1, 2, 3)
+    lane.answered(a, NOT_LEADER_OR_FOLLOWER)
+    assert lane.expire(a) == [(a, REQUEST_TIMED_OUT)]
+    assert lane.answered(b, OUT_OF_ORDER_SEQUENCE_NUMBER) == [(b, NOT_LEADER_OR_FOLLOWER)]
+    assert lane.answered(c, NOT_LEADER_OR_FOLLOWER) == [(c, NOT_LEADER_OR_FOLLOWER)]
+    assert lane.idle
+
+
+def test_what_was_sent_again_and_then_left_behind_is_unknown() -> None:
+    lane, (a, b) = warmed(1, 2)
+    for one in (a, b):
+        lane.lost(one)
+    lane.wake()
+    assert [lane.take("connection 2") for _ in range(2)] == [a, b]
+    lane.expire(a)
+    assert lane.answered(b, NOT_LEADER_OR_FOLLOWER) == [(b, REQUEST_TIMED_OUT)], (
+        "the first copy may have landed"
+    )
+
+
+def test_only_what_follows_it_is_left_behind() -> None:
+    """Of its producer, by the sequences: what comes again comes behind what followed it."""
+    lane, (a, b) = warmed(1, 2)
+    lane.expire(a)
+    again, after = batch(1), batch(3)
+    for one in (again, after):
+        lane.offer(one)
+        assert lane.take(ROUTE) is one
+    lane.lost(a)
+    assert lane.lost(b) == [(b, REQUEST_TIMED_OUT)]
+    assert (again.state, after.state) == (BatchState.IN_FLIGHT, BatchState.BEHIND)
+    assert lane.lost(again) == []
+    assert lane.lost(after) == [(after, REQUEST_TIMED_OUT)]
+    assert list(lane.queue) == [again]
+
+
+def test_another_producer_is_not_left_behind() -> None:
+    lane, (a,) = warmed(1)
+    other = batch(5, producer_id=8)
+    lane._warm = other.producer
+    lane.offer(other)
+    assert lane.take(ROUTE) is other
+    lane.expire(a)
+    lane.lost(a)
+    assert lane.lost(other) == []
+    assert list(lane.queue) == [other]
+
+
+@pytest.mark.parametrize("code", [NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, 29])
+def test_what_the_source_sends_back_takes_along_what_follows(code: int) -> None:
+    lane, (a, b) = warmed(1, 2)
+    moved = batch(3)
+    lane.offer(moved)
+    assert lane.take("connection 2") is None
+    told = NOT_ENOUGH_REPLICAS if code == 29 else code
+    assert lane.answered(a, code) == [(a, told), (moved, NOT_LEADER_OR_FOLLOWER)]
+    assert lane.answered(b, OUT_OF_ORDER_SEQUENCE_NUMBER) == [(b, NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_nothing_is_looked_for_among_what_is_in_flight() -> None:
+    """One that is given up costs the same, however many are on the way."""
+
+    class Line(deque[Batch[str]]):
+        def __contains__(self, one: object) -> bool:
+            raise AssertionError("looked for")
+
+    lane, batches = warmed(*range(1, 5))
+    lane.in_flight = Line(lane.in_flight)
+    for one in batches:
+        assert lane.expire(one) == [(one, REQUEST_TIMED_OUT)]
 
 
 def test_the_links_own_refusal_never_reaches_the_client_as_fatal() -> None:
@@ -346,6 +469,18 @@ def test_in_one_piece_it_is_the_same(made: Callable[[], Batch[str]], behind: int
     assert inside(steps) == inside(express)
     assert repr(one) == repr(same)
     assert express.expire(same) == [], "it was told"
+
+
+def test_in_one_piece_it_is_the_same_behind_one_that_went_back() -> None:
+    (steps, (a, b)), (express, (c, d)) = warmed(1, 2), warmed(1, 2)
+    for lane, first in ((steps, a), (express, c)):
+        lane.expire(first)
+        lane.answered(first, 0)
+    assert (b.state, d.state) == (BatchState.BEHIND, BatchState.BEHIND)
+    assert steps.answered(b, 0) == [(b, 0)]
+    assert express.acknowledged(d)
+    assert inside(steps) == inside(express)
+    assert repr(b) == repr(d)
 
 
 def test_in_one_piece_only_where_nothing_is_in_the_way() -> None:

@@ -20,9 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.fence import FenceState, FenceTable
 from router.lane_states import (
+    NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
+    BatchState,
 )
 from router.lanes import Answer, Batch, Lane
 from wire.types import TopicPartition
@@ -32,6 +34,8 @@ GRACE = 3.0
 PLAIN = -1
 T = TypeVar("T")
 Choose = Callable[[Sequence[Any]], Any]
+BRINGS_BACK = {NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS}
+IN_FLIGHT = {BatchState.IN_FLIGHT, BatchState.BEHIND, BatchState.TOLD}
 
 
 @dataclass
@@ -39,12 +43,15 @@ class Source:
     """A partition at the source: leadership and Kafka's sequence check, nothing else."""
 
     leader: int = 0
+    short: bool = False  # of replicas in sync
     log: list[tuple[int, int]] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)
 
     def append(self, node: int, producer: int, sequence: int) -> int:
         if node != self.leader:
             return NOT_LEADER_OR_FOLLOWER
+        if self.short:
+            return NOT_ENOUGH_REPLICAS
         if producer != PLAIN and producer in self.last:
             if sequence <= self.last[producer]:
                 return 0  # duplicate
@@ -100,7 +107,7 @@ class Client:
             if code == 0:
                 self.acked.append(one.base_sequence)
             else:
-                assert code in (NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER)
+                assert code in BRINGS_BACK, "not the client's doing"
                 if self.producer != PLAIN:
                     self.failed.add(one.base_sequence)
 
@@ -149,12 +156,14 @@ class World:
         self.pump(client)
 
     def retry(self, choose: Choose) -> None:
+        """In their order; one that has not been told of yet holds up those behind it."""
         client = choose(self.clients)
-        if not client.out:
-            for sequence in sorted(client.failed):
-                client.send(sequence)
-            client.failed.clear()
-            self.pump(client)
+        for sequence in sorted(client.failed):
+            if any(one.base_sequence < sequence for one in client.out):
+                break
+            client.send(sequence)
+            client.failed.discard(sequence)
+        self.pump(client)
 
     def process(self, choose: Choose) -> None:
         busy = [link for _, link in self.links() if link.requests]
@@ -195,6 +204,9 @@ class World:
 
     def elect(self, choose: Choose) -> None:
         self.source.leader = choose(self.nodes)
+
+    def replicas(self, choose: Choose) -> None:
+        self.source.short = choose([True, False, False])
 
     def refresh(self, choose: Choose) -> None:
         self.known_leader = self.source.leader
@@ -282,9 +294,13 @@ class World:
         if self.stands:
             assert self.source.log == self.aligned_at, "a write landed behind a standing fence"
         for client in self.everyone():
-            for line in (client.lane.queue, client.lane.in_flight):
+            for line, states in (
+                (client.lane.queue, {BatchState.QUEUED}),
+                (client.lane.in_flight, IN_FLIGHT),
+            ):
                 orders = [one.order for one in line]
                 assert orders == sorted(orders)
+                assert {one.state for one in line} <= states
             if client.producer != PLAIN:
                 mine = [sequence for producer, sequence in self.source.log if producer == client.producer]
                 assert mine == list(range(len(mine))), "out of order, or twice"
@@ -294,6 +310,7 @@ class World:
     def calm_down(self) -> None:
         """Quiet weather: everything must end acknowledged."""
         first: Choose = lambda options: options[0]  # noqa: E731
+        self.source.short = False
         if self.fences.state(TP) is not None:
             self.unfence(first)
         for _ in range(60):
@@ -321,6 +338,7 @@ EVENTS: dict[str, int] = {
     "cut": 4,
     "ghost_lands": 5,
     "elect": 3,
+    "replicas": 4,
     "refresh": 8,
     "expire": 2,
     "vanish": 2,

@@ -115,7 +115,7 @@ class World:
                 self.may_be_told(one)
                 self.told.append((client.producer, one.base_sequence))
                 continue
-            assert code in (NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, 45), code
+            assert code in (NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS), code
             client.failed.add(one.base_sequence)
 
     def may_be_told(self, one: Batch[Client]) -> None:
