@@ -162,7 +162,7 @@ class ProduceSession:
         if len(records) >= BATCH_HEADER_SIZE:
             producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
             if producer_id >= 0:
-                code = self._in_turn(tp, (producer_id, producer_epoch), base_sequence, code, now)
+                code = self._in_turn(job, tp, (producer_id, producer_epoch), base_sequence, code, now)
         if code != NONE:
             self._finish_slot(job, slot, ProduceResult(index, code))
             return None
@@ -176,11 +176,18 @@ class ProduceSession:
         return lane
 
     def _in_turn(
-        self, tp: TopicPartition, producer: tuple[int, int], base_sequence: int, code: int, now: float
+        self,
+        job: ProduceJob,
+        tp: TopicPartition,
+        producer: tuple[int, int],
+        base_sequence: int,
+        code: int,
+        now: float,
     ) -> int:
         """The code of a batch, once it is known whether one before it went back."""
         if code == NONE:
-            return self.given_back.code(tp, producer, base_sequence, now) or NONE
+            # When it came, not when its client's rights became known: on the way with the one before it, it waited here.
+            return self.given_back.code(tp, producer, base_sequence, job.started) or NONE
         self.given_back.note(tp, producer, base_sequence, code, now)
         return code
 
@@ -416,19 +423,34 @@ class ProduceSession:
         return bool(self.jobs) or self._ways.any
 
     def _expire(self, job: ProduceJob) -> None:
-        if not job.batches:  # still in the backlog
-            slot = 0
-            for _, partitions in job.request.topics:
-                for index, _ in partitions:
-                    if job.results[slot] is None:
-                        self._finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
-                    slot += 1
+        if not job.admitted:
+            self._expire_waiting(job)
             return
         for lane, batch in tuple(job.batches):
             if batch.deferred is not None and not batch.closed:
                 self.conclude(batch, self.hub.gate.give_up(batch))
             else:
                 self.deliver(lane.expire(batch))
+
+    def _expire_waiting(self, job: ProduceJob) -> None:
+        """Its client's rights are still being asked for. What waits behind it follows it back when they are known."""
+        now = self.hub.loop.time()
+        slot = 0
+        for key, partitions in job.request.topics:
+            mirror = self._mirror(key)
+            for index, records in partitions:
+                if job.results[slot] is None:
+                    if mirror is not None and len(records) >= BATCH_HEADER_SIZE:
+                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+                        self.given_back.note(
+                            TopicPartition(mirror.topic, index),
+                            (producer_id, producer_epoch),
+                            base_sequence,
+                            NOT_LEADER_OR_FOLLOWER,
+                            now,
+                        )
+                    self._finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
+                slot += 1
 
     def closed(self) -> None:
         """The client is gone: forget what was not sent; what was sent is accounted until the source has

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from router.dispatch import session_of
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
@@ -74,3 +76,59 @@ async def test_several_refused_at_once_have_one_order() -> None:
         rig.source.inject("produce", error=19, times=1)
         pending = [producer.send(0) for _ in range(4)]
         assert [(await one)[0].error for one in pending] == [19, 6, 6, 6], "none of them is told of a gap"
+
+
+class HeldRights:
+    """The real broker's answer about what the client may do is on its way until `come`."""
+
+    def __init__(self, rig: Rig) -> None:
+        authorizer = session(rig).authorizer
+        self._real = authorizer._topic_answered
+        self._held: list[tuple[str, memoryview]] = []
+        authorizer._topic_answered = lambda *answer: self._held.append(answer)
+
+    def come(self) -> None:
+        for answer in self._held:
+            self._real(*answer)
+
+
+async def connected(rig: Rig) -> Producer:
+    producer = Producer(await rig.client(), rig, producer_id=5)
+    await eventually(lambda: len(rig.listener.connections) == 1 and session(rig) is not None)
+    return producer
+
+
+@pytest.mark.parametrize("wait", [0.0, 1.2], ids=["at once", "when nobody is waited for any more"])
+async def test_what_waits_for_the_clients_rights_does_not_overtake_one_whose_time_is_over(
+    wait: float,
+) -> None:
+    async with Rig(limits=LIMITS) as rig:
+        producer = await connected(rig)
+        rights = HeldRights(rig)
+        first = producer.send(0, 1, timeout_ms=300)
+        second = producer.send(0)
+        other = producer.send(1, sequence=0)
+        assert [one.error for one in await first] == [6, 6]
+        third = producer.send(0)  # it was on the way
+        again = [producer.send(0, sequence=0)]
+        await asyncio.sleep(wait)
+        rights.come()
+        assert [(await one)[0].error for one in (second, third)] == [6, 6]
+        again += [producer.send(0, sequence=sequence) for sequence in (1, 2)]
+        assert [(await one)[0].error for one in again] == [0, 0, 0]
+        assert (await other)[0].error == 0, "the one that comes again itself"
+        assert rig.values() == [(5, 0), (5, 1), (5, 2)]
+
+
+async def test_whose_time_is_over_while_its_rights_are_asked_for_keeps_nothing() -> None:
+    async with Rig(limits=LIMITS) as rig:
+        producer = await connected(rig)
+        rights = HeldRights(rig)
+        assert (await producer.send(0, timeout_ms=300))[0].error == 6
+        garbled = producer.send(0, records=b"x", timeout_ms=300)
+        by_name = Producer(producer.connection, rig, version=12, producer_id=5)
+        elsewhere = by_name.send(0, topic="payments", timeout_ms=300)
+        assert [(await one)[0].error for one in (garbled, elsewhere)] == [6, 6]
+        rights.come()
+        await eventually(lambda: rig.router.hub.budget.used == 0)
+        assert rig.values() == []
