@@ -11,6 +11,7 @@ time: a shared connection would let one slow producer, or one long poll, delay e
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,6 +20,8 @@ from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, Sourc
 from router.tasks import TaskKeeper
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
 from wire.types import Buffer, Node, TopicPartition
+
+log = logging.getLogger(__name__)
 
 TARGET: Final = ""
 """In the place of a link's name: the target's own brokers, for the moment after a hand-over."""
@@ -238,7 +241,7 @@ class Recovery:
         self._running = False
         self._attempts = 0
         self._last_end = float("-inf")
-        self.last_error: LinkerError | None = None
+        self._failing = False  # the last look failed
 
     def need(self, topic: str, waiter: Callable[[str], None]) -> None:
         """Call ``waiter(link)`` once the topic's leaders were asked for again."""
@@ -268,11 +271,17 @@ class Recovery:
                         sorted(topics), timeout=self._limits.connect_timeout
                     )
                 except LinkerError as error:
-                    self.last_error = error
+                    if not self._failing:  # once: it is tried again and again
+                        self._failing = True
+                        log.warning(
+                            "%s cannot be asked who leads: %s",
+                            f"the source of link {self._link}" if self._link != TARGET else "the target",
+                            error,
+                        )
                     self._topics |= topics
                     self._waiters = {**waiters, **self._waiters}
                 else:
-                    self.last_error = None
+                    self._failing = False
                     for waiter in waiters:
                         waiter(self._link)
                 self._last_end = loop.time()

@@ -103,11 +103,6 @@ class ForwardingHub:
             recovery = self._recoveries[link] = Recovery(link, self.cluster, self.tasks, self.limits)
         recovery.need(topic, waiter)
 
-    def recovery_error(self, link: str) -> LinkerError | None:
-        """Why the source's leaders cannot be asked for, if that is so."""
-        recovery = self._recoveries.get(link)
-        return recovery.last_error if recovery is not None else None
-
     def refused(self, link: str, reason: str) -> None:
         """Report once in a while, not once per request."""
         now = self.loop.time()

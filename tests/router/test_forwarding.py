@@ -101,7 +101,7 @@ async def test_cut_connection_of_a_plain_producer_is_an_honest_unknown() -> None
         assert (await producer.send(0))[0].error == 0
 
 
-async def test_source_away_and_back() -> None:
+async def test_source_away_and_back(caplog: pytest.LogCaptureFixture) -> None:
     async with Rig(source_nodes=1) as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)
@@ -109,6 +109,9 @@ async def test_source_away_and_back() -> None:
         pending = [producer.send(0) for _ in range(5)]
         await asyncio.sleep(0.3)
         assert not any(p.done() for p in pending)
+        told = [one.getMessage() for one in caplog.records if one.name == "router.forwarder"]
+        assert len(told) == 1, "once, however often it is tried"
+        assert told[0].startswith("the source of link east cannot be asked who leads: ")
         await rig.source.brokers[1].start()
         assert [r[0].error for r in await asyncio.gather(*pending)] == [0] * 5
         assert rig.values() == [(5, n) for n in range(6)]
