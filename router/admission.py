@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from router.authorize import Authorizer, Operation
@@ -10,6 +9,8 @@ from router.fence import FenceState
 from router.hub import ForwardingHub
 from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from router.ports import Mirror
+from wire.batch import BATCH_OVERHEAD
+from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_producing
 from wire.produce import ProduceRequest, TopicKey
 from wire.types import TopicPartition
 
@@ -18,12 +19,6 @@ TOPIC_AUTHORIZATION_FAILED: Final = 29
 INVALID_REQUEST: Final = 42
 INVALID_RECORD: Final = 87
 UNKNOWN_TOPIC_ID: Final = 100
-
-MAGIC_OFFSET: Final = 16
-MAGIC: Final = 2
-BATCH_HEADER_SIZE: Final = 61
-TRANSACTIONAL: Final = 0x10
-_ATTRIBUTES = struct.Struct(">h")  # at 21
 
 
 def named_twice(request: ProduceRequest) -> bool:
@@ -64,9 +59,9 @@ def refusal(
     fenced = state is FenceState.FENCED and hub.carrying.handed_over(tp)
     if state is FenceState.HANDED_OVER or not (partition.leading or carried or fenced):
         return NOT_LEADER_OR_FOLLOWER
-    if len(records) < BATCH_HEADER_SIZE or records[MAGIC_OFFSET] != MAGIC:
+    if len(records) < BATCH_OVERHEAD or records[MAGIC_AT] != MAGIC:
         return INVALID_RECORD
-    transactional = bool(_ATTRIBUTES.unpack_from(records, 21)[0] & TRANSACTIONAL)
+    transactional = bool(read_producing(records)[0] & TRANSACTIONAL)
     if carried:
         # No lease is needed where real brokers decide; a transaction is between them and its producer.
         return NOT_LEADER_OR_FOLLOWER if transactional else NONE

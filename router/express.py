@@ -7,17 +7,17 @@ nothing has changed then. What is kept from one batch to the next is bytes, and 
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from router.admission import BATCH_HEADER_SIZE, MAGIC, MAGIC_OFFSET, TRANSACTIONAL
 from router.authorize import Authorizer, Operation
 from router.forwarder import TARGET, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lanes import Batch, Lane
 from router.ports import LinkStats, Mirror
 from router.produce_job import ProduceJob, SourceRequest, note_answered
+from wire.batch import BATCH_OVERHEAD
+from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_producing
 from wire.errors import WireError
 from wire.produce import TopicKey
 from wire.produce_single import FIRST_VERSION, SingleAnswer, SingleRequest
@@ -25,9 +25,6 @@ from wire.produce_single import FIRST_VERSION, SingleAnswer, SingleRequest
 if TYPE_CHECKING:
     from router.produce import ProduceSession
 
-#: From the attributes on, at 21: they, last offset delta, two timestamps, producer id and epoch, base sequence.
-_BATCH = struct.Struct(">h20xqhi")
-_BATCH_AT: Final = 21
 #: Characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory.
 _KNOWN_MAX: Final = 256
 
@@ -117,11 +114,11 @@ class Express:
             or not self._authorizer.allowed(tp.topic, Operation.WRITE)
             or not route.open
             or leader_of(ports.source(mirror.link), mirror, index) != route.node
-            or len(records) < BATCH_HEADER_SIZE
-            or records[MAGIC_OFFSET] != MAGIC
+            or len(records) < BATCH_OVERHEAD
+            or records[MAGIC_AT] != MAGIC
         ):
             return False
-        attributes, producer_id, producer_epoch, base_sequence = _BATCH.unpack_from(records, _BATCH_AT)
+        attributes, producer_id, producer_epoch, base_sequence = read_producing(records)
         if attributes & TRANSACTIONAL or (
             producer_id >= 0
             and self._session.given_back.code(tp, (producer_id, producer_epoch), base_sequence, now)

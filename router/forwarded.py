@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import Final
 
+from wire.batch_fields import read_last_offset_delta
 from wire.types import Buffer, TopicPartition
-
-_LAST_OFFSET_DELTA: Final = struct.Struct(">i")
-_AT: Final = 23  # in a batch of format v2
 
 
 @dataclass(slots=True)
@@ -29,7 +25,7 @@ class ForwardedBook:
         found = self._by_partition.get(tp)
         if found is None:
             found = self._by_partition[tp] = Forwarded()
-        count = _LAST_OFFSET_DELTA.unpack_from(records, _AT)[0] + 1
+        count = read_last_offset_delta(records)[0] + 1
         found.offsets += count
         found.end = max(found.end, base_offset + count)
 

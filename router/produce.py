@@ -14,12 +14,11 @@ with acks=0 are forwarded with acks=1: order, retries and fences need the source
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from router.admission import BATCH_HEADER_SIZE, INVALID_REQUEST, named_twice, not_mirrored, refusal
+from router.admission import INVALID_REQUEST, named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
 from router.express import Express
 from router.forwarder import TARGET, SourceRoute
@@ -36,6 +35,8 @@ from router.lanes import Answer, Batch, Lane
 from router.ports import Mirror
 from router.produce_job import Pair, ProduceJob, SourceRequest, answer, source_request
 from router.ways import Ways
+from wire.batch import BATCH_OVERHEAD
+from wire.batch_fields import read_producing
 from wire.errors import LinkerError, LocalProtocolError, MalformedFrame, WireError, error_name
 from wire.produce import (
     ProduceResponse,
@@ -47,8 +48,6 @@ from wire.produce import (
 )
 from wire.server import Exchange, ServerConnection
 from wire.types import Node, TopicPartition
-
-_PRODUCER = struct.Struct(">qhi")  # at 43: producer id, epoch, base sequence
 
 
 class ProduceSession:
@@ -159,8 +158,8 @@ class ProduceSession:
         tp = TopicPartition(mirror.topic, index)
         code = refusal(self.hub, self._authorizer, mirror, tp, records, leased=leased)
         producer_id, producer_epoch, base_sequence = -1, -1, -1
-        if len(records) >= BATCH_HEADER_SIZE:
-            producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+        if len(records) >= BATCH_OVERHEAD:
+            _, producer_id, producer_epoch, base_sequence = read_producing(records)
             if producer_id >= 0:
                 code = self._in_turn(job, tp, (producer_id, producer_epoch), base_sequence, code, now)
         if code != NONE:
@@ -440,8 +439,8 @@ class ProduceSession:
             mirror = self._mirror(key)
             for index, records in partitions:
                 if job.results[slot] is None:
-                    if mirror is not None and len(records) >= BATCH_HEADER_SIZE:
-                        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(records, 43)
+                    if mirror is not None and len(records) >= BATCH_OVERHEAD:
+                        _, producer_id, producer_epoch, base_sequence = read_producing(records)
                         self.given_back.note(
                             TopicPartition(mirror.topic, index),
                             (producer_id, producer_epoch),
