@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from router.authorize import Authorizer, Operation
+from router.batch import Batch
 from router.forwarder import TARGET, SourceRoute, leader_of
 from router.hub import ForwardingHub
-from router.lanes import Batch, Lane
+from router.lanes import Lane
 from router.ports import LinkStats, Mirror
 from router.produce_job import ProduceJob, SourceRequest, note_answered
 from wire.batch import BATCH_OVERHEAD

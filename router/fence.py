@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Generic
 
+from router.batch import Answer, JobT
 from router.lane_states import LaneState
-from router.lanes import Answer, JobT, Lane
+from router.lanes import Lane
 from wire.types import TopicPartition
 
 

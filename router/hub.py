@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from router.batch import Answer, Batch
 from router.budget import BytesBudget
 from router.carrying import Carrying
 from router.fence import FenceState, FenceTable
 from router.first_fetches import FirstFetches
 from router.forwarded import ForwardedBook
 from router.forwarder import TARGET, Recovery
-from router.lanes import Answer, Batch
 from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper

@@ -2,8 +2,8 @@
 clock.
 
 Lives here: what happens to each batch of a partition between the client's request and its answer - sent,
-sent again in order after a leadership change at the source, held at a fence, answered. Not here: the
-tables (``lane_states.py``), sockets, timers, metadata, merging the answers of one request
+sent again in order after a leadership change at the source, held at a fence, answered. Not here: what a batch
+knows (``batch.py``), the tables (``lane_states.py``), sockets, timers, metadata, merging the answers of one request
 (``produce.py``), and fences over many lanes (``fence.py``).
 
 Theory. The source checks sequence numbers, so for an idempotent producer sending again is always safe *in
@@ -32,9 +32,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic
 
-from router.given_back import brings_back, later
+from router.batch import Answer, Batch, JobT, follows
+from router.given_back import brings_back
 from router.lane_states import (
     DUPLICATE_SEQUENCE_NUMBER,
     ENDINGS,
@@ -51,10 +52,7 @@ from router.lane_states import (
     verdict,
 )
 from wire.errors import LocalProtocolError
-from wire.produce import ProduceResult
 from wire.types import TopicPartition
-
-JobT = TypeVar("JobT")
 
 # By their names alone: a member of an Enum costs a look-up, and this is for each batch.
 _FLOWING = LaneState.FLOWING
@@ -64,77 +62,6 @@ _QUEUED, _IN_FLIGHT, _TOLD, _DONE = (
     BatchState.TOLD,
     BatchState.DONE,
 )
-
-
-class Deferred(NamedTuple):
-    """A success of the source that waits for the lease."""
-
-    result: ProduceResult
-    arrived: float  # on the lease's clock, not before the answer was read
-
-
-class Batch(Generic[JobT]):
-    """One partition's records of one produce request."""
-
-    __slots__ = (
-        "base_sequence",
-        "deferred",
-        "job",
-        "lane",
-        "order",
-        "producer",
-        "records",
-        "sent",
-        "size",
-        "slot",
-        "state",
-        "unsettled",
-    )
-
-    def __init__(
-        self,
-        job: JobT,
-        slot: int,
-        records: memoryview,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-    ) -> None:
-        self.job = job
-        self.lane: Lane[JobT] | None = None  # given by offer()
-        self.slot = slot  # position of its answer in the client's request
-        self.records = records
-        self.size = len(records)
-        self.producer = (producer_id, producer_epoch)
-        self.base_sequence = base_sequence
-        self.order = -1  # position in the lane; given by offer()
-        self.sent = (
-            False  # True once it ever was sent: the client is then told REQUEST_TIMED_OUT, not NOT_LEADER
-        )
-        self.state = _QUEUED
-        self.unsettled = False  # an earlier attempt's outcome is unknown: a copy may still land
-        # The source acknowledged it, but the client may not be told yet; still in flight (lease_gate.py).
-        self.deferred: Deferred | None = None
-
-    @property
-    def closed(self) -> bool:
-        """The client has its answer or is gone: never sent again, never answered again."""
-        return self.state is _TOLD or self.state is _DONE
-
-    @property
-    def idempotent(self) -> bool:
-        return self.producer[0] >= 0
-
-    def give_up_code(self) -> int:
-        """The honest retriable code for a batch we stop working on."""
-        return REQUEST_TIMED_OUT if self.sent else NOT_LEADER_OR_FOLLOWER
-
-    def __repr__(self) -> str:
-        flags = "".join(f" {f}" for f in ("sent", "unsettled") if getattr(self, f))
-        return f"<Batch {self.order} producer {self.producer} seq {self.base_sequence} {self.state.value}{flags}>"
-
-
-Answer = tuple[Batch[JobT], int]
 
 
 class Lane(Generic[JobT]):
@@ -438,7 +365,7 @@ class Lane(Generic[JobT]):
     def _take_along(self, batch: Batch[JobT]) -> list[Answer[JobT]]:
         """The batch of an idempotent producer goes back to the client, and is in no line any more."""
         self._leave_behind([batch])
-        return self._give_up(lambda waiting: _follows(waiting, batch))
+        return self._give_up(lambda waiting: follows(waiting, batch))
 
     def _leave_behind(self, gone: Iterable[Batch[JobT]]) -> None:
         """These go back to the client: what follows one of them in flight is not sent again."""
@@ -446,11 +373,11 @@ class Lane(Generic[JobT]):
             return
         first: dict[tuple[int, int], Batch[JobT]] = {}
         for batch in gone:
-            if batch.idempotent and ((known := first.get(batch.producer)) is None or _follows(known, batch)):
+            if batch.idempotent and ((known := first.get(batch.producer)) is None or follows(known, batch)):
                 first[batch.producer] = batch
         for batch in self.in_flight if first else ():
             before = first.get(batch.producer)
-            if batch.state is _IN_FLIGHT and before is not None and _follows(batch, before):
+            if batch.state is _IN_FLIGHT and before is not None and follows(batch, before):
                 batch.state = BatchState.BEHIND
 
     def _give_up(self, which: Callable[[Batch[JobT]], bool]) -> list[Answer[JobT]]:
@@ -469,8 +396,3 @@ class Lane(Generic[JobT]):
         self._leave_behind(batch for batch, _ in given_up)
         self._nothing_to_wait_for()
         return given_up
-
-
-def _follows(batch: Batch[JobT], other: Batch[JobT]) -> bool:
-    """By the sequences, not by the order here: what a client sends again comes behind what followed it at first."""
-    return batch.producer == other.producer and later(batch.base_sequence, other.base_sequence)

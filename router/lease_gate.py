@@ -35,9 +35,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Generic
 
+from router.batch import Answer, Batch, Deferred, JobT
 from router.fence import LED_ELSEWHERE, FenceTable
 from router.lane_states import DUPLICATE_SEQUENCE_NUMBER, NONE
-from router.lanes import Answer, Batch, Deferred, JobT, Lane
+from router.lanes import Lane
 from router.ports import LeasePort
 from wire.errors import LocalProtocolError
 from wire.produce import ProduceResult

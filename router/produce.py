@@ -20,6 +20,7 @@ from functools import partial
 
 from router.admission import INVALID_REQUEST, named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
+from router.batch import Answer, Batch
 from router.express import Express
 from router.forwarder import TARGET, SourceRoute
 from router.given_back import GivenBack
@@ -31,7 +32,7 @@ from router.lane_states import (
     Verdict,
     verdict,
 )
-from router.lanes import Answer, Batch, Lane
+from router.lanes import Lane
 from router.ports import Mirror
 from router.produce_job import Pair, ProduceJob, SourceRequest, answer, source_request
 from router.ways import Ways

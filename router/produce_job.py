@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from router.batch import Batch
 from router.forwarder import TARGET, SourceRoute
 from router.hub import ForwardingHub
 from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER
-from router.lanes import Batch, Lane
+from router.lanes import Lane
 from router.leadership import current_leader, endpoints_of
 from router.ports import MirrorDirectory
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name

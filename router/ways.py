@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Generic
 
+from router.batch import Answer, JobT
 from router.carrying import CarriedClient
 from router.fence import LED_ELSEWHERE, FenceState
 from router.forwarder import TARGET, RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
 from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
-from router.lanes import Answer, JobT, Lane
+from router.lanes import Lane
 from wire.errors import LinkerError
 from wire.types import Node
 

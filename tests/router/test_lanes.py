@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from router.batch import Batch
 from router.fence import FenceState, FenceTable
 from router.lane_states import (
     ENDINGS,
@@ -25,7 +26,7 @@ from router.lane_states import (
     Verdict,
     step,
 )
-from router.lanes import Batch, Lane
+from router.lanes import Lane
 from wire.errors import LocalProtocolError
 from wire.types import TopicPartition
 

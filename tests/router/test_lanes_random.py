@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from router.batch import Answer, Batch
 from router.fence import FenceState, FenceTable
 from router.lane_states import (
     NOT_ENOUGH_REPLICAS,
@@ -26,7 +27,7 @@ from router.lane_states import (
     REQUEST_TIMED_OUT,
     BatchState,
 )
-from router.lanes import Answer, Batch, Lane
+from router.lanes import Lane
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from router.batch import Batch
 from router.fence import FenceTable
-from router.lanes import Batch
 from router.lease_gate import LeaseGate
 from router.ports import EndlessLease, RouterLimits
 from tests.router.rig import Producer, Rig, ScriptedLease, eventually

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from router.batch import Answer, Batch
 from router.fence import LED_ELSEWHERE, FenceState, FenceTable
 from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
-from router.lanes import Answer, Batch, Lane
+from router.lanes import Lane
 from router.lease_gate import ACKNOWLEDGES, LeaseGate, Told
 from wire.errors import LinkerError
 from wire.produce import ProduceResult
