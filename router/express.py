@@ -62,6 +62,7 @@ class Express:
 
     def __init__(self, session: ProduceSession, authorizer: Authorizer) -> None:
         self._session = session
+        self._answers = session.answers
         self._hub: ForwardingHub = session.hub
         self._authorizer = authorizer
         self._usual: dict[tuple[TopicKey, int], _Usual] = {}
@@ -122,7 +123,7 @@ class Express:
         attributes, producer_id, producer_epoch, base_sequence = read_producing(records)
         if attributes & TRANSACTIONAL or (
             producer_id >= 0
-            and self._session.given_back.code(tp, (producer_id, producer_epoch), base_sequence, now)
+            and self._answers.given_back.code(tp, (producer_id, producer_epoch), base_sequence, now)
             is not None
         ):
             return False
@@ -150,7 +151,7 @@ class Express:
     def _replied(
         self, usual: _Usual, batch: Batch[ProduceJob], term: int, reply: memoryview | WireError
     ) -> None:
-        hub, lane, session = self._hub, usual.lane, self._session
+        hub, lane, answers = self._hub, usual.lane, self._answers
         what = None if isinstance(reply, WireError) else usual.answer.acknowledged(reply)
         if (
             what is None
@@ -158,15 +159,15 @@ class Express:
             or not hub.ports.lease.covers(term)  # now: after the answer's bytes were read
             or not lane.acknowledged(batch)
         ):
-            session.replied(usual.route, usual.asked, [(lane, batch)], term, reply)
+            answers.replied(usual.route, usual.asked, [(lane, batch)], term, reply)
             return
         hub.forwarded.note(lane.tp, what[0], batch.records)
         job = batch.job
         exchange = job.exchange
-        session.jobs.pop(job, None)
+        answers.jobs.pop(job, None)
         note_answered(job, hub)
         exchange.reply(usual.told.encode(exchange.header.correlation_id, what))
-        session.left(job)
+        answers.left(job)
         if lane.queue:
-            session.pump_lanes((lane,))
+            self._session.pump_lanes((lane,))
         hub.lanes_changed()

@@ -50,14 +50,21 @@ class Swept(Protocol):
         """Expire what is due; False when there is nothing left to look after."""
 
 
-class Session(Swept, Protocol):
-    """One client's forwarding (``produce.ProduceSession``)."""
+class Answers(Protocol):
+    """What one client is told (``produce_answers.ProduceAnswers``)."""
 
     def deliver(self, answers: Iterable[Answer[Any]]) -> None: ...
 
-    def pump_lanes(self, lanes: Iterable[Any]) -> None: ...
-
     def conclude(self, batch: Batch[Any], answers: Sequence[Answer[Any]]) -> None: ...
+
+
+class Session(Swept, Protocol):
+    """One client's forwarding (``produce.ProduceSession``)."""
+
+    @property
+    def answers(self) -> Answers: ...
+
+    def pump_lanes(self, lanes: Iterable[Any]) -> None: ...
 
 
 class WaitsForLease(Protocol):
@@ -169,7 +176,7 @@ class ForwardingHub:
             by_session.setdefault(batch.job.session, []).append((batch, code))
         with gathered_writes():
             for session, mine in by_session.items():
-                session.deliver(mine)
+                session.answers.deliver(mine)
 
     async def fence(self, tps: Iterable[TopicPartition], *, timeout: float) -> None:
         """Hold new produces and wait until nothing we sent can change the source's log any more (see
@@ -279,7 +286,7 @@ class ForwardingHub:
     def _conclude(self, told: Iterable[Told[Any]]) -> None:
         with gathered_writes():
             for batch, answers in told:
-                batch.job.session.conclude(batch, answers)
+                batch.job.session.answers.conclude(batch, answers)
 
     def _pump(self, lanes: Iterable[Any]) -> None:
         by_session: dict[Session, list[Any]] = {}

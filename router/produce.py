@@ -1,8 +1,9 @@
 """Produce of one client: take the request apart, forward each partition through its lane, merge the answers.
 
-Lives here: grouping by source leader, deadlines. Not here: admission (``admission.py``: is the partition ours,
-may the client write, may it be forwarded at all), order and retries (``lanes.py``), source connections
-(``forwarder.py``), the formats of requests and answers (``produce_job.py``).
+Lives here: requests, their order until they are admitted, grouping by source leader, deadlines. Not here: what
+the client is told (``produce_answers.py``), admission (``admission.py``: is the partition ours, may the client
+write, may it be forwarded at all), order and retries (``lanes.py``), source connections (``forwarder.py``), the
+formats of requests and answers (``produce_job.py``).
 
 Each part of a request is answered by the source's own words, with these exceptions: leadership errors are
 solved here; a refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished
@@ -15,38 +16,25 @@ with acks=0 are forwarded with acks=1: order, retries and fences need the source
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from router.admission import INVALID_REQUEST, named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
-from router.batch import Answer, Batch
+from router.batch import Batch
 from router.express import Express
 from router.forwarder import TARGET, SourceRoute
-from router.given_back import GivenBack
 from router.hub import ForwardingHub
-from router.lane_states import (
-    NONE,
-    NOT_LEADER_OR_FOLLOWER,
-    BatchState,
-    Verdict,
-    verdict,
-)
+from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER
 from router.lanes import Lane
 from router.ports import Mirror
-from router.produce_job import Pair, ProduceJob, SourceRequest, answer, source_request
+from router.produce_answers import ProduceAnswers
+from router.produce_job import Pair, ProduceJob, source_request
 from router.ways import Ways
 from wire.batch import BATCH_OVERHEAD
 from wire.batch_fields import read_producing
-from wire.errors import LinkerError, LocalProtocolError, MalformedFrame, WireError, error_name
-from wire.produce import (
-    ProduceResponse,
-    ProduceResult,
-    TopicKey,
-    encode_produce_request,
-    parse_produce_request,
-    parse_produce_response,
-)
+from wire.errors import LinkerError
+from wire.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_request
 from wire.server import Exchange, ServerConnection
 from wire.types import Node, TopicPartition
 
@@ -59,13 +47,11 @@ class ProduceSession:
         self._connection = connection
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
-        self.given_back = GivenBack()
-        self._ways: Ways[ProduceJob] = Ways(hub, self, self.deliver, self.pump_lanes)
+        self.answers = ProduceAnswers(hub, connection, self._moved_on)
+        self._ways: Ways[ProduceJob] = Ways(hub, self, self.answers.deliver, self.pump_lanes)
         self._express = Express(self, authorizer)
-        self.jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
-        self._vanished = False
         self.last_request = 0.0
         hub.carrying.joined(self)
 
@@ -80,7 +66,7 @@ class ProduceSession:
         self.hub.stats.produce_requests += 1
         self.hub.budget.add(self._connection, job.size)
         job.in_lanes = 1  # held by the request itself until it is admitted
-        self.jobs[job] = None
+        self.answers.jobs[job] = None
         self.hub.watch(self)
         if len(job.results) > 1 and named_twice(request):
             self._turn_away(job, INVALID_REQUEST)
@@ -98,10 +84,10 @@ class ProduceSession:
         slot = 0
         for _, partitions in job.request.topics:
             for index, _ in partitions:
-                self._finish_slot(job, slot, ProduceResult(index, code))
+                self.answers.finish_slot(job, slot, ProduceResult(index, code))
                 slot += 1
         job.admitted = True
-        self.left(job)
+        self.answers.left(job)
 
     def _authorized(self, job: ProduceJob) -> bool:
         """Whether all topics' authorization is known; if not, the backlog goes on when it is."""
@@ -114,7 +100,7 @@ class ProduceSession:
         return known
 
     def _authorization_known(self) -> None:
-        while self._backlog and not self._vanished:
+        while self._backlog and not self.answers.vanished:
             if not self._authorized(self._backlog[0]):
                 return
             self._admit(self._backlog.popleft())
@@ -134,14 +120,14 @@ class ProduceSession:
                 if job.results[slot] is not None:
                     pass  # its time was over in the backlog
                 elif mirror is None:
-                    self._finish_slot(job, slot, ProduceResult(index, not_mirrored(self.hub, key)))
+                    self.answers.finish_slot(job, slot, ProduceResult(index, not_mirrored(self.hub, key)))
                 elif (lane := self._admit_batch(job, slot, mirror, index, records, now, leased)) is not None:
                     lanes[lane] = None
                 slot += 1
         if job.remaining == 0 and not job.results:
-            self._answer(job)  # a request without partitions is answered too
+            self.answers.answer(job)  # a request without partitions is answered too
         job.admitted = True
-        self.left(job)
+        self.answers.left(job)
         if lanes:
             self.pump_lanes(lanes)
 
@@ -164,7 +150,7 @@ class ProduceSession:
             if producer_id >= 0:
                 code = self._in_turn(job, tp, (producer_id, producer_epoch), base_sequence, code, now)
         if code != NONE:
-            self._finish_slot(job, slot, ProduceResult(index, code))
+            self.answers.finish_slot(job, slot, ProduceResult(index, code))
             return None
         lane = self._lanes.get(tp)
         if lane is None:
@@ -187,15 +173,15 @@ class ProduceSession:
         """The code of a batch, once it is known whether one before it went back."""
         if code == NONE:
             # When it came, not when its client's rights became known: on the way with the one before it, it waited here.
-            return self.given_back.code(tp, producer, base_sequence, job.started) or NONE
-        self.given_back.note(tp, producer, base_sequence, code, now)
+            return self.answers.given_back.code(tp, producer, base_sequence, job.started) or NONE
+        self.answers.given_back.note(tp, producer, base_sequence, code, now)
         return code
 
     # Sending
 
     def expect_leaders(self, leaders: Mapping[TopicPartition, Node]) -> None:
         """Where this client writes to one of these partitions: open the connection ahead."""
-        if not self._vanished:
+        if not self.answers.vanished:
             self._ways.expect({leaders[tp] for tp in self._lanes if tp in leaders})
             self.hub.watch(self)
 
@@ -243,8 +229,8 @@ class ProduceSession:
         except LinkerError as error:
             # The node cannot take forwarded produces at all; retriable for the client, an operator must act.
             if route.link != TARGET:
-                self._refused(route.link, str(error))
-            self._settle([told for lane, batch in pairs for told in lane.answered(batch, 35)], pairs)
+                self.hub.refused(route.link, str(error))
+            self.answers.settle([told for lane, batch in pairs for told in lane.answered(batch, 35)], pairs)
             if route.link == TARGET:
                 self.hub.carry_refused([lane.tp for lane, _ in pairs], str(error))
             return
@@ -267,170 +253,33 @@ class ProduceSession:
             of_link.bytes += sum(batch.size for _, batch in pairs)
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
-        replied = partial(self.replied, route, request, pairs, self.hub.ports.lease.term)
+        replied = partial(self.answers.replied, route, request, pairs, self.hub.ports.lease.term)
         if len(pairs) == 1:
             self._express.learn(pairs[0][0], route, request, job)
         route.send(correlation_id, buffers, replied, now, due)
 
-    # Answers of the source
-
-    def replied(
-        self,
-        route: SourceRoute,
-        request: SourceRequest,
-        pairs: list[Pair],
-        term: int,
-        reply: memoryview | WireError,
-    ) -> None:
-        if isinstance(reply, WireError):
-            self._lost(pairs)
-            return
-        covered = self.hub.ports.lease.covers(term)  # now: after the answer's bytes were read
-        try:
-            response = parse_produce_response(reply, request.version)
-            results = request.match(response)
-        except MalformedFrame as error:
-            self._lost(pairs)
-            route.close(error)
-            return
-        if route.link == TARGET:
-            self._carried(pairs, response, results)
-            return
-        answers: list[Answer[ProduceJob]] = []
-        for (lane, batch), result in zip(pairs, results, strict=True):
-            if response.throttle_ms > batch.job.throttle_ms:
-                batch.job.throttle_ms = response.throttle_ms
-            if result.error == NONE and result.base_offset >= 0:
-                self.hub.forwarded.note(lane.tp, result.base_offset, batch.records)
-            if batch.job.request.acks == 0:  # nothing is acknowledged to anybody
-                what = lane.answered(batch, result.error)
-            else:
-                what = self.hub.gate.answered(lane, batch, result, covered=covered)
-            if verdict(result.error) is Verdict.OURS:
-                self._refused(
-                    route.link, f"the source answered {error_name(result.error)} to a produce of {lane.tp}"
-                )
-            elif batch.deferred is not None:
-                self.hub.stats.links[route.link].deferred += 1
-            elif not what and not batch.closed:
-                self.hub.stats.produce_retries += 1
-            answers.extend(self._own_words(batch, result, what))
-        self._settle(answers, pairs)
-
-    def _carried(self, pairs: list[Pair], response: ProduceResponse, results: list[ProduceResult]) -> None:
-        """A new leader answered: its word needs no lease, for its log is the partition's."""
-        answers: list[Answer[ProduceJob]] = []
-        refused: dict[TopicPartition, int] = {}
-        for (lane, batch), result in zip(pairs, results, strict=True):
-            batch.job.throttle_ms = max(batch.job.throttle_ms, response.throttle_ms)
-            if result.error == NONE:
-                if (mirror := self.hub.ports.mirrors.by_name(lane.tp.topic)) is not None:
-                    self.hub.stats.links[mirror.link].carried += 1
-            elif verdict(result.error) is Verdict.OURS:
-                # Not this client's fault: it is told where to go instead.
-                refused[lane.tp] = result.error
-                result.error = NOT_LEADER_OR_FOLLOWER
-            answers.extend(self._own_words(batch, result, lane.answered(batch, result.error)))
-        self._settle(answers, pairs)
-        for tp, code in refused.items():
-            self.hub.carry_refused([tp], f"the target answered {error_name(code)} to a produce of {tp}")
-
-    def _own_words(
-        self, batch: Batch[ProduceJob], result: ProduceResult, what: Sequence[Answer[ProduceJob]]
-    ) -> Sequence[Answer[ProduceJob]]:
-        """Answer the batch by what the source said of it, if that is what the client gets; the other answers."""
-        if not what or what[0] != (batch, result.error):
-            return what
-        result.current_leader = None  # the source's broker ids mean nothing here
-        if result.error != NONE and batch.lane is not None:
-            self.given_back.note(
-                batch.lane.tp, batch.producer, batch.base_sequence, result.error, self.hub.loop.time()
-            )
-        self._finish_slot(batch.job, batch.slot, result)
-        return what[1:]
-
-    def conclude(self, batch: Batch[ProduceJob], answers: Sequence[Answer[ProduceJob]]) -> None:
-        """The wait of a deferred success is over, one way or the other."""
-        if batch.lane is None or batch.deferred is None:
-            raise LocalProtocolError(f"{batch!r} did not wait for the lease")
-        self._settle(self._own_words(batch, batch.deferred.result, answers), [(batch.lane, batch)])
-
-    def _lost(self, pairs: list[Pair]) -> None:
-        self.hub.stats.produce_lost += len(pairs)
-        self._settle([told for lane, batch in pairs for told in lane.lost(batch)], pairs)
-
-    def _settle(self, answers: Sequence[Answer[ProduceJob]], pairs: list[Pair]) -> None:
-        """After answers arrived for these batches: tell the client, let go of the bytes, send what may go
-        now.
-        """
-        if answers:
-            self.deliver(answers, {id(batch) for _, batch in pairs})
-        for _, batch in pairs:
-            if batch.closed:
-                self.left(batch.job)
-        lanes = [pairs[0][0]] if len(pairs) == 1 else list({lane: None for lane, _ in pairs})
+    def _moved_on(self, lanes: list[Lane[ProduceJob]]) -> None:
         for lane in lanes:
             if lane.vanished and self.hub.fences.discard_lane(lane):
                 self._lanes.pop(lane.tp, None)
-        if self._vanished:
+        if self.answers.vanished:
             if not self._lanes:
                 self._ways.close_idle()
         elif waiting := [lane for lane in lanes if lane.queue]:
             self.pump_lanes(waiting)
         self.hub.lanes_changed()
 
-    def deliver(self, answers: Iterable[Answer[ProduceJob]], still_counted: set[int] | None = None) -> None:
-        """Tell the client; batches that are still in flight, or named in still_counted, keep their bytes."""
-        for batch, code in answers:
-            job, lane = batch.job, batch.lane
-            if lane is None:
-                raise LocalProtocolError(f"{batch!r} was answered but never offered")
-            if batch.state is BatchState.DONE and not (still_counted and id(batch) in still_counted):
-                self.left(job)
-            self.given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
-            if job.results[batch.slot] is None and not self._vanished:
-                self._finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
-
-    def left(self, job: ProduceJob) -> None:
-        job.in_lanes -= 1
-        if job.in_lanes == 0:
-            # They point back at the job: its bytes must go now, not when cycles are collected.
-            job.batches.clear()
-            self.hub.budget.release(job.size)
-
-    def _refused(self, link: str, reason: str) -> None:
-        self.hub.refused(link, reason)
-
-    # Answers to the client
-
-    def _finish_slot(self, job: ProduceJob, slot: int, result: ProduceResult) -> None:
-        job.results[slot] = result
-        job.remaining -= 1
-        if job.remaining == 0:
-            self._answer(job)
-
-    def _answer(self, job: ProduceJob) -> None:
-        self.jobs.pop(job, None)
-        answer(job, self.hub, self._connection.listener.name)
-
     # Time and the end
 
     def sweep(self, now: float) -> bool:
-        for job in list(self.jobs):
+        for job in list(self.answers.jobs):
             if job.deadline <= now:
-                self._expire(job)
+                if job.admitted:
+                    self.answers.expire(job)
+                else:
+                    self._expire_waiting(job)
         self._ways.sweep(now)
-        return bool(self.jobs) or self._ways.any
-
-    def _expire(self, job: ProduceJob) -> None:
-        if not job.admitted:
-            self._expire_waiting(job)
-            return
-        for lane, batch in tuple(job.batches):
-            if batch.deferred is not None and not batch.closed:
-                self.conclude(batch, self.hub.gate.give_up(batch))
-            else:
-                self.deliver(lane.expire(batch))
+        return bool(self.answers.jobs) or self._ways.any
 
     def _expire_waiting(self, job: ProduceJob) -> None:
         """Its client's rights are still being asked for. What waits behind it follows it back when they are known."""
@@ -442,38 +291,38 @@ class ProduceSession:
                 if job.results[slot] is None:
                     if mirror is not None and len(records) >= BATCH_OVERHEAD:
                         _, producer_id, producer_epoch, base_sequence = read_producing(records)
-                        self.given_back.note(
+                        self.answers.given_back.note(
                             TopicPartition(mirror.topic, index),
                             (producer_id, producer_epoch),
                             base_sequence,
                             NOT_LEADER_OR_FOLLOWER,
                             now,
                         )
-                    self._finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
+                    self.answers.finish_slot(job, slot, ProduceResult(index, NOT_LEADER_OR_FOLLOWER))
                 slot += 1
 
     def closed(self) -> None:
         """The client is gone: forget what was not sent; what was sent is accounted until the source has
         answered.
         """
-        self._vanished = True
+        self.answers.vanished = True
         self._ways.abandon()
         self.hub.carrying.left(self)
         self.hub.budget.forget(self._connection)
         # Also those that an error, not the client, kept from being admitted: their bytes are in the budget.
-        for job in {**dict.fromkeys(self._backlog), **self.jobs}:
+        for job in {**dict.fromkeys(self._backlog), **self.answers.jobs}:
             if not job.admitted:
                 job.admitted = True
-                self.left(job)
+                self.answers.left(job)
         self._backlog.clear()
         for tp, lane in list(self._lanes.items()):
             for batch in lane.vanish():
-                self.left(batch.job)
+                self.answers.left(batch.job)
             for batch in [batch for batch in lane.in_flight if batch.deferred is not None]:
                 self.hub.gate.give_up(batch)  # the source has answered, and nobody is left to be told
-                self.left(batch.job)
+                self.answers.left(batch.job)
             if self.hub.fences.discard_lane(lane):
                 del self._lanes[tp]
-        self.jobs.clear()
+        self.answers.jobs.clear()
         self._ways.close_idle()
         self.hub.lanes_changed()

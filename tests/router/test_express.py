@@ -38,7 +38,7 @@ class Told:
             "of links": dict(stats.links),
             "errors": (stats.produce_retries, stats.produce_lost),
             "held": rig.router.hub.budget.used,
-            "not answered": sum(len(one.produce.jobs) for one in sessions(rig)),
+            "not answered": sum(len(one.produce.answers.jobs) for one in sessions(rig)),
         }
 
 
