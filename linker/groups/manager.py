@@ -82,6 +82,7 @@ class GroupManager:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await book.close()
 
     async def release_all(self) -> None:
         """The link is to be deleted: nobody is held any more, until `hold_again`. What does not answer in time opens by
