@@ -17,7 +17,7 @@ from controller.group_phases import GroupPhase, check_group_transition
 from controller.groups import GateKind
 from controller.image import ControllerImage
 from controller.paths import MAX_GROUP_BYTES
-from controller.phases import ENDED
+from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
 
 # Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
@@ -274,7 +274,8 @@ def begin_promote(
 def begin_demote(
     image: ControllerImage, link: str, names: Sequence[str], *, timeout_ms: int | None, now: int
 ) -> tuple[list[Record], list[str]]:
-    """Back to the source. Refused once a topic of the group is promoted: the source does not get its records any more."""
+    """Back to the source. Refused once a topic of the group is promoted, or is being promoted: the source does not get its
+    records any more."""
     chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
     reasons = [
         f"group {group.group}: {why}" for group in chosen if (why := _not_demotable(image, group)) is not None
@@ -292,17 +293,48 @@ def begin_demote(
 def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
     if group.phase is not GroupPhase.PROMOTED:
         return f"it is {group.phase}, only promoted groups can be demoted"
-    ended = sorted(
-        {
-            state.topic
-            for topic in group.topics
-            for state in image.topic_partitions(group.link, topic)
-            if state.phase in ENDED
-        }
+    return no_way_back(image, group) or promote_in_the_way(image, group)
+
+
+def no_way_back(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why its offsets must not be returned to the source any more: a topic's log goes on at the target, and an offset of
+    that may be beyond the end of the source's. None while they may."""
+    ended = _topics_in(image, group, LED_ELSEWHERE)
+    return f"its topics {_list(ended)} are promoted: the source has no new records of them" if ended else None
+
+
+def promote_in_the_way(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why it has to be waited for what becomes of a topic: its log may go on at the target before that is written down."""
+    moving = _topics_in(image, group, PROMOTING - LED_ELSEWHERE)
+    return f"its topics {_list(moving)} are being promoted" if moving else None
+
+
+def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Phase]) -> list[str]:
+    """Its topics of which a partition is in one of the phases."""
+    return sorted(
+        topic
+        for topic in group.topics
+        if any(state.phase in phases for state in image.topic_partitions(group.link, topic))
     )
-    if ended:
-        return f"its topics {_list(ended)} are promoted: the source has no new records of them"
-    return None
+
+
+def end_demote(image: ControllerImage, link: str, name: str, now: int, **fields: Any) -> list[Record]:
+    """Its offsets are at the source. Refused if a topic was promoted, or began to be, since that was asked last: who starts
+    the consumers at the source would wait for records in vain."""
+    known = group_of(image, link, name)
+    why = no_way_back(image, known) or promote_in_the_way(image, known)
+    if why is not None:
+        raise Refused(f"group {name} is not demoted: {why}")
+    return step(image, link, name, GroupPhase.DEMOTED, now, **fields)
+
+
+def returning(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
+    """Groups that read one of the topics and are on their way back to the source."""
+    return [
+        group.group
+        for group in image.link_groups(link)
+        if group.phase is GroupPhase.DEMOTING and not set(topics).isdisjoint(group.topics)
+    ]
 
 
 def refuse_while_moving(image: ControllerImage, link: str) -> None:

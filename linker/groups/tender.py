@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
 class GaveUp(LinkerError):
-    """A promote or demote that waited as long as it was told to."""
+    """A promote or demote that waited as long as it was told to, or that has nothing to wait for any more."""
 
 
 class Tender:
@@ -183,6 +183,8 @@ class Tender:
             view = await self._keeper.look(reader)
             if reader is self._tools.source:
                 run.source_view = view
+            if group.phase is GroupPhase.DEMOTING:
+                self._see_way_back(group)
             # The gate's member may have joined meanwhile, under a name that was written down before.
             known = self._book.get(self._name) or group
             others = tuple(one for one in view.members if not is_gate(one.member_id, known))
@@ -315,6 +317,7 @@ class Tender:
     async def _demote(self, group: MirrorGroup) -> None:
         """DEMOTING -> DEMOTED: hold it on the target again, return its offsets."""
         run = self._run
+        self._see_way_back(group)
         if run.gate is None:
             record = group.gate_state
             if record is None or record.stage is not GateStage.HELD:
@@ -333,6 +336,10 @@ class Tender:
             return  # lost while somebody was waited for: again
         on_target = await self._keeper.read_target()
         back = {tp: commit for tp, commit in on_target.items() if tp.topic in group.topics}
+        # After they were read: as long as no topic is on its way, they are inside what the source has.
+        self._see_way_back(group)
+        if (why := group_decisions.promote_in_the_way(self._book.image, group)) is not None:
+            raise LinkerError(f"group {self._name} waits with its offsets: {why}")
         if back:
             await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
         left = differences(back, await self._keeper.read_source())
@@ -340,14 +347,24 @@ class Tender:
             raise LinkerError(
                 f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
             )
-        await self._book.step(
-            self._name,
-            GroupPhase.DEMOTED,
-            reason="its offsets are at the source again",
-            move=None,
-            offsets=_group_offsets(back),
+        link, name, now = self._book.link, self._name, self._book.now()
+        await self._book.commit(
+            lambda image: group_decisions.end_demote(
+                image,
+                link,
+                name,
+                now,
+                reason="its offsets are at the source again",
+                move=None,
+                offsets=_group_offsets(back),
+            )
         )
         log.info("link %s: group %s is demoted", self._book.link, self._name)
+
+    def _see_way_back(self, group: MirrorGroup) -> None:
+        """Raise GaveUp if a topic of the group was promoted, or failed over, since the demote was accepted."""
+        if (why := group_decisions.no_way_back(self._book.image, group)) is not None:
+            raise GaveUp(why)
 
     async def _hold_again(self, _group: MirrorGroup) -> None:
         """DEMOTED: a mirrored group like any other, whose gate stands already."""

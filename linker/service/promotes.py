@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller import errors as refused
+from controller import group_decisions
 from controller.phases import ENDED, LED_ELSEWHERE
 from controller.ports import PromoteSettings
 from controller.source_fence import debts
@@ -69,6 +70,10 @@ class Promotes(Validations):
             blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
         warnings = [finding.detail for finding in rights if not finding.fatal]
         warnings += await self._open_transactions(runtime, topics)
+        warnings += [
+            f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
+            for group in group_decisions.returning(self._image, link, topics)
+        ]
         producers, more = await self._producers(runtime, topics)
         warnings += more
         policy = self._policy(request)

@@ -214,6 +214,45 @@ def test_demote_only_before_the_topics_are_promoted() -> None:
         groups.begin_demote(image(group()), "l", ["g"], timeout_ms=None, now=NOW)
 
 
+ON_THE_WAY = [Phase.CATCHING_UP, Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED]
+ELSEWHERE = [Phase.HANDED_OVER, Phase.PROMOTED, Phase.FAILED_OVER]
+
+
+def in_phase(phase: Phase, partition: int = 1, topic: str = "t") -> MirrorPartition:
+    return MirrorPartition(link="l", topic=topic, partition=partition, phase=phase)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_the_way_back_ends_where_the_log_goes_on_at_the_target(phase: Phase) -> None:
+    returning = group(phase=GroupPhase.DEMOTING, move=GroupMove(asked_at=1))
+    made = image(returning, in_phase(phase))
+    assert (groups.no_way_back(made, returning) is not None) == (phase in ELSEWHERE)
+    assert (groups.promote_in_the_way(made, returning) is not None) == (phase in ON_THE_WAY)
+    promoted = image(group(phase=GroupPhase.PROMOTED), in_phase(phase))
+    if phase in (*ON_THE_WAY, *ELSEWHERE):
+        with pytest.raises(Refused, match=r"group g: its topics t are (being )?promoted"):
+            groups.begin_demote(promoted, "l", ["g"], timeout_ms=None, now=NOW)
+        with pytest.raises(Refused, match="group g is not demoted: its topics t are"):
+            groups.end_demote(made, "l", "g", NOW)
+    else:
+        assert groups.begin_demote(promoted, "l", ["g"], timeout_ms=None, now=NOW)[0]
+        [ended] = groups.end_demote(made, "l", "g", NOW, move=None, reason="x")
+        assert ended == group(phase=GroupPhase.DEMOTED, since=NOW, reason="x")
+    # Topics of others are not in its way.
+    assert groups.no_way_back(image(topics=("t", "u")), group(topics=("t",))) is None
+
+
+def test_groups_on_their_way_back_are_named_by_topic() -> None:
+    made = image(
+        group("g", GroupPhase.DEMOTING, topics=("t", "u")),
+        group("h", GroupPhase.DEMOTING, topics=("u",)),
+        group("i", GroupPhase.PROMOTED),
+    )
+    assert groups.returning(made, "l", ["t"]) == ["g"]
+    assert groups.returning(made, "l", ["u", "x"]) == ["g", "h"]
+    assert groups.returning(made, "m", ["t"]) == []
+
+
 def test_steps_follow_the_table() -> None:
     made = image(group(phase=GroupPhase.OPENING))
     with pytest.raises(IllegalTransition, match=r"group g.*OPENING and cannot become GATED"):
