@@ -45,8 +45,8 @@ async def look(
         for name, one in listing.groups.items()
         if one.protocol is not None and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
     }
-    known = {group.group for group in book.all()}
-    seen.gone = await _gone(source, known - listing.groups.keys())
+    ours = {group.group for group in book.all()}
+    seen.gone = await _gone(source, ours - listing.groups.keys())
     views, failed = await source.describe(
         [name for name, one in wanted.items() if _may_have_members(one)], timeout=_TIMEOUT
     )
@@ -65,12 +65,24 @@ async def look(
         topics = view.topics | {tp.topic for tp in committed}
         seen.views[name] = view
         seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors)
-    # What could not be read this time is as it was.
+    _as_before(seen, book)
+    return seen
+
+
+def known(book: GroupBook) -> Look:
+    """Where the source does not tell: every group is as it was. What the options and the mirrors have become since counts
+    all the same."""
+    seen = Look()
+    _as_before(seen, book)
+    return seen
+
+
+def _as_before(seen: Look, book: GroupBook) -> None:
+    """What could not be read this time is as it was."""
     for group in book.all():
         if group.group not in seen.found and group.group not in seen.gone:
             topics = frozenset({*group.topics, *group.unmirrored})
             seen.found[group.group] = FoundGroup(group.group, group.protocol, topics)
-    return seen
 
 
 async def _gone(source: GroupReader, unlisted: Collection[str]) -> set[str]:

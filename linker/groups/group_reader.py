@@ -7,7 +7,7 @@ an error of that group only; what a coordinator did not answer is an error of al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -78,14 +78,17 @@ class Listing:
 
 
 class GroupReader:
-    """A reader over one cluster."""
+    """A reader over one cluster. `trouble`: why it must not be asked at present, whatever answers at its address."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, trouble: Callable[[], str | None] = lambda: None) -> None:
         self._cluster = cluster
+        self._trouble = trouble
         self._places = Places()
 
     async def list_groups(self, *, timeout: float) -> Listing:
         """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
+        if (trouble := self._trouble()) is not None:
+            raise LinkerError(trouble)
         await self._cluster.refresh((), timeout=timeout)
         nodes = list(self._cluster.nodes)
         listing = Listing()
@@ -314,6 +317,9 @@ class GroupReader:
         await together(one(node, mine) for node, mine in by_node.items())
 
     async def _locate(self, names: Collection[str], failed: dict[str, str], timeout: float) -> dict[str, int]:
+        if (trouble := self._trouble()) is not None:
+            failed.update(dict.fromkeys(names, trouble))
+            return {}
         unknown = [name for name in names if self._places.get(name) is None]
         for some in _batches(unknown, _BATCH):
             try:

@@ -7,12 +7,13 @@ Not here: which phase comes after which (tender.py), when it is time (manager.py
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.group_phases import GroupPhase
+from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.group_sync import Committed, Offsets, to_commit, wanted_offsets
 from controller.groups import GateRecord, GateStage
 from controller.state import MirrorGroup
@@ -23,6 +24,8 @@ from linker.groups.group_reader import GroupReader, GroupView
 from linker.groups.run import GroupRun, who
 from wire.errors import LinkerError
 from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0
 _FINAL = frozenset({GroupPhase.FINAL_SYNC})
@@ -62,6 +65,10 @@ class HeldUp(LinkerError):
     """Clients are in the group and the gate's member is not: the coordinator takes commits of members only. They are
     published when the gate opens.
     """
+
+
+class Unstable(LinkerError):
+    """Offsets of the group are in a transaction that is not over. The cluster has answered: it is there."""
 
 
 class GateKeeper:
@@ -105,8 +112,8 @@ class GateKeeper:
         go, in another phase.
         """
         run = self._run
-        if run.source is None:
-            await self.read_source()
+        if run.source is None and not _stands(group):
+            await self._learn(group)
         async with self._tools.closing, self._alone():
             known = self._book.get(self._name)
             if known is None or (known.phase, known.gate) != (group.phase, group.gate):
@@ -127,12 +134,30 @@ class GateKeeper:
                 await self._book.save_gate(closed)
         return True
 
+    async def _learn(self, group: MirrorGroup) -> None:
+        """What the group has committed at the source, before its gate is closed.
+
+        A group that was held once is held again without, if the source does not tell: of the topics that matter the state
+        names every partition, and a gate that stays open lets consumers in while others may still read at the source. What
+        else it reads is held from the next sync on. One that is new has to wait: there is nothing of it to go on from.
+        """
+        try:
+            await self.read_source()
+        except LinkerError as error:
+            if group.phase not in HELD_GROUPS:
+                raise
+            self._run.sync_trouble = str(error)
+            log.warning("link %s: %s; it is held all the same", self._book.link, error)
+
     def uncovered(self, group: MirrorGroup) -> bool:
         """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
-        run = self._run
-        if run.gate is None or run.covered_for == self._reads(group):
+        run, reads = self._run, self._reads(group)
+        if run.gate is None or run.covered_for == reads:
             return False
-        return not run.covered >= self._assignment(group).keys()
+        if not run.covered >= self._assignment(group).keys():
+            return True
+        run.covered_for = reads  # so that the next round need not compare
+        return False
 
     def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
         """Changes when `_assignment` may have got further partitions."""
@@ -254,7 +279,7 @@ class GateKeeper:
         """A gate that another process closed is told what it covers before it is opened. If the opening fails it is renewed
         until the next attempt, and one that knows of no partitions would let go of all of them.
 
-        What it covers follows from the state alone: the source need not be there any more.
+        What it covers follows from the state alone, as in `hold`: the source need not be there any more.
         """
         assignment = self._assignment(group) | {tp: commit.offset for tp, commit in final.items()}
         try:
@@ -266,10 +291,14 @@ class GateKeeper:
         self._run.covered = frozenset(assignment)
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
-        answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
-        reason = answer.failed.get(self._name) or answer.unstable.get(self._name)
-        if reason is not None:
-            raise LinkerError(f"the offsets of group {self._name} cannot be read at the source: {reason}")
+        """Raises Unstable, and LinkerError if the source does not tell."""
+        what = f"the offsets of group {self._name} cannot be read at the source"
+        async with _in_time(what):
+            answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
+        if self._name in answer.failed:
+            raise LinkerError(f"{what}: {answer.failed[self._name]}")
+        if self._name in answer.unstable:
+            raise Unstable(f"{what}: {answer.unstable[self._name]}")
         self._run.source = answer.found[self._name]
         return answer.found[self._name]
 
@@ -284,10 +313,31 @@ class GateKeeper:
 
     async def look(self, reader: GroupReader) -> GroupView:
         """Who is in it at one of the clusters."""
-        views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+        what = f"group {self._name} cannot be described"
+        if reader is self._tools.source:
+            async with _in_time(what):
+                views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+        else:
+            views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
         if self._name in failed:
-            raise LinkerError(f"group {self._name} cannot be described: {failed[self._name]}")
+            raise LinkerError(f"{what}: {failed[self._name]}")
         return views[self._name]
+
+
+def _stands(group: MirrorGroup) -> bool:
+    """Its gate was closed, by whichever process, and is to be taken over: as soon as possible, because it opens by itself
+    when nobody looks after it, and what it covers follows from the state. The source may not be there just now."""
+    return group.gate_state is not None and group.gate_state.stage is GateStage.HELD
+
+
+@asynccontextmanager
+async def _in_time(what: str) -> AsyncIterator[None]:
+    """A source whose brokers do not even refuse connections would take that long for each of its addresses."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            yield
+    except TimeoutError as error:
+        raise LinkerError(f"{what}: no answer within {CALL_TIMEOUT:g} s") from error
 
 
 def is_gate(member_id: str, group: MirrorGroup) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 
 from controller.manager import LinkController
+from controller.state import Link, Record
 from linker.groups.book import GroupBook
 from linker.groups.bounds import Copies, TargetBounds
 from linker.groups.gate_maker import TargetGates
@@ -13,7 +15,7 @@ from linker.groups.gates import Coordinators
 from linker.groups.group_reader import GroupReader
 from linker.groups.keeper import Tools
 from linker.groups.manager import GroupManager
-from linker.groups.settings import GroupSettings
+from linker.groups.settings import GroupSettings, group_settings
 from linker.target import TargetCluster
 from router.dispatch import Router
 from wire.cluster import Cluster
@@ -35,36 +37,58 @@ class LinkGroups:
         source: Cluster,
         target: TargetCluster,
         copies: Copies,
-        settings: GroupSettings,
         router: Router,
+        *,
+        source_known: asyncio.Event,
+        source_trouble: Callable[[], str | None],
     ) -> None:
         self._link = link
         self._controller = controller
         self._source = source
         self._target = target
         self._copies = copies
-        self._settings = settings
         self._router = router
+        self._source_known = source_known
+        self._source_trouble = source_trouble
         self.manager: GroupManager | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            coordinators = Coordinators(self._target.cluster)
-            try:
-                self.manager = self._make(coordinators)
-                await self.manager.run()
-            except Exception:
-                log.exception("link %s: its groups hit a bug and begin again", self._link)
-            finally:
-                self.manager = None
-                await coordinators.close()
-            await asyncio.sleep(_AFTER_BUG)
+        self._controller.listeners.add(self._on_records)
+        try:
+            while True:
+                coordinators = Coordinators(self._target.cluster)
+                try:
+                    self.manager = self._make(coordinators)
+                    await self.manager.run()
+                except Exception:
+                    log.exception("link %s: its groups hit a bug and begin again", self._link)
+                finally:
+                    self.manager = None
+                    await coordinators.close()
+                await asyncio.sleep(_AFTER_BUG)
+        finally:
+            self._controller.listeners.discard(self._on_records)
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller: the link's options as they are now, whoever changed them."""
+        manager = self.manager
+        if manager is None or (
+            records and not any(isinstance(one, Link) and one.name == self._link for one in records)
+        ):
+            return
+        settings = self._settings()
+        if settings != manager.settings:
+            manager.follow(settings)
+
+    def _settings(self) -> GroupSettings:
+        link = self._controller.image.links.get(self._link)
+        return group_settings({} if link is None else link.options)
 
     def _make(self, coordinators: Coordinators) -> GroupManager:
         tools = Tools(
             book=GroupBook(self._link, self._controller),
-            source=GroupReader(self._source),
+            source=GroupReader(self._source, self._source_trouble),
             target=GroupReader(self._target.cluster),
             bounds=TargetBounds(
                 self._link, self._controller, self._copies, self._source, self._target.cluster
@@ -74,7 +98,12 @@ class LinkGroups:
             closing=asyncio.Semaphore(_CLOSING),
             first_fetches=self._router.hub.first_fetches.watch,
         )
-        return GroupManager(tools, self._settings, consumer_protocol=self._consumer_protocol)
+        return GroupManager(
+            tools,
+            self._settings(),
+            consumer_protocol=self._consumer_protocol,
+            source_known=self._source_known,
+        )
 
     def _partitions(self, topic: str) -> int:
         mirror = self._controller.image.mirrors.get((self._link, topic))

@@ -17,7 +17,7 @@ from controller import group_decisions
 from controller.group_phases import UNDER_WAY, GroupPhase
 from controller.groups import GateKind, GateStage
 from controller.state import GroupPolicy, MirrorGroup, Record
-from linker.groups.discovery import Look, discover, look
+from linker.groups.discovery import Look, discover, known, look
 from linker.groups.gates import GateLost, GroupMember
 from linker.groups.keeper import GateKeeper, Tools
 from linker.groups.run import GroupRun
@@ -33,6 +33,7 @@ _RENEW_BEAT = 0.25
 _READ_TIMEOUT = 10.0
 _FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
 _RELEASE_TIMEOUT = 15.0
+_SOURCE_PATIENCE = 20.0
 
 
 class GroupManager:
@@ -44,10 +45,12 @@ class GroupManager:
         settings: GroupSettings,
         *,
         consumer_protocol: Callable[[], bool],
+        source_known: asyncio.Event | None = None,
     ) -> None:
         self._tools = tools
-        self._settings = settings
+        self.settings = settings
         self._consumer_protocol = consumer_protocol
+        self._source_known = source_known
         self.runs: dict[str, GroupRun] = {}
         #: Why the source's groups are not known, or not all of them; None if they are.
         self.trouble: str | None = None
@@ -72,9 +75,8 @@ class GroupManager:
             self._follow(book.all())
             async with TaskGroup() as group:
                 group.create_task(self._renewing(), name=f"{book.link}: group gates")
-                if self._settings.any or book.all():
-                    group.create_task(self._discovering(), name=f"{book.link}: group discovery")
-                    group.create_task(self.offsets.run(), name=f"{book.link}: group offsets")
+                group.create_task(self._discovering(), name=f"{book.link}: group discovery")
+                group.create_task(self.offsets.run(), name=f"{book.link}: group offsets")
         finally:
             self._running = False
             book.controller.listeners.discard(self._on_records)
@@ -83,6 +85,12 @@ class GroupManager:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await book.close()
+
+    def follow(self, settings: GroupSettings) -> None:
+        """The link's options have changed. Gates stand, and what is known of the groups stays known."""
+        self.settings = settings
+        self.offsets.set_interval(settings.sync_interval)
+        self.look_now()
 
     async def release_all(self) -> None:
         """The link is to be deleted: nobody is held any more, until `hold_again`. What does not answer in time opens by
@@ -158,11 +166,23 @@ class GroupManager:
 
     # --- which groups there are --------------------------------------------------------------------------------------
 
+    async def _wait_for_source(self) -> None:
+        """Only for a while: options and mirrors say without it which groups are not to be held any more."""
+        if self._source_known is None:
+            return
+        try:
+            async with asyncio.timeout(_SOURCE_PATIENCE):
+                await self._source_known.wait()
+        except TimeoutError:
+            log.warning("link %s: the source is away; its groups are held all the same", self._link)
+
     async def _discovering(self) -> None:
+        await self._wait_for_source()
         while True:
             self._look_now.clear()
             try:
-                await self.look()
+                if self.settings.any or self._tools.book.all():
+                    await self.look()
             except LinkerError as error:
                 if self.trouble != str(error):
                     log.warning("link %s: the source's groups cannot be read: %s", self._link, error)
@@ -176,25 +196,37 @@ class GroupManager:
     async def look(self) -> None:
         """Once: find, forget, gate otherwise, promote by policy. Raises LinkerError."""
         tools = self._tools
-        seen = await look(tools.source, tools.book, self._settings, self.runs)
-        found = await discover(tools.book, seen, self._settings, consumer_protocol=self._consumer_protocol())
+        try:
+            seen = await look(tools.source, tools.book, self.settings, self.runs)
+        except LinkerError:
+            await self._act_on(known(tools.book))
+            raise
         self.trouble = "; ".join(f"{what}: {why}" for what, why in list(seen.trouble.items())[:3]) or None
-        for name in found.forget:
-            self._spawn(self._forget(name), f"forgetting group {name}")
-        for name, kind in found.hold_otherwise.items():
-            if (run := self.runs.get(name)) is not None:
-                self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
+        await self._act_on(seen)
         self._note(seen)
         self._follow(tools.book.all())
         await self._retry()
         await self._promote_by_policy()
 
+    async def _act_on(self, seen: Look) -> None:
+        """Make durable what it means, and let go or hold otherwise what is held and should not be, or not so."""
+        found = await discover(
+            self._tools.book, seen, self.settings, consumer_protocol=self._consumer_protocol()
+        )
+        for name in found.forget:
+            self._spawn(self._forget(name), f"forgetting group {name}")
+        for name, kind in found.hold_otherwise.items():
+            if (run := self.runs.get(name)) is not None:
+                self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
+
     def _note(self, seen: Look) -> None:
         for name, run in self.runs.items():
             view = seen.views.get(name)
             run.gone = name in seen.gone
-            if run.source is None:
-                run.source = seen.offsets.get(name)
+            if run.source is None and name in seen.offsets:
+                run.source = seen.offsets[name]
+                if run.gate is not None:
+                    self.offsets.sync_now()  # it was taken over without: it may read more than the state names
             if view is None:
                 continue
             run.source_view = view

@@ -13,6 +13,10 @@ from linker.admin.models import LinkOptions, patterns
 
 #: Seconds between looks at which groups the source has.
 DISCOVERY_INTERVAL = 5.0
+#: The options that are about groups. They are followed as soon as they are written: nothing else of a link depends on them.
+GROUP_OPTIONS = frozenset(
+    {"groups_include", "groups_exclude", "groups_sync_interval_ms", "groups_promote", "groups_gate"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,23 @@ class OffsetSync:
         self._runs = runs
         self._stats = stats
         self._lost = lost
+        self._now = asyncio.Event()
+
+    def set_interval(self, seconds: float) -> None:
+        """From now on."""
+        if seconds != self._interval:
+            self._interval = seconds
+            self.sync_now()
+
+    def sync_now(self) -> None:
+        """Do not wait for the next round: something is known that was not before."""
+        self._now.set()
 
     async def run(self) -> None:
         """Until cancelled."""
-        interval, stats = self._interval, self._stats
+        stats = self._stats
         while True:
+            self._now.clear()
             started = time.monotonic()
             try:
                 await self.sync()
@@ -71,7 +83,12 @@ class OffsetSync:
                 )
             stats.rounds += 1
             stats.last_seconds = time.monotonic() - started
-            await asyncio.sleep(max(interval - stats.last_seconds, interval / 10))
+            pause = max(self._interval - stats.last_seconds, self._interval / 10)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._now.wait()
+            except TimeoutError:
+                continue
 
     async def sync(self) -> None:
         """Once: read all held groups at the source, commit what changed. Raises LinkerError."""

@@ -18,6 +18,7 @@ from typing import Any
 from controller.fleet.head import Head
 from controller.fleet.progress import copy_lag
 from controller.fleet.shared import NotTheController
+from controller.group_phases import HELD_GROUPS, UNDER_WAY
 from controller.manager import LinkController
 from controller.ports import PromotePorts, PromoteSettings
 from controller.source_fence import debts
@@ -30,7 +31,7 @@ from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_ports import FetchLimits
 from linker.groups.link_groups import LinkGroups
-from linker.groups.settings import group_settings
+from linker.groups.settings import GROUP_OPTIONS
 from linker.links.bring_up import BringUp
 from linker.links.copies import Copies, CopyView
 from linker.links.producer_ids import ProducerIdGuard
@@ -67,9 +68,10 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _CONNECT_TIMEOUT = 10.0
+_LOOK_AGAIN = 1.0
 _DEBTS_EVERY = 2.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
-LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION})
+LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION}) | GROUP_OPTIONS
 
 
 class SourceMismatch(LinkerError):
@@ -175,9 +177,6 @@ class LinkRuntime:
         self.source_ends = ListedSourceEnds(self.source)
         self.writers = SourceWriters(self.source, self._producer_id_floor)
         self.source_fence = AclSourceFence(self.source)
-        self.groups = LinkGroups(
-            link.name, controller, self.source, target, self.copies, group_settings(link.options), router
-        )
         self.validation = LinkValidation(
             link.name, controller, target, validator, self._source_side, self.copies.get, link_brokers
         )
@@ -187,6 +186,16 @@ class LinkRuntime:
         )
         self._away_since = time.monotonic()
         self._verified = asyncio.Event()
+        self.groups = LinkGroups(
+            link.name,
+            controller,
+            self.source,
+            target,
+            self.copies,
+            router,
+            source_known=self._verified,
+            source_trouble=self._source_trouble,
+        )
         self.promotes = LinkPromotes(
             link.name,
             controller,
@@ -260,7 +269,8 @@ class LinkRuntime:
             self.promotes.begin()
             self._rule(self.promotes.settle(), "settling promotes")
             self._rule(self.promotes.watch(), "promotes that nobody runs")
-            self._rule(self._run_groups(), "groups")
+            # Not after the source: gates that stand open by themselves if nobody takes them over in time.
+            self._rule(self.groups.run(), "groups")
             self._rule(self.validation.run(), "validation")
             self._rule(self._open_sources(), "sources that refuse writes")
             for mirror in self.controller.image.link_mirrors(self.name):
@@ -276,9 +286,11 @@ class LinkRuntime:
         self._reign -= tasks
         self.promotes.progress.clear()
 
-    async def _run_groups(self) -> None:
-        await self.promotes.wait_for_source()  # groups that are being opened do not need it
-        await self.groups.run()
+    def _source_trouble(self) -> str | None:
+        """Why groups must not be looked for at the source: it was not reached yet, or another cluster answers there."""
+        if self._verified.is_set():
+            return None
+        return self.trouble or "the source was not reached yet"
 
     async def _open_sources(self) -> None:
         """What a promote that was abandoned could not undo while the source was away. Until cancelled."""
@@ -391,13 +403,26 @@ class LinkRuntime:
         log.info("link %s: connected to source cluster %s", self.name, self.source.cluster_id)
 
     async def _without_source(self) -> None:
-        """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, and
-        a fail-over may be asked for, and comes to its end."""
+        """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, a
+        fail-over may be asked for, and comes to its end, and groups are held."""
         while self.promotes.settling and self._reign:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(_UNUSABLE_FOR)
+        await self._until_usable()
         while self.promotes.running and self._reign:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _until_usable(self) -> None:
+        """While groups are held from here: ended with the link their gates would open by themselves."""
+        while self._reigning and any(
+            group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
+        ):
+            await asyncio.sleep(_LOOK_AGAIN)
+            try:
+                source_cluster(self.name, dict(self.link.properties), None)
+            except LinkerError:
+                continue
+            return
 
     async def _open_fetch_connection(self, node: Node) -> Connection:
         """For a fetcher: its large answers are received into buffers that are used again."""

@@ -11,6 +11,7 @@ import pytest
 
 from controller.manager import LinkController
 from linker.admin.api import create_app
+from linker.groups.settings import GROUP_OPTIONS
 from linker.metrics import Metrics
 from linker.samples import Snapshot
 from linker.service import SidecarService
@@ -87,3 +88,25 @@ async def test_properties_are_checked_as_they_are_given() -> None:
             answer = await client.patch("/v1/links/east", json={"properties": properties})
             assert (answer.status_code, answer.json()["error_code"]) == (400, 40001)
             assert told in answer.json()["message"]
+
+
+async def test_options_of_groups_need_no_source_and_interrupt_nothing() -> None:
+    """The source may be dead, and its groups are to be let go."""
+    async with await a_client(east=NOWHERE) as client:
+        answer = await client.patch("/v1/links/east", json={"options": {"groups_include": ""}})
+        assert (answer.status_code, answer.json()["actions"][0]["detail"]) == (200, "at once")
+        every = {
+            "groups_exclude": "x.*",
+            "groups_sync_interval_ms": 500,
+            "groups_promote": "auto",
+            "groups_gate": "classic+transaction",
+        }
+        assert every.keys() | {"groups_include"} == GROUP_OPTIONS
+        assert (await client.patch("/v1/links/east", json={"options": every})).status_code == 200
+        refused = await client.patch("/v1/links/east", json={"options": {"groups_include": "("}})
+        assert refused.status_code == 400
+        # What the link has to begin anew for is another matter.
+        answer = await client.patch(
+            "/v1/links/east", json={"options": {"groups_include": "", "fetchers_per_node": 2}}
+        )
+        assert answer.status_code == 502

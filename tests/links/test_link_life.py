@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +16,14 @@ from controller.decisions import Leadership
 from controller.fleet.head import Head
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import NotTheController
+from controller.group_phases import GroupPhase
+from controller.groups import GateKind
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromoteSettings
-from controller.state import Attempt, JobStatus, MirrorTopic
+from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
 from linker.config_file import parse_config
+from linker.groups import manager as manager_module
 from linker.links import promotes as promotes_module
 from linker.links import running as running_module
 from linker.links import runtime as runtime_module
@@ -28,8 +31,11 @@ from linker.links.runtime import LinkRuntime
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.groups import FakeGroups
+from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
+from wire.security import ClientSecurity
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition
 
@@ -244,6 +250,139 @@ async def test_what_was_handed_over_is_finished_without_the_source(
             await sidecar.links.stop("east")
         assert controller.image.jobs["east", job.id].status is JobStatus.DONE
         assert controller.image.partitions["east", T0].phase is Phase.PROMOTED
+
+
+@contextlib.asynccontextmanager
+async def a_held_group(sidecar: Sidecar, link: dict[str, str]) -> AsyncIterator[FakeGroups]:
+    """A link east that holds the group g, as the state has it, and no gate of it stands. Gives the target's groups."""
+    controller = sidecar.controller
+    async with FakeCluster(1, cluster_id="target") as fake:
+        at_target = FakeGroups(fake)
+        fake.add_topic("t", partitions=1)
+        cluster = Cluster("target", fake.bootstrap, ClientSecurity.plaintext(), "test")
+        await cluster.connect()
+        target: Any = sidecar.target
+        target.cluster = cluster
+        await controller.create_link("east", "east", link)
+        await controller.create_mirror(
+            MirrorTopic(
+                link="east",
+                topic="t",
+                topic_id=fake.topics["t"].topic_id,
+                source_topic_id=None,
+                partitions=1,
+                target_replicas=((1,),),
+            )
+        )
+        await controller.establish(
+            "east", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+        group = MirrorGroup(
+            link="east",
+            group="g",
+            phase=GroupPhase.GATED,
+            gate=GateKind.CONSUMER_AND_TRANSACTION,
+            topics=("t",),
+            protocol=GroupProtocol.CLASSIC,
+        )
+        await controller.decide(lambda _: ([group], None))
+        sidecar.links.start(controller.image.links["east"])
+        try:
+            yield at_target
+        finally:
+            await sidecar.links.stop("east")
+            await cluster.close()
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(8):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+def in_group(groups: FakeGroups) -> int:
+    return len(groups.groups["g"].members) if "g" in groups.groups else 0
+
+
+@pytest.mark.parametrize(
+    "nowhere",
+    [
+        {"bootstrap.servers": "127.0.0.1:1"},
+        {"bootstrap.servers": "127.0.0.1:1", "client.id": "${file:/not/there}"},
+    ],
+)
+async def test_gates_are_looked_after_from_the_start_whatever_has_become_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, nowhere: dict[str, str]
+) -> None:
+    """They would open by themselves within 45 s, and the sidecar may have been away for most of it."""
+    monkeypatch.setattr(running_module, "_RESTART", 0.05)
+    async with a_sidecar() as sidecar, a_held_group(sidecar, nowhere) as at_target:
+        await until(lambda: in_group(at_target) == 1)
+        runtime = sidecar.links["east"]
+        assert not runtime.source_available
+        await asyncio.sleep(0.3)
+        assert sidecar.links["east"] is runtime, "it does not end while a gate is to be renewed"
+        assert runtime.groups.manager is not None
+
+
+async def test_a_secret_that_comes_begins_the_link_anew_and_the_gate_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_module, "_RESTART", 0.05)
+    monkeypatch.setattr(runtime_module, "_LOOK_AGAIN", 0.05)
+    secret = tmp_path / "client.id"
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar() as sidecar:
+        FakeGroups(east).offsets.commit("g", ("t", 0), 0, "")
+        link = properties(east, **{"client.id": f"${{file:{secret}}}"})
+        async with a_held_group(sidecar, link) as at_target:
+            await until(lambda: in_group(at_target) == 1)
+            [member] = at_target.groups["g"].members
+            secret.write_text("app")
+            await until_available(sidecar, "east")
+            manager = sidecar.links["east"].groups.manager
+            await until(lambda: manager is not None and "g" in manager.runs and manager.runs["g"].gate)
+            assert list(at_target.groups["g"].members) == [member]
+
+
+async def test_another_cluster_at_the_sources_address_is_not_asked_for_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its group of that name is another one, and so are its offsets."""
+    monkeypatch.setattr(manager_module, "_SOURCE_PATIENCE", 0.05)
+    async with FakeCluster(1, cluster_id="west") as west, a_sidecar() as sidecar:
+        FakeGroups(west).offsets.commit("g", ("t", 0), 99, "")
+        async with a_held_group(sidecar, properties(west)) as at_target:
+            await until(lambda: in_group(at_target) == 1)
+            manager = sidecar.links["east"].groups.manager
+            assert manager is not None
+            await until(lambda: manager.trouble is not None and manager.stats.rounds > 1)
+            assert "lead to cluster west" in (manager.trouble or "")
+            assert "lead to cluster west" in (manager.runs["g"].any_trouble or "")
+            assert not at_target.offsets.committed.get("g")
+        asked = {"list_groups", "describe_groups", "consumer_group_describe", "offset_fetch"}
+        assert not {api for api in asked if west.counts[api]}
+
+
+async def test_options_of_groups_are_followed_while_the_link_runs() -> None:
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar(east=properties(east)) as sidecar:
+        await until_available(sidecar, "east")
+        runtime = sidecar.links["east"]
+        manager = runtime.groups.manager
+        assert manager is not None
+        assert manager.settings.rules.takes("g")
+        options = {"groups_include": "x", "groups_sync_interval_ms": 500}
+        await sidecar.controller.update_link("east", None, options)
+        assert runtime.groups.manager is manager
+        assert not manager.settings.rules.takes("g")
+        assert manager.settings.sync_interval == 0.5
+        # What came while this sidecar was not the link controller counts too.
+        await runtime.end_reign()
+        await sidecar.controller.update_link("east", None, {"groups_include": "y"})
+        runtime.begin_reign()
+        await until(lambda: runtime.groups.manager is not None)
+        manager = runtime.groups.manager
+        assert manager is not None
+        assert manager.settings.rules.takes("y")
 
 
 async def test_since_when_a_source_is_away_is_known_also_when_it_was_there_before() -> None:
