@@ -17,7 +17,7 @@ from controller.group_phases import GroupPhase, check_group_transition
 from controller.groups import GateKind
 from controller.image import ControllerImage
 from controller.paths import MAX_GROUP_BYTES
-from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
+from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
 from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
 
 # Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
@@ -335,6 +335,18 @@ def returning(image: ControllerImage, link: str, topics: Collection[str]) -> lis
         for group in image.link_groups(link)
         if group.phase is GroupPhase.DEMOTING and not set(topics).isdisjoint(group.topics)
     ]
+
+
+def without_source(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why a promote of the group need not wait for a source that does not answer; None if it has to.
+
+    Behind a fail-over nothing that the source could say changes where the target's log ends. Topics that were promoted while
+    the source was there are no reason alone: its last offsets are still to be had from it.
+    """
+    if group.move is not None and group.move.force:
+        return "it was to be promoted by force"
+    phases = {state.phase for topic in group.topics for state in image.topic_partitions(group.link, topic)}
+    return "its topics are failed over" if Phase.FAILED_OVER in phases and phases <= ENDED else None
 
 
 def refuse_while_moving(image: ControllerImage, link: str) -> None:

@@ -88,8 +88,8 @@ def promote(
         bool,
         typer.Option(
             "--force",
-            help="Do not wait for members at the source; what they still read is read twice. A group that is REFUSED or "
-            "FAILED is taken for promoted as it stands: name the groups.",
+            help="Do not wait for members at the source, nor for a source that is dead; what is still read there is read "
+            "twice. A group that is REFUSED or FAILED is taken for promoted as it stands: name the groups.",
         ),
     ] = False,
     partial: Annotated[

@@ -90,11 +90,18 @@ class TargetBounds:
             self._asked_at = now
             self._promoted.update(await _asked(self._target, promoted, timeout))
 
-    async def exact(self, tps: Collection[TopicPartition], *, timeout: float) -> dict[TopicPartition, Bounds]:
-        """Asked now, at the cluster that has the log. Raises LinkerError."""
+    async def exact(
+        self, tps: Collection[TopicPartition], *, timeout: float, ask_source: bool = True
+    ) -> dict[TopicPartition, Bounds]:
+        """Asked now, at the cluster that has the log. Raises LinkerError.
+
+        A source that is not to be asked leaves what is known of its partitions, which may be nothing.
+        """
         promoted = [tp for tp in tps if self._ended(tp)]
         mirrored = [tp for tp in tps if not self._ended(tp)]
         found = await _asked(self._target, promoted, timeout)
+        if not ask_source:
+            return found | self.known(mirrored)
         for tp, bounds in (await _asked(self._source, mirrored, timeout)).items():
             found[tp] = Bounds(max(bounds.start, self._start(tp)), bounds.end)
         return found

@@ -23,6 +23,7 @@ from linker.groups.gates import GateLost, GateRefused, GroupActive, LostReason
 from linker.groups.group_reader import GroupReader, GroupView
 from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools, is_gate
 from linker.groups.run import GroupRun, who
+from linker.groups.silent_source import GaveUp, SilentSource
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -30,10 +31,6 @@ log = logging.getLogger(__name__)
 
 _LOOK = 0.3  # between looks at a group that is waited for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-
-
-class GaveUp(LinkerError):
-    """A promote or demote that waited as long as it was told to, or that has nothing to wait for any more."""
 
 
 class Tender:
@@ -44,6 +41,7 @@ class Tender:
         self._run = run
         self._keeper = GateKeeper(tools, run)
         self._began_here = False  # the opening: not taken over from another process
+        self._source = SilentSource(tools.book, run)
 
     @property
     def _name(self) -> str:
@@ -143,7 +141,8 @@ class Tender:
             return
         if group.phase is GroupPhase.OPENING:
             # It was to open anyway. Whether the final offsets are what clients began at is looked at next.
-            await self._book.amend(self._name, gate_state=None, reason=f"its gate opened by itself: {error}")
+            reason = _and(group.reason, f"its gate opened by itself: {error}")
+            await self._book.amend(self._name, gate_state=None, reason=reason)
             return
         entered = bool(error.members) or error.reason in (LostReason.SOMEBODY_ELSE, LostReason.CONVERTED)
         if entered and group.phase in (GroupPhase.GATED, GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
@@ -163,7 +162,7 @@ class Tender:
         if not await self._ensure_held(group):
             return
         if group.move is None or not group.move.force:
-            await self._wait_empty(group, self._tools.source, "source")
+            await self._source.ask(group, lambda: self._wait_empty(group, self._tools.source, "source"))
         await self._book.step(self._name, GroupPhase.FINAL_SYNC)
 
     async def _ensure_held(self, group: MirrorGroup) -> bool:
@@ -183,6 +182,7 @@ class Tender:
             view = await self._keeper.look(reader)
             if reader is self._tools.source:
                 run.source_view = view
+                self._source.answered()
             if group.phase is GroupPhase.DEMOTING:
                 self._see_way_back(group)
             # The gate's member may have joined meanwhile, under a name that was written down before.
@@ -199,12 +199,18 @@ class Tender:
             await asyncio.sleep(_LOOK)
 
     async def _final_sync(self, group: MirrorGroup) -> None:
-        """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still."""
+        """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still.
+
+        Where the source is dead, and the promote may go on without it, what was brought over last counts instead.
+        """
         if not await self._ensure_held(group):
             return
         force = group.move is not None and group.move.force
-        first = await self._keeper.read_source(stable=not force)
-        wanted = await self._wanted(group, first)
+        first = await self._source.ask(group, lambda: self._keeper.read_source(stable=not force))
+        last, reason = first, None
+        if last is None:
+            last, reason = self._source.newest(group, await self._keeper.read_target())
+        wanted = await self._wanted(group, last)
         try:
             await self._keeper.commit(wanted)
         except HeldUp as error:
@@ -216,17 +222,20 @@ class Tender:
                 raise LinkerError(
                     f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
                 )
-        if not force:
+        if not force and first is not None:
             await self._wait_empty(group, self._tools.source, "source")
             if await self._keeper.read_source(stable=True) != first:
                 return  # somebody was in it once more: again
-        await self._book.step(self._name, GroupPhase.OPENING, offsets=_group_offsets(wanted))
+        await self._book.step(self._name, GroupPhase.OPENING, offsets=_group_offsets(wanted), reason=reason)
         self._began_here = True
 
-    async def _wanted(self, group: MirrorGroup, source: Offsets) -> dict[TopicPartition, Committed]:
-        mirrored = [tp for tp in source if tp.topic in group.topics]
-        bounds = await self._tools.bounds.exact(mirrored, timeout=CALL_TIMEOUT)
-        return wanted_offsets(source, group.topics, bounds)
+    async def _wanted(self, group: MirrorGroup, last: Offsets) -> dict[TopicPartition, Committed]:
+        mirrored = [tp for tp in last if tp.topic in group.topics]
+        exact = self._tools.bounds.exact
+        bounds = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
+        if bounds is None:
+            bounds = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
+        return wanted_offsets(last, group.topics, bounds)
 
     async def _open(self, group: MirrorGroup) -> None:
         """OPENING -> PROMOTED."""
@@ -236,9 +245,9 @@ class Tender:
         if not self._began_here:
             final = not_behind(final, await self._keeper.read_target())
         with self._tools.first_fetches(final) as began_at:
-            reason = None
+            reason = group.reason  # of an opening without the source, or of one whose gate was lost
             if not await self._keeper.open(final):
-                reason = group.reason or "its gate opened by itself"
+                reason = reason or "its gate opened by itself"
                 await self._see_final(final)
             await self._promoted(group, reason)
             try:
@@ -310,7 +319,7 @@ class Tender:
     async def _say(self, reason: str | None, text: str) -> None:
         known = self._book.get(self._name)
         if known is not None and known.phase is GroupPhase.PROMOTED:
-            await self._book.amend(self._name, reason=text if reason is None else f"{reason}; {text}")
+            await self._book.amend(self._name, reason=_and(reason, text))
 
     # --- demote ------------------------------------------------------------------------------------------------------
 
@@ -389,6 +398,10 @@ class Tender:
             await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
             return
         await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)
+
+
+def _and(reason: str | None, more: str) -> str:
+    return more if reason is None else f"{reason}; {more}"
 
 
 def _lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:

@@ -253,6 +253,28 @@ def test_groups_on_their_way_back_are_named_by_topic() -> None:
     assert groups.returning(made, "m", ["t"]) == []
 
 
+@pytest.mark.parametrize(
+    ("phases", "without"),
+    [
+        ((Phase.FAILED_OVER, Phase.FAILED_OVER), True),
+        ((Phase.FAILED_OVER, Phase.PROMOTED), True),
+        ((Phase.PROMOTED, Phase.PROMOTED), False),
+        ((Phase.FAILED_OVER, Phase.ACTIVE), False),
+        ((Phase.FAILED_OVER, Phase.HANDED_OVER), False),
+        ((Phase.ACTIVE, Phase.ACTIVE), False),
+    ],
+)
+def test_a_dead_source_is_not_waited_for_behind_a_fail_over(
+    phases: tuple[Phase, Phase], without: bool
+) -> None:
+    made = image(*(in_phase(phase, partition) for partition, phase in enumerate(phases)))
+    asked = group(phase=GroupPhase.DRAINING, move=GroupMove(asked_at=1))
+    assert groups.without_source(made, asked) == ("its topics are failed over" if without else None)
+    forced = replace(asked, move=GroupMove(asked_at=1, force=True))
+    assert "by force" in (groups.without_source(made, forced) or "")
+    assert groups.without_source(made, group(topics=("x",))) is None
+
+
 def test_steps_follow_the_table() -> None:
     made = image(group(phase=GroupPhase.OPENING))
     with pytest.raises(IllegalTransition, match=r"group g.*OPENING and cannot become GATED"):

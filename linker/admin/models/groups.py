@@ -39,8 +39,9 @@ class GroupsRequest(Model):
 class PromoteGroupsRequest(GroupsRequest):
     force: bool = Field(
         default=False,
-        description="Do not wait for members at the source: what they read after this is read once more on the target. A "
-        "group that is refused or failed is taken for promoted, with the offsets that it has on the target.",
+        description="Do not wait for members at the source: what they read after this is read once more on the target. "
+        "Where the source does not answer, the offsets that were brought over last count. A group that is refused or "
+        "failed is taken for promoted, with the offsets that it has on the target.",
     )
     partial: bool = Field(
         default=False, description="Also groups that read topics which the link does not mirror."
