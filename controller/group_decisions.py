@@ -225,6 +225,8 @@ def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | Non
     match group.phase:
         case GroupPhase.GATED:
             pass
+        case GroupPhase.DRAINING | GroupPhase.FINAL_SYNC if _may_be_forced(group, force):
+            return None  # what else there is to say was said when it was asked for first
         case GroupPhase.REFUSED | GroupPhase.FAILED:
             if not force:
                 return (
@@ -239,6 +241,11 @@ def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | Non
             "its offsets of these topics stay behind"
         )
     return None
+
+
+def _may_be_forced(group: MirrorGroup, force: bool) -> bool:
+    """A promote that waits, for members at the source or for a source that is dead, and that is not to wait any more."""
+    return force and group.move is not None and not group.move.force
 
 
 def begin_promote(
@@ -264,6 +271,8 @@ def begin_promote(
     for group in chosen:
         if group.phase is GroupPhase.GATED:
             changed = replace(group, phase=GroupPhase.DRAINING, move=move, reason=None, since=now)
+        elif group.phase in (GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
+            changed = replace(group, move=move)
         else:
             reason = f"taken for promoted by force: it was {group.phase} ({group.reason})"
             changed = replace(group, phase=GroupPhase.PROMOTED, gate_state=None, reason=reason, since=now)

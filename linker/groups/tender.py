@@ -176,7 +176,8 @@ class Tender:
             raise _lost_to(error, group) from error
 
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
-        """Until nobody but our own gate is in it. GaveUp when the move's time is over."""
+        """Until nobody but our own gate is in it; at the source, or until a promote is not to wait for that any more. GaveUp
+        when the move's time is over."""
         run = self._run
         while True:
             view = await self._keeper.look(reader)
@@ -188,12 +189,13 @@ class Tender:
             # The gate's member may have joined meanwhile, under a name that was written down before.
             known = self._book.get(self._name) or group
             others = tuple(one for one in view.members if not is_gate(one.member_id, known))
-            if view.empty or (view.members and not others):
+            forced = known.move is not None and known.move.force and reader is self._tools.source
+            if view.empty or (view.members and not others) or forced:
                 run.waiting_for, run.still_there = None, ()
                 return view
             run.still_there = others
             run.waiting_for = f"still in the group at the {where}: {who(others) or view.state}"
-            until = None if group.move is None else group.move.until
+            until = None if known.move is None else known.move.until
             if until is not None and self._book.now() >= until:
                 raise GaveUp(run.waiting_for)
             await asyncio.sleep(_LOOK)

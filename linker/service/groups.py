@@ -84,7 +84,7 @@ class Groups(ServiceBase):
         actions, warnings = [], []
         for name in names:
             group = before[link, name]
-            if group.phase is not GroupPhase.GATED:
+            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED):
                 actions.append(
                     Action(action="take for promoted", resource=name, detail=f"it is {group.phase}")
                 )

@@ -214,6 +214,20 @@ def test_demote_only_before_the_topics_are_promoted() -> None:
         groups.begin_demote(image(group()), "l", ["g"], timeout_ms=None, now=NOW)
 
 
+@pytest.mark.parametrize("phase", [GroupPhase.DRAINING, GroupPhase.FINAL_SYNC])
+def test_a_promote_that_waits_may_be_told_not_to(phase: GroupPhase) -> None:
+    waiting = group(phase=phase, move=GroupMove(asked_at=1), unmirrored=("u",), since=1)
+    with pytest.raises(Refused, match=f"it is {phase}"):
+        promote(image(waiting), "g")
+    [record] = promote(image(waiting), "g", force=True)
+    assert record == replace(waiting, move=GroupMove(asked_at=NOW, until=NOW + 500, force=True))
+    with pytest.raises(Refused, match=f"it is {phase}"):
+        promote(image(replace(waiting, move=GroupMove(asked_at=1, force=True))), "g", force=True)
+    for other in (GroupPhase.OPENING, GroupPhase.DEMOTING):
+        with pytest.raises(Refused, match=f"it is {other}"):
+            promote(image(replace(waiting, phase=other)), "g", force=True)
+
+
 ON_THE_WAY = [Phase.CATCHING_UP, Phase.FENCED, Phase.ALIGNED, Phase.VALIDATED]
 ELSEWHERE = [Phase.HANDED_OVER, Phase.PROMOTED, Phase.FAILED_OVER]
 

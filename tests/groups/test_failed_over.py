@@ -112,6 +112,24 @@ async def test_without_force_it_waits_for_the_source_until_all_is_failed_over(
         await rig.phase("g", P.PROMOTED, timeout=20)
 
 
+@pytest.mark.parametrize("dead", [False, True])
+async def test_one_that_waits_may_be_told_not_to(dead: bool) -> None:
+    """For members at the source, or for a source that is dead."""
+    async with Rig() as rig:
+        rig.source_member("g")
+        rig.commit("g", 10)
+        rig.run()
+        await rig.synced("g")
+        if dead:
+            await rig.source.brokers[1].stop()
+        await begin_promote(rig, "g")
+        await rig.until("waits", lambda: bool(rig.run_of("g").trouble if dead else waits_for(rig)))
+        await begin_promote(rig, "g", force=True)
+        done = await rig.phase("g", P.PROMOTED, timeout=20)
+        assert ("promoted without its source" in (done.reason or "")) == dead
+        assert rig.committed("g")[0] == Committed(10)
+
+
 async def test_a_promote_that_waits_too_long_for_a_source_is_given_up() -> None:
     async with Rig() as rig:
         await synced_and_dead(rig)
