@@ -21,7 +21,6 @@ from controller.fleet.shared import NotTheController
 from controller.group_phases import HELD_GROUPS, UNDER_WAY
 from controller.manager import LinkController
 from controller.ports import PromotePorts, PromoteSettings
-from controller.source_fence import debts
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from controller.take_over import TakeOverPorts
@@ -38,6 +37,8 @@ from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
+from linker.links.source import SourceMismatch, source_cluster, source_side
+from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
 from linker.links.source_fence import AclSourceFence
 from linker.links.source_watch import SourceWatch
@@ -46,18 +47,15 @@ from linker.links.stand_in import StandIn
 from linker.links.take_over_ports import make_take_over_ports
 from linker.links.throttle import OPTION as RATE_OPTION
 from linker.links.throttle import LinkThrottle
-from linker.properties import parse_bootstrap_servers
-from linker.secrets import hiding_values, resolve_properties
 from linker.target import TargetCluster
 from linker.validation.promote import PromoteValidation
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
-from linker.validation.validator import Validator, side
+from linker.validation.validator import Validator
 from router.dispatch import Router
-from validator import messages as m
 from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import InvalidSecurityConfig, LinkerError
+from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity
 from wire.task_group import TaskGroup
@@ -69,26 +67,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _CONNECT_TIMEOUT = 10.0
 _LOOK_AGAIN = 1.0
-_DEBTS_EVERY = 2.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION}) | GROUP_OPTIONS
-
-
-class SourceMismatch(LinkerError):
-    """The address of the source leads to another cluster than the one the link was made for."""
-
-
-def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> Cluster:
-    """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
-    resolved = resolve_properties(properties)
-    with hiding_values(properties):
-        return Cluster(
-            f"source {name}",
-            parse_bootstrap_servers(resolved["bootstrap.servers"]),
-            ClientSecurity.from_properties(resolved),
-            resolved.get("client.id", f"kafka-linker-{name}"),
-            rack=resolved.get("client.rack", rack),
-        )
 
 
 class LinkRuntime:
@@ -178,7 +158,13 @@ class LinkRuntime:
         self.writers = SourceWriters(self.source, self._producer_id_floor)
         self.source_fence = AclSourceFence(self.source)
         self.validation = LinkValidation(
-            link.name, controller, target, validator, self._source_side, self.copies.get, link_brokers
+            link.name,
+            controller,
+            target,
+            validator,
+            lambda: source_side(self.link),
+            self.copies.get,
+            link_brokers,
         )
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
@@ -272,7 +258,10 @@ class LinkRuntime:
             # Not after the source: gates that stand open by themselves if nobody takes them over in time.
             self._rule(self.groups.run(), "groups")
             self._rule(self.validation.run(), "validation")
-            self._rule(self._open_sources(), "sources that refuse writes")
+            self._rule(
+                open_owed(self.name, self.controller, self.source_fence, self._verified.is_set),
+                "sources that refuse writes",
+            )
             for mirror in self.controller.image.link_mirrors(self.name):
                 self.bring_up.ask(mirror.topic)
 
@@ -291,33 +280,6 @@ class LinkRuntime:
         if self._verified.is_set():
             return None
         return self.trouble or "the source was not reached yet"
-
-    async def _open_sources(self) -> None:
-        """What a promote that was abandoned could not undo while the source was away. Until cancelled."""
-        while True:
-            await asyncio.sleep(_DEBTS_EVERY)
-            if not self._verified.is_set():
-                continue
-            for job_id, owed in debts(self.controller.image, self.name).items():
-                # The driver undoes what belongs to a job that runs, which must not find its fence taken away. Topics of
-                # other jobs do not wait for it: until they are opened, nobody can write to them.
-                busy = {t for job in self.controller.image.running_jobs(self.name) for t in job.topics}
-                topics = [topic for topic in owed if topic not in busy]
-                if not topics:
-                    continue
-                try:
-                    await self.source_fence.open(topics, timeout=_CONNECT_TIMEOUT)
-                    await self.controller.note_source_fence(self.name, job_id, opened=topics)
-                except LinkerError as error:
-                    log.warning(
-                        "link %s: the source still refuses writes to %s, for promote %d: %s (again)",
-                        self.name,
-                        ", ".join(topics),
-                        job_id,
-                        error,
-                    )
-                else:
-                    log.info("link %s: the source accepts writes to %s again", self.name, ", ".join(topics))
 
     def _rule(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"{self.name}: {what}")
@@ -365,17 +327,6 @@ class LinkRuntime:
         found = self._promote_validation().unproved([tp]).get(tp)
         return None if found is None else found.reason
 
-    def _source_side(self) -> m.Side:
-        """With the secrets resolved as they are now."""
-        properties = dict(self.link.properties)
-        resolved = resolve_properties(properties)
-        # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
-        # without a reference it says itself.
-        with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
-            ClientSecurity.from_properties(resolved)
-        with hiding_values(properties):
-            return side(f"source {self.name}", resolved)
-
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
         while True:
@@ -407,22 +358,25 @@ class LinkRuntime:
         fail-over may be asked for, and comes to its end, and groups are held."""
         while self.promotes.settling and self._reign:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(_UNUSABLE_FOR)
         await self._until_usable()
         while self.promotes.running and self._reign:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
 
     async def _until_usable(self) -> None:
-        """While groups are held from here: ended with the link their gates would open by themselves."""
-        while self._reigning and any(
-            group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
-        ):
-            await asyncio.sleep(_LOOK_AGAIN)
-            try:
+        """A moment, in which a fail-over may be asked for. For as long as groups are held from here, too: ended with the
+        link their gates would open by themselves."""
+        until = time.monotonic() + _UNUSABLE_FOR
+        while self._holds_groups or time.monotonic() < until:
+            await asyncio.sleep(min(_LOOK_AGAIN, _UNUSABLE_FOR))
+            with contextlib.suppress(LinkerError):
                 source_cluster(self.name, dict(self.link.properties), None)
-            except LinkerError:
-                continue
-            return
+                return
+
+    @property
+    def _holds_groups(self) -> bool:
+        return self._reigning and any(
+            group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
+        )
 
     async def _open_fetch_connection(self, node: Node) -> Connection:
         """For a fetcher: its large answers are received into buffers that are used again."""

@@ -26,7 +26,8 @@ from linker.admin.service import (
 )
 from linker.by_hand import undo_source_fence
 from linker.links import status as view
-from linker.links.runtime import LIVE_OPTIONS, LinkRuntime, source_cluster
+from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
+from linker.links.source import source_cluster
 from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import (

@@ -135,7 +135,7 @@ class Promotes(Validations):
 
     def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
         """Topics that an abandoned promote could not open at the source yet. With a job of theirs running nobody would
-        (LinkRuntime._open_sources), and writes to them would be refused for as long as it catches up."""
+        (linker.links.source_debts), and writes to them would be refused for as long as it catches up."""
         owed = {
             topic: job_id for job_id, found in debts(self._image, runtime.name).items() for topic in found
         }

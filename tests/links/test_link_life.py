@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from linker.links import promotes as promotes_module
 from linker.links import running as running_module
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
+from linker.links.source import source_side
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
@@ -149,10 +151,10 @@ async def test_nor_does_the_validator_say_it(tmp_path: Path) -> None:
     async with a_sidecar(east={"bootstrap.servers": "127.0.0.1:1", **login}) as sidecar:
         link = sidecar.links["east"]
         sidecar.config.target.properties.update(login)
-        assert link._source_side().properties["sasl.mechanism"] == "PLAIN"
+        assert source_side(link.link).properties["sasl.mechanism"] == "PLAIN"
         assert sidecar._target_side().properties["sasl.mechanism"] == "PLAIN"
         secret.write_text("hunter2")
-        for side in (link._source_side, sidecar._target_side):
+        for side in (partial(source_side, link.link), sidecar._target_side):
             with pytest.raises(LinkerError, match=r"^sasl\.mechanism: the value"):
                 side()
         # What is wrong without a reference the validator says itself, where it matters to it.

@@ -15,8 +15,8 @@ from controller.source_fence import debts
 from controller.state import JobStatus, MirrorTopic
 from linker.admin.models import PromoteRequest
 from linker.admin.service import IllegalState, PreflightFailed
-from linker.links import runtime as runtime_module
-from linker.links.runtime import LinkRuntime
+from linker.links import source_debts
+from linker.links.source_fence import AclSourceFence
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_service_races import Rig
 from wire.types import TopicPartition
@@ -53,12 +53,11 @@ async def indebted(*topics: str) -> LinkController:
 
 async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch) -> Fence:
     """A few rounds of what pays them."""
-    monkeypatch.setattr(runtime_module, "_DEBTS_EVERY", 0.001)
-    verified = asyncio.Event()
-    verified.set()
+    monkeypatch.setattr(source_debts, "_EVERY", 0.001)
     fence = Fence()
-    runtime = SimpleNamespace(name="east", controller=controller, source_fence=fence, _verified=verified)
-    paying = asyncio.create_task(LinkRuntime._open_sources(cast("LinkRuntime", runtime)))
+    paying = asyncio.create_task(
+        source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+    )
     await asyncio.sleep(0.05)
     paying.cancel()
     await asyncio.gather(paying, return_exceptions=True)

@@ -1,0 +1,43 @@
+"""A link's source as its Kafka client properties name it, with the secrets resolved as they are now."""
+
+from __future__ import annotations
+
+import contextlib
+
+from controller.state import Link
+from linker.properties import parse_bootstrap_servers
+from linker.secrets import hiding_values, resolve_properties
+from linker.validation.validator import side
+from validator import messages as m
+from wire.cluster import Cluster
+from wire.errors import InvalidSecurityConfig, LinkerError
+from wire.security import ClientSecurity
+
+
+class SourceMismatch(LinkerError):
+    """The address of the source leads to another cluster than the one the link was made for."""
+
+
+def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> Cluster:
+    """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
+    resolved = resolve_properties(properties)
+    with hiding_values(properties):
+        return Cluster(
+            f"source {name}",
+            parse_bootstrap_servers(resolved["bootstrap.servers"]),
+            ClientSecurity.from_properties(resolved),
+            resolved.get("client.id", f"kafka-linker-{name}"),
+            rack=resolved.get("client.rack", rack),
+        )
+
+
+def source_side(link: Link) -> m.Side:
+    """The source as the validator is told of it."""
+    properties = dict(link.properties)
+    resolved = resolve_properties(properties)
+    # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
+    # without a reference it says itself.
+    with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
+        ClientSecurity.from_properties(resolved)
+    with hiding_values(properties):
+        return side(f"source {link.name}", resolved)
