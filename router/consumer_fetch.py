@@ -293,9 +293,14 @@ class FetchSession:
 
     def _recovered(self, link: str) -> None:
         for fetch in list(self._pending):
-            parts = [p for p in fetch.waiting_route if p.mirror is not None and p.mirror.link == link]
+            # In one pass: a request may name a partition as often as it likes, and all wait for the first connection.
+            parts: list[Part] = []
+            others: list[Part] = []
+            for part in fetch.waiting_route:
+                ours = part.mirror is not None and part.mirror.link == link
+                (parts if ours else others).append(part)
             if parts:
-                fetch.waiting_route = [p for p in fetch.waiting_route if p not in parts]
+                fetch.waiting_route = others
                 if not fetch.waiting_route and fetch.timer is not None:
                     fetch.timer.cancel()
                     fetch.timer = None

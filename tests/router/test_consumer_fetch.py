@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.fetch_decision import Part
 from router.ports import RouterLimits
 from tests.fakes.batches import parse_batches, values_of
 from tests.router.rig import E0, Log, Progress, Rig, eventually
@@ -415,3 +416,30 @@ async def test_end_of_memory_that_is_not_the_end_of_the_log_is_read_from_the_sou
         log.high_watermark = 5
         answer = await asyncio.wait_for(fetch(await rig.client(), rig, {0: 2}, max_wait_ms=5000), 3)
         assert [offset for offset, _ in answer.values()] == [2, 3, 4]
+
+
+async def test_a_first_fetch_of_many_entries_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them wait for the first connection to the source, and a client may name one partition as often as it likes."""
+    compared = 0
+
+    def compare(one: Part, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    async with Rig(source_nodes=1) as rig:
+        rig.source.add("orders", 0, 3)
+        client = await rig.client()
+        count = 1000
+        part = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
+        topics: list[tuple[str | bytes, list[FetchPartition]]] = [
+            (rig.directory.mirrors["orders"].topic_id, [part] * count)
+        ]
+        request = FetchRequest(version=17, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(Part, "__eq__", compare)
+        number = client.next_correlation_id()
+        client.channel.send(number, [encode_fetch_request(17, number, "app", request)], done.set_result)
+        answer = parse_fetch_response(await asyncio.wait_for(done, 10), 17)
+        assert len(answer.partitions) == count
+        assert compared < 10 * count
