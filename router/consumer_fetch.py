@@ -69,14 +69,24 @@ class FetchSession:
         self._held: dict[PendingFetch, None] = {}  # until the lease is back, or their wait is over
         self._later: deque[tuple[Exchange, FetchRequest]] = deque()  # until the one before them is answered
         self._busy = False
+        self._beginning = False
         self._closed = False
         hub.consumers += 1
 
     def handle(self, exchange: Exchange, request: FetchRequest) -> None:
-        if self._busy:
-            self._later.append((exchange, request))
-        else:
-            self._begin(exchange, request)
+        self._later.append((exchange, request))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin what waits, until one of them has to. A loop: behind one that waits there may be thousands that need not."""
+        if self._beginning:
+            return
+        self._beginning = True
+        try:
+            while self._later and not self._busy and not self._closed:
+                self._begin(*self._later.popleft())
+        finally:
+            self._beginning = False
 
     def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
         self._busy = True
@@ -414,8 +424,7 @@ class FetchSession:
         )
         exchange.reply(buffers)  # which may bring the next request in: it comes behind those that wait
         self._busy = False
-        if self._later and not self._closed:
-            self._begin(*self._later.popleft())
+        self._go_on()
 
     def sweep(self, now: float) -> bool:
         self._routes.sweep(now)

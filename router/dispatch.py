@@ -103,11 +103,18 @@ class ClientSession:
             )
 
     def _closed(self) -> None:
-        self.authorizer.close()
-        self.upstream.close()
-        for part in (self._produce, self._fetch, self._offsets):
-            if part is not None:
-                part.closed()
+        """Each of them, whatever becomes of the others: what one keeps in books that all clients share is there for good
+        otherwise.
+        """
+        parts = [part.closed for part in (self._produce, self._fetch, self._offsets) if part is not None]
+        errors: list[Exception] = []
+        for close in (self.authorizer.close, self.upstream.close, *parts):
+            try:
+                close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup(f"the end of a client ({self.connection.peer})", errors)
 
 
 class Router:

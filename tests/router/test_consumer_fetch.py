@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.dispatch import session_of
 from router.fetch_decision import Part
 from router.ports import RouterLimits
 from tests.fakes.batches import parse_batches, values_of
@@ -21,6 +22,7 @@ from wire.fetch import (
     encode_fetch_request,
     parse_fetch_response,
 )
+from wire.request_header import RequestHeader
 from wire.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
@@ -443,3 +445,33 @@ async def test_a_first_fetch_of_many_entries_takes_time_in_proportion(monkeypatc
         answer = parse_fetch_response(await asyncio.wait_for(done, 10), 17)
         assert len(answer.partitions) == count
         assert compared < 10 * count
+
+
+class Asked:
+    """An exchange of a client that takes its answer at once."""
+
+    def __init__(self, number: int) -> None:
+        self.header = RequestHeader(1, 17, number, "app")
+        self.answered: list[int] = []
+
+    def reply(self, buffers: Any) -> None:
+        self.answered.append(int.from_bytes(buffers[0][4:8], "big"))
+
+
+async def test_thousands_of_fetches_behind_one_that_waits() -> None:
+    """They came in one piece, and are answered in one go as soon as the first one is."""
+    async with Rig() as rig:
+        log_of(rig)
+        client = await rig.client()
+        await fetch(client, rig, {0: 0}, max_wait_ms=1)
+        (connection,) = rig.listener.connections
+        session = session_of(connection).fetch
+        key = rig.directory.mirrors["orders"].topic_id
+        parts = [FetchPartition(0, -1, 0, -1, -1, 1 << 20)]
+        waits = FetchRequest(version=17, max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=[(key, parts)])
+        refused = FetchRequest(version=17, session_id=77, session_epoch=1, topics=[])
+        asked = [Asked(number) for number in range(5000)]
+        for one in asked:
+            session.handle(one, refused if one.header.correlation_id else waits)
+        await eventually(lambda: bool(asked[-1].answered))
+        assert [one.answered for one in asked] == [[number] for number in range(5000)]

@@ -291,3 +291,24 @@ async def test_a_broker_that_is_at_work_for_the_client_has_time() -> None:
         slow = asyncio.ensure_future(client.call("describe_cluster", {}, timeout=5))
         assert (await asyncio.wait_for(Producer(client, rig).send(0), 5))[0].error == 0
         await slow
+
+
+async def test_one_part_of_a_client_that_cannot_end_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RecursionError("too deep")
+
+    async with Rig() as rig:
+        client = await rig.client()
+        await Producer(client, rig).send(0)
+        (connection,) = rig.listener.connections
+        session = session_of(connection)
+        assert session.fetch is not None
+        assert (rig.router.hub.consumers, len(rig.router.hub.carrying.clients)) == (1, 1)
+        monkeypatch.setattr(session.upstream, "close", fails)
+        monkeypatch.setattr(session.produce, "closed", fails)
+        client.close()
+        await eventually(lambda: bool(rig.loop_errors))
+        assert rig.router.hub.consumers == 0
+        (error,) = (context["exception"] for context in rig.loop_errors)
+        assert [str(one) for one in error.exceptions] == ["too deep", "too deep"], "and nothing of it is swallowed"
+        rig.loop_errors.clear()
