@@ -82,6 +82,13 @@ class Lane:
         return bool(self.followers) and not self.suspended and not self.full and self.mirror.may_fetch
 
     @property
+    def followed(self) -> bool:
+        """Whether the source is asked for what comes next, and answers: more would be here in a moment. Not so while it is
+        paused, full, or waits after an error or for its place, nor with a source node that is away or has fallen silent.
+        """
+        return self.wants_data and self.fetcher is not None and self.fetcher.follows(self)
+
+    @property
     def last_epoch(self) -> int:
         """The source's epoch of the batch before the position, -1 if unknown."""
         return self.mirror.source_epoch_before(self.position)

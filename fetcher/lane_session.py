@@ -167,6 +167,11 @@ class LaneSession:
             return None
         return lane if sent.fetch_offset == lane.position else None
 
+    def asks_for(self, lane: Lane) -> bool:
+        """Whether the session on this connection has the lane, where it stands."""
+        key = self.key(lane.mirror)
+        return self._session.asked(key) is not None and self._generations.get(key) == lane.generation
+
     @property
     def some_unheard(self) -> bool:
         """Whether an answer's silence tells something about a lane."""
@@ -176,8 +181,7 @@ class LaneSession:
         """What an answer of a session does not name ends where it did (KIP-227)."""
         for lane in tuple(self._unheard):
             mirror, key = lane.mirror, self.key(lane.mirror)
-            asked = self._session.asked(key) is not None and self._generations.get(key) == lane.generation
-            if asked and key not in named:
+            if self.asks_for(lane) and key not in named:
                 mirror.note_silence()
             if mirror.end_known:
                 self._unheard.discard(lane)

@@ -282,15 +282,18 @@ class MirrorPartition:
     # -------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
-        """Batches from `offset` if some window has them, for consumers; None when none has.
+        """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a lane is there and
+        will tell its listeners of what comes; None when `offset` has to be looked for at the source.
 
         The caller must use the views at once (write them out): nothing keeps them in the budget.
         """
+        at_end = False
         for lane in self.lanes:
             reading = lane.window.read(offset, min(max_bytes, self.spec.segment_bytes))
             if reading is not None:
                 return reading.views, reading.size
-        return None
+            at_end = at_end or (offset == lane.position >= self.high_watermark and lane.followed)
+        return ([], 0) if at_end else None
 
     def read_for(self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool) -> Reading | None:
         lane = progress.lane

@@ -41,6 +41,8 @@ MIN_VERSION, MAX_VERSION = 12, 17
 # The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
 _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 _RENEW_BEFORE = 5.0  # seconds
+#: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
+_SILENT = 0.5
 
 
 class SourceFetcher:
@@ -74,6 +76,7 @@ class SourceFetcher:
         self._renewing = False  # nothing more is sent on this connection
         self._version = MAX_VERSION
         self._answered_at = 0.0
+        self._told_at = float("-inf")  # an answer that says of each lane whether there is more
         self._pace = Pace(limits)
         self._scheduled = False
         self._reserved = 0
@@ -133,6 +136,12 @@ class SourceFetcher:
         lane.active_at = now
         if self.quiet and (busy := self._owner.sibling(self)) is not None:
             busy.offer(lane)
+
+    def follows(self, lane: Lane) -> bool:
+        """Whether the node is asked for the lane, and has answered lately: it would not have kept a record to itself."""
+        if self._connection is None or not self._asked.asks_for(lane):
+            return False
+        return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 
     def offer(self, lane: Lane) -> None:
         """Take a lane of the sibling with the next request, if it is still there and still belongs here then."""
@@ -350,6 +359,8 @@ class SourceFetcher:
             if response.error not in (70, 71, 106):
                 self._pace.refused(self._answered_at)
             return changed
+        if not response.throttle_ms:
+            self._told_at = self._answered_at
         # The reservation becomes the real charge; nothing else runs in between.
         self._give_back()
         try:

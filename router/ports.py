@@ -93,7 +93,9 @@ class LocalLog(Protocol):
     def followers(self) -> Mapping[int, FollowerProgress]: ...
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
-        """Whole batches from the one that holds ``offset``; ([], 0) at the tail; None if not in memory."""
+        """Whole batches from the one that holds ``offset``. ([], 0): it is where the source ends, and listeners will be
+        told when it goes on. None: it is not in memory, or nobody here follows the source just now.
+        """
 
 
 class FollowerApi(Protocol):

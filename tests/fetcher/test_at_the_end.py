@@ -1,0 +1,102 @@
+"""What a consumer may rely on at the end of a window: that the source has nothing more, and that it would hear of it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from fetcher.lane import Lane
+from tests.fakes.cluster import FakeCluster
+from tests.fetcher.pure import append, pure_mirror
+from tests.fetcher.rig import Rig, eventually, fill
+
+
+class Source:
+    def __init__(self, *, answers: bool = True) -> None:
+        self.answers = answers
+
+    def follows(self, lane: Lane) -> bool:
+        return self.answers
+
+
+@pytest.mark.parametrize(
+    "why", ["paused", "failed", "suspended", "full", "nobody fetches", "silent", "no follower", "more there"]
+)
+def test_the_end_only_where_it_is_known_and_watched(why: str) -> None:
+    mirror, _, _ = pure_mirror()
+    mirror.load(10, 10, 0, 0.0)
+    mirror.follower_fetched(1, 10, 0, 1.0)
+    (lane,) = mirror.lanes
+    assert mirror.read(10, 100) is None, "it was never asked for"
+    source = Source()
+    lane.fetcher = cast(Any, source)
+    assert mirror.read(10, 100) == ([], 0)
+    assert mirror.read(9, 100) is None
+    assert mirror.read(11, 100) is None, "out of range is for the source to say"
+    if why == "paused":
+        mirror.pause()
+    elif why == "failed":
+        mirror.fail("for a test")
+    elif why == "suspended":
+        lane.suspended = True
+    elif why == "full":
+        lane.limit = 0
+    elif why == "nobody fetches":
+        lane.fetcher = None
+    elif why == "silent":
+        source.answers = False
+    elif why == "no follower":
+        mirror.follower_gone(1)
+    else:
+        mirror.note_answer(11, 11, 0)
+    assert mirror.read(10, 100) is None
+
+
+def test_the_end_moves_with_the_window() -> None:
+    mirror, _, _ = pure_mirror()
+    mirror.load(10, 10, 0, 0.0)
+    mirror.follower_fetched(1, 10, 0, 1.0)
+    (lane,) = mirror.lanes
+    lane.fetcher = cast(Any, Source())
+    mirror.note_answer(20, 20, 0)
+    append(mirror, lane, 100)
+    assert mirror.read(20, 100) == ([], 0)
+    mirror.truncate(10)
+    assert mirror.read(20, 100) is None
+    mirror.note_answer(20, 20, 0)
+    assert mirror.read(lane.position, 100) is None, "the high watermark is beyond it"
+
+
+async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 3)
+        rig = Rig(source, replicas=(1,))
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            fault = source.inject("fetch", drop=True, times=None)
+            await eventually(lambda: fault.hits > 0)
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)
+            source.clear_faults()
+            await source.brokers[1].disconnect_all()
+            await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            await source.brokers[1].stop()
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)
+
+
+async def test_a_node_that_refuses_is_not_relied_on() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 3)
+        rig = Rig(source, replicas=(1,))
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            source.inject("fetch", error=-1, times=None)
+            await eventually(lambda: mirror.read(6, 100) is None, timeout=2.5)
