@@ -1,9 +1,9 @@
 """Fetch of one consumer connection: from memory at the tail, from the source elsewhere, merged into one
 answer.
 
-Lives here: what each partition of a consumer's fetch gets, waiting for data, redirecting to a replica in
-the consumer's rack or to the one that it named. Not here: replica fetchers (``fetcher``), the window of recent
-batches (``fetcher``, through the LocalLog port).
+Lives here: waiting for data and putting the answer together. Not here: what is clear without data
+(``fetch_decision.py``), what is asked of the source (``fetch_source.py``), replica fetchers and the window of recent
+batches (``fetcher``, the latter through the LocalLog port).
 
 Reads need the lease at the moment of answering (``fetch_decision.without_lease``). Until it is back a fetch is
 held and then looked for anew; at the end of the consumer's wait its answer is empty. Followers are not gated: they
@@ -27,34 +27,26 @@ from router.authorize import Authorizer, Operation
 from router.fetch_decision import (
     FENCED_LEADER_EPOCH,
     NOT_LEADER_OR_FOLLOWER,
-    PASSED_ON,
     Part,
     decide,
-    from_source,
+    is_led_elsewhere,
     led_elsewhere,
     without_lease,
 )
-from router.fetch_job import Expected, PendingFetch, most_bytes, source_fetch
-from router.forwarder import RouteTable, SourceRoute, leader_of
+from router.fetch_job import PendingFetch, most_bytes
+from router.fetch_source import SOURCE_WAIT, SourceReads
 from router.hub import ForwardingHub
-from router.lane_states import Verdict, verdict
 from router.leadership import current_leader, endpoints_of
-from router.ports import LocalLog, Mirror
-from wire.errors import LinkerError, MalformedFrame, WireError, error_name
-from wire.fetch import (
-    FetchedPartition,
-    FetchPartitionResult,
-    FetchRequest,
-    TopicKey,
-    encode_fetch_request,
-    encode_fetch_response,
-    parse_fetch_response,
-)
+from router.ports import Mirror
+from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.server import Exchange, ServerConnection
 
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 READ_UNCOMMITTED: Final = 0
-_SOURCE_WAIT: Final = 0.5
+#: Who waits at the end of a log is not only told of what moves there: after so many seconds it looks for itself.
+_LOOK_AGAIN: Final = 0.5
+#: Seconds for more to come, for a consumer that does not want single records (fetch.min.bytes).
+_BATCHING: Final = 0.01
 
 
 class FetchSession:
@@ -64,9 +56,9 @@ class FetchSession:
         self.hub = hub
         self._connection = connection
         self._authorizer = authorizer
-        self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
-        self._pending: dict[PendingFetch, Any] = {}
-        self._held: dict[PendingFetch, None] = {}  # until the lease is back, or their wait is over
+        self._source = SourceReads(hub, self, self._look)
+        self._fetch: PendingFetch | None = None
+        self._held = False  # until the lease is back, or the fetch's wait is over
         self._later: deque[tuple[Exchange, FetchRequest]] = deque()  # until the one before them is answered
         self._busy = False
         self._beginning = False
@@ -119,7 +111,7 @@ class FetchSession:
         if deadline is None:
             deadline = now + max(0, request.max_wait_ms) / 1000
         fetch = PendingFetch(exchange, request, deadline)
-        self._pending[fetch] = None
+        self._fetch = fetch
         refused = False
         client_id = exchange.header.client_id
         for part in fetch.parts:
@@ -133,7 +125,7 @@ class FetchSession:
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         if not self._hold(fetch):
-            self._collect(fetch)
+            self._look()
 
     # The lease
 
@@ -146,40 +138,75 @@ class FetchSession:
         if not without_lease(fetch.parts) or self.hub.loop.time() >= fetch.deadline:
             return False
         self._stop_waiting(fetch)
-        self._held[fetch] = None
+        self._source.answered()
+        self._held = True
         self.hub.without_lease.add(self)
         fetch.timer = self.hub.loop.call_at(fetch.deadline, self._held_too_long, fetch)
         return True
 
     def _held_too_long(self, fetch: PendingFetch) -> None:
         fetch.timer = None
-        if fetch in self._held:
-            del self._held[fetch]
-            if not self._held:
-                self.hub.without_lease.discard(self)
-            self._answer(fetch)
+        self._held = False
+        self.hub.without_lease.discard(self)
+        self._answer(fetch)
 
     def lease_renewed(self) -> None:
         """From the beginning, within what is left of the wait: leadership, fences and ends may have moved."""
-        held, self._held = self._held, {}
-        for fetch in held:
-            if fetch in self._pending:
-                self._stop_waiting(fetch)
-                del self._pending[fetch]
-                self._when_authorized(fetch.exchange, fetch.request, fetch.deadline)
+        fetch = self._fetch
+        if fetch is not None and self._held:
+            self._held = False
+            self._stop_waiting(fetch)
+            self._fetch = None
+            self._when_authorized(fetch.exchange, fetch.request, fetch.deadline)
 
     # Looking for data
 
-    def _collect(self, fetch: PendingFetch) -> None:
-        """Take what memory has; ask the source for what it has not; wait if there is nothing anywhere."""
-        request = fetch.request
+    def _look(self) -> None:
+        """Take what memory has, ask the source for what it has not; answer if it is time to, else see to it that it will be.
+        Called again whenever something moved, or a time is over.
+        """
+        fetch = self._fetch
+        if fetch is None or self._held:
+            return
         self._stop_waiting(fetch)
+        now = self.hub.loop.time()
+        elsewhere = self._read_memory(fetch)
+        first = fetch.look_at == 0
+        if not first and (elsewhere or now >= fetch.look_at) and self._handed_over(fetch):
+            self._answer(fetch)  # told so at once
+            return
+        if first or now >= fetch.look_at:
+            fetch.look_at = now + _LOOK_AGAIN
+        if elsewhere:
+            fetch.poll_until = now + max(0.0, min(SOURCE_WAIT, fetch.deadline - now))
+            fetch.late_at = fetch.poll_until + SOURCE_WAIT
+            self._source.ask(fetch, elsewhere)
+        if self._due(fetch, now):
+            self._answer(fetch)
+            return
+        for part in fetch.parts:
+            if part.result is not None and part.result.size and not part.from_source:
+                # Not enough yet: it is read again then. Nothing keeps these bytes in memory.
+                part.result = None
+                if part.log is not None:
+                    fetch.listening.append(part.log)
+        for log in fetch.listening:
+            log.listeners.add(self._moved)
+        until = fetch.late_at if self._source.owes(newly_asked=True) else fetch.deadline
+        fetch.timer = self.hub.loop.call_at(min(until, fetch.look_at), self._look)
+
+    def _handed_over(self, fetch: PendingFetch) -> bool:
+        return any(part.result is None and is_led_elsewhere(self.hub, part) for part in fetch.parts)
+
+    def _read_memory(self, fetch: PendingFetch) -> list[Part]:
+        """Returns the parts of which memory has nothing to say."""
+        request = fetch.request
         left = most_bytes(self.hub, request)
+        left -= sum(part.result.size for part in fetch.parts if part.result is not None)
         found = 0
-        at_tail: list[LocalLog] = []
         elsewhere: list[Part] = []
         for part in fetch.parts:
-            if part.result is not None or part.awaits_replica:
+            if part.result is not None or part.awaits_replica or part.from_source:
                 continue
             log = part.log
             read = None
@@ -189,14 +216,7 @@ class FetchSession:
                     if left > 0
                     else ([], 0)
                 )
-            # At the end of what is in memory, but not of the log: the window is full, or its source is slow.
-            behind = (
-                read == ([], 0)
-                and log is not None
-                and left > 0
-                and part.asked.fetch_offset < log.high_watermark
-            )
-            if log is None or read is None or behind:
+            if log is None or read is None:
                 elsewhere.append(part)
                 continue
             records, size = read
@@ -206,184 +226,42 @@ class FetchSession:
                 found += size
                 left -= size
             else:
-                at_tail.append(log)
+                fetch.listening.append(log)
         self.hub.stats.fetch_local_bytes += found
-        now = self.hub.loop.time()
-        if elsewhere:
-            self._ask_source(
-                fetch, elsewhere, max(0.0, min(_SOURCE_WAIT, fetch.deadline - now)) if not found else 0.0
-            )
-            return
-        if found >= max(1, request.min_bytes) or now >= fetch.deadline:
-            self._answer(fetch)
-            return
-        if found:
-            # Less than min_bytes: what was found is read again when more came.
-            for part in fetch.parts:
-                if part.result is not None and part.result.size:
-                    part.result = None
-        fetch.listening = at_tail or [
-            part.log
-            for part in fetch.parts
-            if part.log is not None and part.result is None and not part.awaits_replica
-        ]
-        for log in fetch.listening:
-            log.listeners.add(self._moved)
-        fetch.timer = self.hub.loop.call_at(fetch.deadline, self._time_over, fetch)
+        return elsewhere
+
+    def _due(self, fetch: PendingFetch, now: float) -> bool:
+        found = sum(part.result.size for part in fetch.parts if part.result is not None)
+        enough = found >= max(1, fetch.request.min_bytes)
+        over = now >= fetch.deadline
+        if not self._source.owes():
+            # What was asked of the source is asked in turns that are shorter than some waits.
+            return enough or over or any(part.from_source for part in fetch.parts)
+        if now >= fetch.late_at or (enough and not self._source.owes_more()):
+            return True
+        # Whether there is still time for what earlier fetches asked is for the consumer to say.
+        return over and not self._source.owes(newly_asked=True)
 
     def _moved(self, log: Any) -> None:
-        for fetch in list(self._pending):
-            if any(log is listening for listening in fetch.listening):
-                self._collect(fetch)
-
-    def _time_over(self, fetch: PendingFetch) -> None:
-        fetch.timer = None
-        if fetch in self._pending:
-            self._collect_last(fetch)
-
-    def _collect_last(self, fetch: PendingFetch) -> None:
-        fetch.waiting_route.clear()
-        if fetch.owed == 0:
-            if all(part.result is not None or part.from_source for part in fetch.parts):
-                self._answer(fetch)
-            else:
-                self._collect(fetch)
+        """Only taken note of: whoever moved it has others to tell."""
+        fetch = self._fetch
+        if fetch is None or fetch.moved:
+            return
+        fetch.moved = True
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        # Who wants many bytes is not woken for each record.
+        delay = _BATCHING if fetch.request.min_bytes > 1 else 0.0
+        fetch.timer = self.hub.loop.call_later(delay, self._look)
 
     def _stop_waiting(self, fetch: PendingFetch) -> None:
+        fetch.moved = False
         if fetch.timer is not None:
             fetch.timer.cancel()
             fetch.timer = None
-        listening, fetch.listening = fetch.listening, []
-        for log in listening:
-            # Several fetches of this client share the callback.
-            if not any(log is other for f in self._pending for other in f.listening):
-                log.listeners.discard(self._moved)
-
-    # The source
-
-    def _ask_source(self, fetch: PendingFetch, parts: list[Part], wait: float) -> None:
-        by_route: dict[SourceRoute, list[Part]] = {}
-        for part in parts:
-            part.from_source = True
-            route = self._route(part)
-            if route is None:
-                fetch.waiting_route.append(part)
-            else:
-                by_route.setdefault(route, []).append(part)
-        for route, mine in by_route.items():
-            self._send(fetch, route, mine, wait)
-        if fetch.waiting_route:
-            # Opening a connection or finding a leader may take longer than the consumer's wait: an empty
-            # answer then.
-            least = self.hub.loop.time() + _SOURCE_WAIT
-            fetch.timer = self.hub.loop.call_at(max(least, fetch.deadline), self._time_over, fetch)
-
-    def _route(self, part: Part) -> SourceRoute | None:
-        if part.mirror is None or part.tp is None:
-            return None
-        link = part.mirror.link
-        node = leader_of(self.hub.ports.source(link), part.mirror, part.tp.partition)
-        if node is None:
-            self.hub.recover(link, part.tp.topic, self._recovered)
-            return None
-        return self._routes.get(link, node)
-
-    def _route_changed(self, link: str, error: LinkerError | None) -> None:
-        if error is None:
-            self._recovered(link)
-            return
-        topics = {
-            p.tp.topic
-            for f in self._pending
-            for p in f.waiting_route
-            if p.mirror is not None and p.tp is not None
-        }
-        for topic in topics:
-            self.hub.recover(link, topic, self._recovered)
-
-    def _recovered(self, link: str) -> None:
-        for fetch in list(self._pending):
-            # In one pass: a request may name a partition as often as it likes, and all wait for the first connection.
-            parts: list[Part] = []
-            others: list[Part] = []
-            for part in fetch.waiting_route:
-                ours = part.mirror is not None and part.mirror.link == link
-                (parts if ours else others).append(part)
-            if parts:
-                fetch.waiting_route = others
-                if not fetch.waiting_route and fetch.timer is not None:
-                    fetch.timer.cancel()
-                    fetch.timer = None
-                self._ask_source(fetch, parts, 0.0)
-
-    def _send(self, fetch: PendingFetch, route: SourceRoute, parts: list[Part], wait: float) -> None:
-        try:
-            request, expected = source_fetch(self.hub, fetch.request, route, parts, wait)
-        except LinkerError as error:
-            self.hub.refused(route.link, str(error))
-            self._source_done(fetch, parts)
-            return
-        version = request.version
-        correlation_id = route.next_correlation_id()
-        frame = encode_fetch_request(version, correlation_id, fetch.exchange.header.client_id, request)
-        now = self.hub.loop.time()
-        fetch.owed += 1
-        self.hub.watch(self)
-        route.send(
-            correlation_id,
-            [frame],
-            partial(self._source_answered, fetch, route, version, expected),
-            now,
-            now + wait + self.hub.limits.source_silence,
-        )
-
-    def _source_answered(
-        self,
-        fetch: PendingFetch,
-        route: SourceRoute,
-        version: int,
-        expected: Expected,
-        reply: memoryview | WireError,
-    ) -> None:
-        fetch.owed -= 1
-        if fetch not in self._pending:
-            return
-        if not isinstance(reply, WireError):
-            try:
-                self._take(route, expected, reply, version)
-            except MalformedFrame as error:
-                route.close(error)
-        self._source_done(fetch, expected.values())
-
-    def _take(self, route: SourceRoute, expected: Expected, frame: memoryview, version: int) -> None:
-        response = parse_fetch_response(frame, version)
-        for fetched in response.partitions:
-            part = expected.get((fetched.key, fetched.index))
-            if part is not None and part.mirror is not None and part.tp is not None:
-                part.result = self._result(route, part, fetched, frame)
-
-    def _result(
-        self, route: SourceRoute, part: Part, fetched: FetchedPartition, frame: memoryview
-    ) -> FetchPartitionResult:
-        if fetched.error == 0 or fetched.error in PASSED_ON:
-            result = from_source(part, fetched, frame)
-            self.hub.stats.fetch_source_bytes += result.size
-            return result
-        # To the consumer an empty answer: it asks again, and until then the leader is known, or an operator
-        # has acted.
-        if verdict(fetched.error) is Verdict.RETRY and part.tp is not None:
-            self.hub.recover(route.link, part.tp.topic, self._recovered)
-        else:
-            name = error_name(fetched.error)
-            self.hub.refused(route.link, f"the source answered {name} to a fetch of {part.tp}")
-        return part.empty(0)
-
-    def _source_done(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:
-        for part in parts:
-            if part.result is None:
-                part.result = part.empty(0)
-        if fetch.owed == 0 and not fetch.waiting_route:
-            self._answer(fetch)
+        for log in fetch.listening:
+            log.listeners.discard(self._moved)
+        fetch.listening.clear()
 
     # Answering
 
@@ -391,7 +269,8 @@ class FetchSession:
         if self._hold(fetch):
             return
         self._stop_waiting(fetch)
-        del self._pending[fetch]
+        self._source.answered()
+        self._fetch = None
         for part in fetch.parts:
             if part.result is None:
                 part.result = part.empty(0)
@@ -427,17 +306,15 @@ class FetchSession:
         self._go_on()
 
     def sweep(self, now: float) -> bool:
-        self._routes.sweep(now)
-        return bool(len(self._routes))
+        return self._source.sweep(now)
 
     def closed(self) -> None:
         self._closed = True
         self.hub.consumers -= 1
-        self.hub.forget_waiter(self._recovered)
-        for fetch in list(self._pending):
-            self._stop_waiting(fetch)
-        self._pending.clear()
+        if self._fetch is not None:
+            self._stop_waiting(self._fetch)
+            self._fetch = None
         self._later.clear()
-        self._held.clear()
+        self._held = False
         self.hub.without_lease.discard(self)
-        self._routes.close()
+        self._source.closed()

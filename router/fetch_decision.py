@@ -149,16 +149,16 @@ def led_elsewhere(hub: ForwardingHub, parts: Iterable[Part]) -> None:
     not the partition's any more, and may have gone on where the target's has, too.
     """
     for part in parts:
-        if (
-            part.result is None
-            or part.result.error not in _OF_THE_LOG
-            or part.tp is None
-            or part.mirror is None
-        ):
-            continue
-        partition = part.mirror.partition(part.tp.partition)
-        if partition is None or not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE:
+        if part.result is not None and part.result.error in _OF_THE_LOG and is_led_elsewhere(hub, part):
             part.result = FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER)
+
+
+def is_led_elsewhere(hub: ForwardingHub, part: Part) -> bool:
+    """Whether a mirror's partition is not ours to answer for any more."""
+    if part.tp is None or part.mirror is None:
+        return False
+    partition = part.mirror.partition(part.tp.partition)
+    return partition is None or not partition.serving or hub.fences.state(part.tp) in LED_ELSEWHERE
 
 
 def named_replica(rack: str) -> int | None:
@@ -216,13 +216,13 @@ def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
     return best[1] if best is not None else None
 
 
-def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> FetchPartitionResult:
+def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> tuple[FetchPartitionResult, int]:
     """The source's answer for the partition, its batches under the mirror's one leader epoch (written in
-    place).
+    place), and the offset after them; -1 if there are none.
     """
     partition = part.mirror.partition(part.asked.index) if part.mirror is not None else None
     if partition is None:
-        return FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER)
+        return FetchPartitionResult(part.asked.index, NOT_LEADER_OR_FOLLOWER), -1
     result = FetchPartitionResult(
         part.asked.index,
         fetched.error,
@@ -231,9 +231,11 @@ def from_source(part: Part, fetched: FetchedPartition, frame: memoryview) -> Fet
         max(fetched.log_start_offset, partition.start_offset),
         aborted=fetched.aborted,
     )
+    next_offset = -1
     start, end = fetched.records_start, fetched.records_end
     if end > start:
         walk = patch_batches(frame, start, end, partition.session_epoch, end - start, -1)
         result.records = [frame[chunk.start : chunk.end] for chunk in walk.chunks]
         result.size = sum(chunk.end - chunk.start for chunk in walk.chunks)
-    return result
+        next_offset = walk.next_offset
+    return result, next_offset

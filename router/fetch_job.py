@@ -25,15 +25,28 @@ _SMALLEST_READ: Final = 256 << 10
 class PendingFetch:
     """One request until its answer."""
 
-    __slots__ = ("deadline", "exchange", "listening", "owed", "parts", "request", "timer", "waiting_route")
+    __slots__ = (
+        "deadline",
+        "exchange",
+        "late_at",
+        "listening",
+        "look_at",
+        "moved",
+        "parts",
+        "poll_until",
+        "request",
+        "timer",
+    )
 
     def __init__(self, exchange: Exchange, request: FetchRequest, deadline: float) -> None:
         self.exchange = exchange
         self.request = request
         self.deadline = deadline
         self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
-        self.owed = 0  # answers of source nodes that are awaited
-        self.waiting_route: list[Part] = []
+        self.poll_until = deadline  # source nodes may look for records
+        self.late_at = deadline  # what has not come from the source by then is not waited for
+        self.look_at = 0.0  # it is looked at again by then, should nothing move; 0 before the first time
+        self.moved = False  # a log that it listens to has, and it is looked at in a moment
         self.listening: list[LocalLog] = []
         self.timer: asyncio.TimerHandle | None = None
 
@@ -48,6 +61,16 @@ Expected = dict[tuple[TopicKey, int], Part]
 """The parts by how a source node's answer names them."""
 
 
+def source_key(version: int, part: Part) -> tuple[TopicKey, int] | None:
+    """By what a source node knows the partition in this version of Fetch; None if it does not."""
+    if part.mirror is None:
+        return None
+    if version < _FIRST_WITH_TOPIC_IDS:
+        return part.mirror.topic, part.asked.index
+    source_id = part.mirror.source_topic_id
+    return None if source_id is None else (source_id, part.asked.index)
+
+
 def source_fetch(
     hub: ForwardingHub, asked: FetchRequest, route: SourceRoute, parts: Sequence[Part], wait: float
 ) -> tuple[FetchRequest, Expected]:
@@ -60,21 +83,18 @@ def source_fetch(
     expected: Expected = {}
     topics: dict[TopicKey, list[FetchPartition]] = {}
     for part in parts:
-        if part.mirror is None:
-            continue
-        source_id = part.mirror.source_topic_id
-        key: TopicKey = (
-            source_id if version >= _FIRST_WITH_TOPIC_IDS and source_id is not None else part.mirror.topic
-        )
-        expected[key, part.asked.index] = part
+        key = source_key(version, part)
+        if key is None or key in expected:
+            continue  # of a partition that is named more than once the first is answered
+        expected[key] = part
         size = min(part.asked.max_bytes, hub.limits.fetch_partition_bytes)
-        topics.setdefault(key, []).append(
+        topics.setdefault(key[0], []).append(
             FetchPartition(part.asked.index, -1, part.asked.fetch_offset, -1, -1, size)
         )
     request = FetchRequest(
         version=version,
         max_wait_ms=int(wait * 1000),
-        min_bytes=min(max(asked.min_bytes, 0), 1),
+        min_bytes=max(asked.min_bytes, 0),
         max_bytes=most_bytes(hub, asked),
         isolation_level=asked.isolation_level,
         topics=list(topics.items()),

@@ -78,6 +78,10 @@ async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            (lane,) = mirror.lanes
+            lane.generation += 1
+            assert mirror.read(6, 100) is None, "the source was asked when the lane stood elsewhere"
+            lane.generation -= 1
             fault = source.inject("fetch", drop=True, times=None)
             await eventually(lambda: fault.hits > 0)
             await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)

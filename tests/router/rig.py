@@ -6,14 +6,21 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from controller.fleet.lease import Lease
+from fetcher.budget import Charge, MemoryBudget
+from fetcher.lane import Lane
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.spec import MirrorSpec
+from fetcher.window import WindowChunk
 from linker.upstreams import Upstreams
 from router.dispatch import Router
 from router.ports import EndlessLease, LeasePort, RouterLimits, RouterPorts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
+from tests.fetcher.pure import Host
+from tests.fetcher.rig import Events as FetcherEvents
 from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.connection import Connection
@@ -66,37 +73,57 @@ class Progress:
     log_start_offset: int = 0
 
 
-class Log:
-    """Recent batches in memory, as the fetcher keeps them."""
+class Source:
+    """Who fetches for a log's lane, and whether it does."""
 
     def __init__(self) -> None:
-        self.high_watermark = 0
-        self.last_stable_offset = 0
-        self.log_start_offset = 0
-        self.loaded = True
-        self.listeners: set[Callable[[Any], None]] = set()
-        self.followers: dict[int, Progress] = {}
-        self.window_start = 0
-        self.batches: list[tuple[int, int, bytes]] = []  # base, next, bytes
+        self.answers = True
+
+    def follows(self, lane: Lane) -> bool:
+        return self.answers
+
+
+class Log(MirrorPartition):
+    """What the sidecar has in memory of a partition of "orders", from offset 0 on: a follower is there and takes nothing."""
+
+    def __init__(self, index: int = 0) -> None:
+        spec = MirrorSpec(
+            link="east",
+            topic="orders",
+            partition=index,
+            topic_id=b"t" * 16,
+            source_topic_id=b"s" * 16,
+            session_epoch=E0,
+            start_offset=0,
+            target_replicas=(1, 2),
+        )
+        super().__init__(spec, FetcherEvents(), Host(), window_bytes=64 << 20)
+        now = asyncio.get_running_loop().time()
+        self.load(0, 0, 0, now)
+        self.follower_fetched(1, 0, 0, now)
+        self.batches: list[bytes] = []
+        self.fetcher = Source()
+        (lane,) = self.lanes
+        lane.fetcher = cast(Any, self.fetcher)
 
     def append(self, count: int) -> None:
-        base = self.high_watermark
+        """As the source's next answer."""
+        (lane,) = self.lanes
+        base = lane.position
         data = build_batch(count, base_offset=base, leader_epoch=E0)
-        self.batches.append((base, base + count, data))
-        self.high_watermark = self.last_stable_offset = base + count
-        for listener in list(self.listeners):
-            listener(self)
+        self.batches.append(data)
+        self.note_answer(base + count, base + count, 0)
+        charge = Charge(MemoryBudget(len(data)), len(data))
+        self.add_chunks(
+            lane, [WindowChunk(base, base + count, memoryview(data), len(data), charge)], [], base + count
+        )
+        charge.drop()
+        self.notify()
 
-    def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
-        if offset < self.window_start:
-            return None
-        found: list[memoryview] = []
-        size = 0
-        for _, following, data in self.batches:
-            if following > offset and (not found or size + len(data) <= max_bytes):
-                found.append(memoryview(data))
-                size += len(data)
-        return found, size
+    def begin_at(self, offset: int) -> None:
+        """What is in memory begins there."""
+        (lane,) = self.lanes
+        lane.restart(offset)
 
 
 class Followers:

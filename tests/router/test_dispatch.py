@@ -293,7 +293,9 @@ async def test_a_broker_that_is_at_work_for_the_client_has_time() -> None:
         await slow
 
 
-async def test_one_part_of_a_client_that_cannot_end_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_part_of_a_client_that_cannot_end_does_not_keep_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails() -> None:
         raise RecursionError("too deep")
 
@@ -304,11 +306,13 @@ async def test_one_part_of_a_client_that_cannot_end_does_not_keep_the_others(mon
         session = session_of(connection)
         assert session.fetch is not None
         assert (rig.router.hub.consumers, len(rig.router.hub.carrying.clients)) == (1, 1)
-        monkeypatch.setattr(session.upstream, "close", fails)
+        monkeypatch.setattr(session.authorizer, "close", fails)
         monkeypatch.setattr(session.produce, "closed", fails)
         client.close()
         await eventually(lambda: bool(rig.loop_errors))
         assert rig.router.hub.consumers == 0
         (error,) = (context["exception"] for context in rig.loop_errors)
-        assert [str(one) for one in error.exceptions] == ["too deep", "too deep"], "and nothing of it is swallowed"
+        assert [str(one) for one in error.exceptions] == ["too deep", "too deep"], (
+            "and nothing of it is swallowed"
+        )
         rig.loop_errors.clear()
