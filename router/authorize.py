@@ -8,7 +8,7 @@ the hot path waits only for a topic's first answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -59,6 +59,23 @@ class Authorizer:
 
     def ask_cluster(self, callback: Callable[[], None]) -> None:
         self.ask(_CLUSTER, callback)
+
+    def all_known(self, topics: Iterable[str], operation: Operation, callback: Callable[[], None]) -> bool:
+        """Whether it is known of each of them. If not, those that are missing are asked for at once, and the callback comes
+        with the last answer (never, if the connection ends first).
+        """
+        missing = [topic for topic in dict.fromkeys(topics) if self.allowed(topic, operation) is None]
+        left = len(missing)
+
+        def answered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                callback()
+
+        for topic in missing:
+            self.ask(topic, answered)
+        return not missing
 
     def ask(self, topic: str, callback: Callable[[], None] | None = None) -> None:
         """Ask the broker; the callback comes with the answer (never, if the connection ends first)."""

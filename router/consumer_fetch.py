@@ -93,14 +93,11 @@ class FetchSession:
     ) -> None:
         if self._closed:
             return
-        for key, _ in request.topics:
-            mirror = self._mirror(key)
-            if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.READ) is None:
-                self._authorizer.ask(
-                    mirror.topic, partial(self._when_authorized, exchange, request, deadline)
-                )
-                return
-        self._start(exchange, request, deadline)
+        mirrors = (self._mirror(key) for key, _ in request.topics)
+        topics = [mirror.topic for mirror in mirrors if mirror is not None]
+        again = partial(self._when_authorized, exchange, request, deadline)
+        if self._authorizer.all_known(topics, Operation.READ, again):
+            self._start(exchange, request, deadline)
 
     def _mirror(self, key: TopicKey) -> Mirror | None:
         mirrors = self.hub.ports.mirrors

@@ -59,13 +59,10 @@ class OffsetSession:
     ) -> None:
         if self._closed:
             return
-        for topic in topics:
-            known = self.hub.ports.mirrors.by_name(topic) is None or self._authorizer.allowed(
-                topic, Operation.DESCRIBE
-            )
-            if known is None:
-                self._authorizer.ask(topic, partial(self._when_authorized, exchange, topics, then))
-                return
+        ours = [topic for topic in topics if self.hub.ports.mirrors.by_name(topic) is not None]
+        again = partial(self._when_authorized, exchange, topics, then)
+        if not self._authorizer.all_known(ours, Operation.DESCRIBE, again):
+            return
         self.hub.tasks.spawn(self._run(exchange, then), f"offsets for {self._connection.peer}")
 
     async def _run(self, exchange: Exchange, then: Callable[[], Awaitable[None]]) -> None:
