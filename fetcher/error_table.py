@@ -1,10 +1,10 @@
-"""What each error of a source fetch means for the partition: a table, and nothing else.
+"""What each error of a source fetch means for the partition: a table, and nothing else. Not here: errors about the fetch
+session (source_session.py).
 
 RETRY       same node again after a pause: the condition passes by itself
 REFRESH     the node is wrong or the topic changed: read the source's metadata, place the partition anew
 RERESOLVE   the fetch offset is wrong: ask the source where its log begins and ends, then decide
 FAIL        no retry helps: the mirror stops with the reason
-SESSION     the fetch session is gone: the next request of that connection is a full one
 
 A code that is not listed is retried: a mirror must not die of an error that a newer broker invented.
 """
@@ -23,7 +23,6 @@ class Action(Enum):
     REFRESH = "refresh"
     RERESOLVE = "re-resolve"
     FAIL = "fail"
-    SESSION = "session"
 
 
 _TABLE: dict[ErrorCode, tuple[Action, str]] = {
@@ -44,9 +43,6 @@ _TABLE: dict[ErrorCode, tuple[Action, str]] = {
     ErrorCode.unsupported_version: (Action.FAIL, "the source does not speak the fetch version it announced"),
     ErrorCode.invalid_request: (Action.RETRY, "the source found the fetch request invalid"),
     ErrorCode.kafka_storage_error: (Action.REFRESH, "a log directory of the source broker is offline"),
-    ErrorCode.fetch_session_id_not_found: (Action.SESSION, "the source evicted the fetch session"),
-    ErrorCode.invalid_fetch_session_epoch: (Action.SESSION, "the fetch session is out of step"),
-    ErrorCode.fetch_session_topic_id_error: (Action.SESSION, "the fetch session mixes names and topic ids"),
     ErrorCode.fenced_leader_epoch: (Action.REFRESH, "the source has a newer leader epoch"),
     ErrorCode.unknown_leader_epoch: (Action.RETRY, "the source broker has not heard of the leader epoch yet"),
     ErrorCode.unsupported_compression_type: (

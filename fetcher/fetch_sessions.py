@@ -74,7 +74,6 @@ class Session:
         self.replica_epoch = -1
         self.by_id = by_id
         self.epoch = 1
-        self.created = now
         self.last_used = now
         self.partitions: dict[PartitionKey, SessionPartition] = {}
         self.dirty: dict[SessionPartition, None] = {}
@@ -172,9 +171,6 @@ class SessionCache:
         if session.epoch != request.session_epoch:
             return INVALID_FETCH_SESSION_EPOCH
         return session
-
-    def get(self, session_id: int) -> Session | None:
-        return self._sessions.get(session_id)
 
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)

@@ -92,10 +92,6 @@ class MirrorPartition:
         return self._lanes.open
 
     @property
-    def source_end(self) -> int:
-        return self.high_watermark
-
-    @property
     def may_fetch(self) -> bool:
         return self.loaded and self.failed is None and not self.paused and not self.closed
 

@@ -51,13 +51,6 @@ class SourceSession:
         fresh = sum(1 for key in self._changed if key not in self._held)
         return len(self._held) - len(self._dropped) + fresh
 
-    def wanted(self, key: PartitionKey) -> FetchPartition | None:
-        """What the next request will ask for a partition."""
-        changed = self._changed.get(key)
-        if changed is not None:
-            return changed
-        return None if key in self._dropped else self._held.get(key)
-
     def asked(self, key: PartitionKey) -> FetchPartition | None:
         """What the request in flight (or the last one) asked for a partition."""
         return self._held.get(key)

@@ -165,30 +165,6 @@ def seek_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
     return end
 
 
-def clip_batches(
-    buf: Buffer, start: int, end: int, max_bytes: int, max_offset: int, *, at_least_one: bool = True
-) -> tuple[int, int]:
-    """(end, next offset) of the whole batches from `start` that fit into max_bytes and end at max_offset at
-    most.
-
-    With at_least_one the first batch comes whatever its size; (start, -1) if there is none. Only for bytes
-    that patch_batches has walked.
-    """
-    unpack = _unpack_walk
-    limit = start + max_bytes
-    pos = start
-    next_offset = -1
-    while pos < end:
-        base, length, _, _, delta = unpack(buf, pos)
-        batch_end = pos + LENGTH_OVERHEAD + length
-        after = base + delta + 1
-        if (batch_end > limit or after > max_offset) and not (at_least_one and pos == start):
-            break
-        pos = batch_end
-        next_offset = after
-    return pos, next_offset
-
-
 class BatchHeader(NamedTuple):
     """All fields of one batch's header; `position` and `end` are into the buffer it was read from."""
 
