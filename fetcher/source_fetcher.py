@@ -138,8 +138,12 @@ class SourceFetcher:
             busy.offer(lane)
 
     def follows(self, lane: Lane) -> bool:
-        """Whether the node is asked for the lane, and has answered lately: it would not have kept a record to itself."""
-        if self._connection is None or not self._asked.asks_for(lane):
+        """Whether the node is asked for the lane, and has answered lately: it would not have kept a record to itself. Nor
+        would we, for want of memory or for the link's rate.
+        """
+        if self._connection is None or self._short_of_memory or not self._asked.asks_for(lane):
+            return False
+        if self._throttle is not None and self._throttle.debt > 0:
             return False
         return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 

@@ -45,14 +45,17 @@ class Throttle:
             self._refill(self._rate)
             self._balance -= size
 
-    def delay(self) -> float:
-        """Seconds until the next fetch may be sent, 0 if it may now; never more than LONGEST_DELAY."""
+    @property
+    def debt(self) -> float:
+        """Seconds until what was read is within the rate, 0 if it is; never more than LONGEST_DELAY."""
         if self._rate is None or self.lifted:
             return 0.0
         self._refill(self._rate)
-        if self._balance > -1.0:
-            return 0.0
-        wait = min(-self._balance / self._rate, LONGEST_DELAY)
+        return 0.0 if self._balance > -1.0 else min(-self._balance / self._rate, LONGEST_DELAY)
+
+    def delay(self) -> float:
+        """Seconds until the next fetch may be sent, which is put off for so long."""
+        wait = self.debt
         self.waited += wait
         return wait
 

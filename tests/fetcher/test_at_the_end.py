@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 import pytest
 
 from fetcher.lane import Lane
+from fetcher.throttle import Throttle
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import append, pure_mirror
 from tests.fetcher.rig import Rig, eventually, fill
@@ -90,6 +92,25 @@ async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
             await source.brokers[1].stop()
             await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)
+
+
+async def test_a_link_that_is_held_back_by_its_rate_is_not_relied_on() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 3)
+        throttle = Throttle(time.monotonic, 1e9)
+        rig = Rig(source, replicas=(1,), throttle=throttle)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            throttle.spent(3_000_000_000)
+            waited = throttle.waited
+            assert mirror.read(6, 100) is None
+            assert throttle.waited == waited, "nobody waited"
+            throttle.set_rate(None)
+            await eventually(lambda: mirror.read(6, 100) == ([], 0))
 
 
 async def test_a_node_that_refuses_is_not_relied_on() -> None:
