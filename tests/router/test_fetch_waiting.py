@@ -128,17 +128,41 @@ async def test_a_node_that_is_known_to_have_more_is_waited_for() -> None:
 
 
 async def test_another_offset_is_asked_for_when_the_node_has_answered_the_last_one() -> None:
+    """A seek back, while the node is asked for what comes next."""
     async with two_nodes() as (rig, client):
         rig.source.add("orders", 1, 3)
         rig.source.add("orders", 0, 1)
         await fetch(client, rig, {0: 0, 1: 3}, max_wait_ms=500)
         assert asked(rig, 2) == 1
+        waiting = fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500)
+        await eventually(lambda: asked(rig, 1) == 2)
+        rig.source.add("orders", 1, 1)
+        answer = await waiting
+        assert [offset for offset, _ in answer.values(1)] == [0, 1, 2, 3]
+
+
+async def test_another_offset_has_its_time_when_the_node_has_nothing_for_the_last_one() -> None:
+    async with two_nodes() as (rig, client):
+        rig.source.add("orders", 1, 3)
+        rig.source.add("orders", 0, 1)
+        await fetch(client, rig, {0: 0, 1: 3}, max_wait_ms=500)
         began = time.monotonic()
-        answer = await fetch(
-            client, rig, {0: 1, 1: 0}, max_wait_ms=500
-        )  # a seek, while node 2 is asked for 3
+        answer = await fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500)
         assert [offset for offset, _ in answer.values(1)] == [0, 1, 2]
         assert time.monotonic() - began < 0.8
+
+
+async def test_read_committed_does_not_take_up_what_was_asked_without() -> None:
+    async with two_nodes() as (rig, client):
+        rig.source.add("orders", 0, 1)
+        await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=500)
+        assert asked(rig, 2) == 1
+        waiting = fetch(client, rig, {0: 1, 1: 0}, max_wait_ms=500, isolation_level=1)
+        await eventually(lambda: asked(rig, 1) == 2)
+        rig.source.add("orders", 1, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        answer = await waiting
+        assert answer.values(1) == [], "of an open transaction"
+        assert answer.partitions[1].last_stable_offset == 0
 
 
 async def test_the_rest_of_its_time_is_used_when_an_earlier_question_ends_without_records() -> None:
