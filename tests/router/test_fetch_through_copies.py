@@ -115,11 +115,9 @@ async def test_a_copy_that_hangs_does_not_hold_up_its_readers() -> None:
     async with copies() as (rig, _, _):
         client = await rig.client()
         rig.source.inject("fetch", drop=True, times=None, match=lambda request: request.session_epoch >= 0)
-        rig.source.add("orders", 0, 1)
-        answer = await fetch(client, rig, {0: 3}, max_wait_ms=500)
-        assert len(answer.values()) == 1
-        await asyncio.sleep(0.1)  # the fetcher asks for what follows, and gets no answer
-        rig.source.add("orders", 0, 1)
-        began = time.monotonic()
-        while not (answer := await fetch(client, rig, {0: 4}, max_wait_ms=500)).values():
-            assert time.monotonic() - began < 2
+        for offset in (3, 4):  # the first may come with what was asked before
+            await asyncio.sleep(0.1)
+            rig.source.add("orders", 0, 1)
+            began = time.monotonic()
+            while not (await fetch(client, rig, {0: offset}, max_wait_ms=500)).values():
+                assert time.monotonic() - began < 2.5
