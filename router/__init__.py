@@ -6,6 +6,6 @@ client, `admission` whether it is forwarded, `express` the usual one, `lanes`, `
 `given_back` what an idempotent producer sends again, `ways` and `forwarder` the connection to the source, `lease_gate`
 when its answer may be told, `forwarded` counts. `fence` holds writes, `hub` what all clients share, `budget` its bytes,
 `leadership` and `carrying` what comes after a hand-over, `txn_markers` markers from the target. A read: `consumer_fetch`
-and `fetch_job`, `fetch_decision` what needs no data, `first_fetches` where clients begin, `offsets` ListOffsets. `ports`
-what `linker` provides, `tasks` its own tasks.
+and `fetch_job`, `fetch_decision` what needs no data, `fetch_source` what the source is asked, `first_fetches` where clients
+begin, `offsets` ListOffsets. `ports` what `linker` provides, `tasks` its own tasks.
 """
