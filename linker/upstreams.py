@@ -5,14 +5,12 @@ Not here: when one is opened and what is said on it (router.passthrough).
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Mapping
 
 from wire.channel import Channel
-from wire.errors import ConnectionLost
+from wire.connecting import connect
 from wire.security import ClientSecurity
-from wire.types import Node, format_address
+from wire.types import Node
 
 
 class Upstreams:
@@ -26,23 +24,10 @@ class Upstreams:
         channel = Channel()
         context = self._security.ssl_context() if security_protocol.endswith("SSL") else None
         try:
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                lambda: channel,
-                node.host,
-                node.port,
-                ssl=context,
-                server_hostname=node.host if context is not None and context.check_hostname else None,
-            )
-        except OSError as error:
-            raise ConnectionLost(
-                f"cannot connect: {error.strerror or error}",
-                sent=False,
-                peer=format_address(node.host, node.port),
-            ) from error
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            # A broker that vanished without a FIN must be noticed while a client only waits.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            await connect(channel, node.host, node.port, context)
+        except BaseException:
+            channel.close()
+            raise
         return channel
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
+from wire.channel import describe
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
 from wire.types import Buffer, Node, TopicPartition
 
@@ -169,6 +170,18 @@ class RouteTable:
         except LinkerError as error:
             self._failed(key, route, error)
             return
+        except Exception as error:
+            # A bug, and told as one; but a route that stays "being opened" would hold up its node's writes for good.
+            self._failed(
+                key,
+                route,
+                ConnectionLost(
+                    f"source node {route.node.id} could not be connected to: {describe(error)}",
+                    sent=False,
+                    peer=f"{route.node.host}:{route.node.port}",
+                ),
+            )
+            raise
         if self._routes.get(key) is not route:  # closed meanwhile
             connection.close()
             return

@@ -119,6 +119,14 @@ class Upstream:
             self._connection.resume_reading()
 
     async def _open(self) -> None:
+        try:
+            await self._connect()
+        except Exception as error:
+            # A bug, and told as one; but the client is not read from meanwhile, so not even its hang-up would be noticed.
+            self._end(error)
+            raise
+
+    async def _connect(self) -> None:
         tried: list[str] = []
         for node, protocol in self._candidates()[:_ATTEMPTS]:
             try:

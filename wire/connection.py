@@ -8,16 +8,14 @@ Which node to connect to, and what to do when it dies, is decided elsewhere (clu
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from wire import codec, sasl
-from wire.channel import DEFAULT_MAX_FRAME, Channel, describe
+from wire.channel import DEFAULT_MAX_FRAME, Channel
+from wire.connecting import connect
 from wire.errors import (
-    AuthenticationFailed,
     BrokerError,
     ConnectionLost,
     RequestTimedOut,
@@ -73,8 +71,8 @@ class Connection:
         connection = cls(channel, address, client_id)
         try:
             async with asyncio.timeout(timeout):
-                await _connect(channel, host, port, security)
-                await connection._handshake(host, security)
+                await connect(channel, host, port, security.ssl_context())
+                await connection._handshake(security)
         except TimeoutError:
             channel.close()
             raise RequestTimedOut(f"no connection within {timeout:g} s", sent=False, peer=address) from None
@@ -86,7 +84,7 @@ class Connection:
             raise
         return connection
 
-    async def _handshake(self, host: str, security: ClientSecurity) -> None:
+    async def _handshake(self, security: ClientSecurity) -> None:
         await self._negotiate()
         if security.sasl is None:
             return
@@ -244,27 +242,3 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer} {'closed' if self.closed else 'open'}>"
-
-
-async def _connect(channel: Channel, host: str, port: int, security: ClientSecurity) -> None:
-    context = security.ssl_context()
-    loop = asyncio.get_running_loop()
-    try:
-        transport, _ = await loop.create_connection(
-            lambda: channel,
-            host,
-            port,
-            ssl=context,
-            server_hostname=host if context is not None else None,
-        )
-    except ssl.SSLError as error:
-        raise AuthenticationFailed(
-            f"TLS failed: {describe(error)}", peer=format_address(host, port)
-        ) from error
-    except OSError as error:
-        raise ConnectionLost(describe(error), sent=False, peer=format_address(host, port)) from error
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        # A peer that vanished without a FIN must be noticed on connections that only wait.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -222,7 +222,7 @@ async def connect(
     except ChannelClosed:
         wire.abort("not trusted")
         raise
-    except OSError as error:
+    except (OSError, UnicodeError, OverflowError) as error:  # the two of an address that nobody can look up
         raise ChannelClosed(f"cannot connect to {where}: {_reason(error)}") from None
     except asyncio.CancelledError:
         wire.abort("cancelled")

@@ -39,6 +39,28 @@ async def test_leader_moves_under_load() -> None:
     assert rig.events.failures == {}
 
 
+async def test_a_leader_whose_name_cannot_be_looked_up_stops_nobody_else() -> None:
+    async with FakeCluster(2) as source:
+        source.add_topic("t", 2)
+        source.move_leader("t", 0, 1)
+        source.move_leader("t", 1, 2)
+        fill(source, 5, partition=0)
+        fill(source, 5, partition=1)
+        good_name, source.brokers[2].host = source.brokers[2].host, "broker-2..example"
+        rig = Rig(source, replicas=(1,))
+        rig.cluster.bootstrap = [("127.0.0.1", source.brokers[1].port)]
+        async with rig.running():
+            healthy, other = rig.mirror("t")
+            rig.follow(1)
+            await eventually(lambda: other.unavailable_since is not None)
+            fill(source, 5, partition=0)
+            await eventually(lambda: healthy.high_watermark == 20)
+            source.brokers[2].host = good_name
+            await rig.settled()
+            assert other.unavailable_since is None
+    assert rig.events.failures == {}
+
+
 async def test_source_away_and_back() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)

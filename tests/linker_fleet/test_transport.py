@@ -286,6 +286,12 @@ async def test_nobody_there() -> None:
         await connect(("127.0.0.1", port), SECRET, 5)
 
 
+@pytest.mark.parametrize(("host", "port"), [("sidecar..example", 9095), ("127.0.0.1", 70_000)])
+async def test_what_is_no_address(host: str, port: int) -> None:
+    with pytest.raises(ChannelClosed, match=f"cannot connect to {host}:{port}"):
+        await connect((host, port), SECRET, 5)
+
+
 async def test_somebody_who_never_answers() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
