@@ -1,357 +1,30 @@
-"""The listener side: accepts connections, cuts requests, and sends answers in request order.
+"""The listener side: accepts connections, counts them, and closes.
 
-What a request means and how it is answered is the handler's business; this module owns order, flow control,
-limits and the death of connections.
+What one connection does is server_connection.py's; what a request means and how it is answered is the handler's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any
 
-from wire.channel import describe
-from wire.errors import LocalProtocolError, MalformedFrame, WireError
-from wire.framing import FrameReader
-from wire.gathering import Writer, gathered_writes
-from wire.pieces import client_asked
-from wire.request_header import RequestHeader, parse_request_header
+from wire.errors import LocalProtocolError, WireError
 from wire.security import ListenerSecurity
-from wire.types import Buffer, format_address
-
-# The least request: api key, version, correlation id, client id length.
-_MIN_REQUEST = 10
-# What a connection may make us allocate by announcing a size, before it has sent that much.
-_COMMIT_MAX = 64 * 1024
-
+from wire.server_connection import Exchange, ListenerInfo, ListenerLimits, ServerConnection
 
 BACKLOG = 512
-_FETCH: Final = 1
 
-
-class ListenerInfo(NamedTuple):
-    """A listener's name in the target cluster and the protocol on it."""
-
-    name: str
-    security_protocol: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerLimits:
-    """Bounds of one connection."""
-
-    max_frame: int = 110 * 1024 * 1024
-    #: On SASL listeners, until the handler says that the peer is known: what strangers send is kept, too. As Kafka's
-    #: own sasl.server.max.receive.size.
-    max_frame_before_login: int = 512 * 1024
-    max_pipelined: int = 32
-    write_high_water: int = 4 * 1024 * 1024
-    #: Without a whole request for that long a connection with nothing open is closed; half a request does not
-    #: count.
-    idle_timeout: float = 600.0
-    tls_handshake_timeout: float = 15.0
-    #: Of the whole listener; a connection beyond is closed at once.
-    max_connections: int = 10_000
-
-
-_NO_FRAME: Final = memoryview(b"")
-
-
-class Exchange:
-    """One request and its answer. Exactly one of reply, no_reply and fail ends it."""
-
-    __slots__ = ("_answer", "body_offset", "connection", "done", "frame", "header")
-
-    def __init__(
-        self, connection: ServerConnection, header: RequestHeader, frame: memoryview, body_offset: int
-    ) -> None:
-        self.connection = connection
-        self.header = header
-        #: The whole request without its size prefix; valid for as long as it is referenced. Gone once it is answered.
-        self.frame = frame
-        self.body_offset = body_offset
-        self._answer: Sequence[Buffer] = ()
-        #: Answered, or its connection was given up for it. Set in this module only.
-        self.done = False
-
-    def reply(self, buffers: Sequence[Buffer]) -> None:
-        """Answer with a framed response (size prefix included). It leaves when all earlier ones have left."""
-        self._finish(buffers)
-
-    def no_reply(self) -> None:
-        """End an exchange whose client expects no answer (acks=0)."""
-        self._finish(())
-
-    def fail(self, error: WireError) -> None:
-        """Close the connection: the only honest answer where none can be made."""
-        if not self.done:
-            self.done = True
-            self.connection.abort(error)
-
-    def _finish(self, buffers: Sequence[Buffer]) -> None:
-        if self.done:
-            if self.connection.closed:
-                return
-            raise LocalProtocolError(
-                f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
-            )
-        self.done = True
-        # The answer may have to wait for those to earlier requests, and nobody counts the bytes of this one any more.
-        self.frame = _NO_FRAME
-        self._answer = buffers
-        self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
-
-
-class ServerConnection(asyncio.BufferedProtocol):
-    """One accepted connection.
-
-    Invariants: `_open` holds the dispatched exchanges in request order, at most max_pipelined; frames that
-    came with them wait in `_backlog` (bounded by one scratch buffer) and nothing is read while that or a
-    pause stands.
-    """
-
-    def __init__(self, listener: Listener) -> None:
-        self._owner = listener
-        self._limits = listener.limits
-        limit = self._limits.max_frame
-        if listener.info.security_protocol.startswith("SASL_"):
-            limit = min(limit, self._limits.max_frame_before_login)
-        self._reader = FrameReader(
-            limit, min_frame=_MIN_REQUEST, alloc=listener.alloc, commit_max=_COMMIT_MAX, stream=True
-        )
-        self._open: deque[Exchange] = deque()
-        self._backlog: deque[memoryview] = deque()
-        self._transport: asyncio.Transport | None = None
-        self._writer: Writer | None = None
-        self._paused_by_handlers = 0
-        self._write_paused = False
-        self._reading_paused = False
-        self._dispatching = False
-        self._on_close: list[Callable[[], None]] = []
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_request = 0.0
-        # Bound once: finding the running loop asks the kernel for the process id, for every request.
-        self._now: Callable[[], float] = asyncio.get_running_loop().time
-        self.listener: ListenerInfo = listener.info
-        self.peer = "?"
-        self.closed = False
-        self.closed_reason: BaseException | None = None
-        #: Whatever handlers want to remember about this connection.
-        self.local: dict[str, Any] = {}
-
-    # --- for handlers ---------------------------------------------------------------------------------------
-
-    def logged_in(self) -> None:
-        """The peer has proved who it is: it may send frames of any size that the listener takes."""
-        self._reader.set_max_frame(self._limits.max_frame)
-
-    def pause_reading(self) -> None:
-        """Take no further requests until resume_reading was called as often."""
-        self._paused_by_handlers += 1
-        self._update_reading()
-
-    def resume_reading(self) -> None:
-        if self._paused_by_handlers == 0:
-            raise LocalProtocolError("resume_reading without pause_reading", peer=self.peer)
-        self._paused_by_handlers -= 1
-        self._dispatch()
-
-    def add_close_callback(self, callback: Callable[[], None]) -> None:
-        """Call back once when the connection is gone (soon, if it is)."""
-        if self.closed:
-            asyncio.get_running_loop().call_soon(callback)
-        else:
-            self._on_close.append(callback)
-
-    def abort(self, reason: BaseException | None = None) -> None:
-        """Close at once; open exchanges can no longer be answered."""
-        if self._writer is not None and not self.closed:
-            self._writer.flush()  # what was answered was answered
-        self._end(reason)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def finish(self) -> None:
-        """Close once what was answered has left."""
-        if self._transport is not None and self._writer is not None:
-            self._writer.flush()
-            self._transport.close()
-
-    @property
-    def open_exchanges(self) -> int:
-        return len(self._open)
-
-    @property
-    def local_address(self) -> tuple[str, int] | None:
-        if self._transport is None:
-            return None
-        name = self._transport.get_extra_info("sockname")
-        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-
-    # --- what the event loop calls --------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._writer = Writer(self._transport)
-        name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self.peer = format_address(str(name[0]), int(name[1]))
-        self._transport.set_write_buffer_limits(high=self._limits.write_high_water)
-        self._owner.connections.add(self)
-        loop = asyncio.get_running_loop()
-        self._last_request = loop.time()
-        self._idle_timer = loop.call_later(self._limits.idle_timeout, self._check_idle)
-        if self._owner.closing:
-            self.abort()
-        elif len(self._owner.connections) > self._limits.max_connections:
-            self._owner.refused_connections += 1
-            self.abort(WireError("the listener has as many connections as it may have", peer=self.peer))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.closed:
-            return
-        frames = self._reader.advance(nbytes)
-        if not frames and self._reader.error is None:
-            return  # a part of a large one
-        self._backlog.extend(frames)
-        with gathered_writes():
-            self._dispatch()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc)
-        self._transport = self._writer = None
-
-    def pause_writing(self) -> None:
-        self._write_paused = True
-        self._update_reading()
-
-    def resume_writing(self) -> None:
-        self._write_paused = False
-        with gathered_writes():
-            self._dispatch()
-
-    # --- requests -------------------------------------------------------------------------------------------
-
-    @property
-    def _may_dispatch(self) -> bool:
-        return (
-            not self.closed
-            and not self._paused_by_handlers
-            and not self._write_paused
-            and len(self._open) < self._limits.max_pipelined
-        )
-
-    def _dispatch(self) -> None:
-        # A handler that answers at once comes back here through _flush: the loop below goes on, it does not
-        # recurse.
-        if self._dispatching:
-            return
-        self._dispatching = True
-        try:
-            while self._backlog and self._may_dispatch:
-                self._handle(self._backlog.popleft())
-        finally:
-            self._dispatching = False
-        if self.closed:
-            return
-        if self._reader.error is not None and not self._backlog:
-            self._protocol_error(self._reader.error)
-            return
-        self._update_reading()
-
-    def _handle(self, frame: memoryview) -> None:
-        self._last_request = self._now()
-        try:
-            header, body_offset = parse_request_header(frame)
-        except MalformedFrame as error:
-            self._protocol_error(error)
-            return
-        if header.api_key != _FETCH:  # which is what followers send, all the time
-            client_asked(self._last_request)
-        exchange = Exchange(self, header, frame, body_offset)
-        self._open.append(exchange)
-        try:
-            self._owner.handler(exchange)
-        except MalformedFrame as error:
-            self._protocol_error(error)
-        except Exception as error:
-            what = f"the handler of api key {header.api_key} v{header.api_version} failed"
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{what} (peer {self.peer}): {describe(error)}", "exception": error}
-            )
-            self.abort(error)
-
-    def _flush(self) -> None:
-        ready: list[Buffer] = []
-        while self._open and self._open[0].done:
-            ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
-        if ready and not self.closed and self._writer is not None:
-            self._writer.write(ready)
-        self._owner.note_progress()
-        if self._reading_paused:  # else everything that came is dispatched, and room matters to nobody
-            self._dispatch()
-
-    def _protocol_error(self, error: MalformedFrame) -> None:
-        self._owner.protocol_errors += 1
-        self.abort(error)
-
-    def _update_reading(self) -> None:
-        transport = self._transport
-        if transport is None or self.closed:
-            return
-        pause = bool(self._backlog) or not self._may_dispatch or self._reader.error is not None
-        if pause != self._reading_paused:
-            self._reading_paused = pause
-            if pause:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
-
-    # --- ending ---------------------------------------------------------------------------------------------
-
-    def _check_idle(self) -> None:
-        self._idle_timer = None
-        if self.closed:
-            return
-        loop = asyncio.get_running_loop()
-        due = self._last_request + self._limits.idle_timeout
-        if loop.time() >= due and not self._open and not self._backlog:
-            self.abort(WireError(f"idle for {self._limits.idle_timeout:g} s", peer=self.peer))
-            return
-        self._idle_timer = loop.call_at(
-            max(due, loop.time() + self._limits.idle_timeout / 4), self._check_idle
-        )
-
-    def _end(self, reason: BaseException | None) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self.closed_reason = reason
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        self._owner.forget(self)
-        for exchange in self._open:
-            exchange.done = True  # a late answer is dropped, not an error
-        self._open.clear()
-        self._backlog.clear()
-        callbacks, self._on_close = self._on_close, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception as error:
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"a close callback failed (peer {self.peer})", "exception": error}
-                )
+__all__ = [
+    "BACKLOG",
+    "Exchange",
+    "Listener",
+    "ListenerInfo",
+    "ListenerLimits",
+    "ServerConnection",
+    "start_listener",
+]
 
 
 class Listener:
@@ -385,6 +58,16 @@ class Listener:
         if self._server is None or not self._server.sockets:
             raise LocalProtocolError("the listener is closed")
         return int(self._server.sockets[0].getsockname()[1])
+
+    def arrived(self, connection: ServerConnection) -> WireError | None:
+        """It is open; why it may not stay so."""
+        self.connections.add(connection)
+        if self.closing:
+            return WireError("the listener is closing", peer=connection.peer)
+        if len(self.connections) > self.limits.max_connections:
+            self.refused_connections += 1
+            return WireError("the listener has as many connections as it may have", peer=connection.peer)
+        return None
 
     def forget(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
