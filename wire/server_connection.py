@@ -46,7 +46,7 @@ class ListenerLimits:
     max_pipelined: int = 32
     write_high_water: int = 4 * 1024 * 1024
     #: Without a whole request for that long a connection with nothing open is closed; half a request does not
-    #: count.
+    #: count. So is one that is owed more than write_high_water and has read nothing of it for that long.
     idle_timeout: float = 600.0
     tls_handshake_timeout: float = 15.0
     #: Of the whole listener; a connection beyond is closed at once.
@@ -145,6 +145,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._on_close: list[Callable[[], None]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_request = 0.0
+        self._unsent = 0  # bytes that waited for the peer to read when that was last looked at
+        self._last_read = 0.0  # when the peer was last seen to have read some
         # Bound once: finding the running loop asks the kernel for the process id, for every request.
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self.listener: ListenerInfo = listener.info
@@ -241,6 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._last_read = self._now()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -329,16 +332,24 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _check_idle(self) -> None:
         self._idle_timer = None
-        if self.closed:
+        if self.closed or self._transport is None:
             return
-        loop = asyncio.get_running_loop()
-        due = self._last_request + self._limits.idle_timeout
-        if loop.time() >= due and not self._open and not self._backlog:
-            self.abort(WireError(f"idle for {self._limits.idle_timeout:g} s", peer=self.peer))
-            return
-        self._idle_timer = loop.call_at(
-            max(due, loop.time() + self._limits.idle_timeout / 4), self._check_idle
-        )
+        now, patience = self._now(), self._limits.idle_timeout
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._last_read = unsent, now
+        due = max(self._last_request, self._last_read) + patience
+        if now >= due:
+            if self._write_paused:
+                # Whatever is open or waits behind it could not leave either.
+                self.abort(
+                    WireError(f"nothing was read of {unsent} bytes for {patience:g} s", peer=self.peer)
+                )
+                return
+            if not self._open and not self._backlog:
+                self.abort(WireError(f"idle for {patience:g} s", peer=self.peer))
+                return
+        self._idle_timer = asyncio.get_running_loop().call_at(max(due, now + patience / 4), self._check_idle)
 
     def _end(self, reason: BaseException | None) -> None:
         if self.closed:
