@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 from wire.errors import LocalProtocolError, WireError
 from wire.security import ListenerSecurity
 from wire.server_connection import Exchange, ListenerInfo, ListenerLimits, ServerConnection
+from wire.tls_acceptor import TlsAcceptor
 
 BACKLOG = 512
 
@@ -47,7 +49,7 @@ class Listener:
         self.protocol_errors = 0
         #: Connections closed because there were max_connections already.
         self.refused_connections = 0
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
         # Set once the listener is closing and no exchange is open any more.
         self._quiet = asyncio.Event()
         # Set once, besides, no connection is left.
@@ -61,6 +63,8 @@ class Listener:
 
     def arrived(self, connection: ServerConnection) -> WireError | None:
         """It is open; why it may not stay so."""
+        if isinstance(self._server, TlsAcceptor):
+            self._server.arrived(connection)
         self.connections.add(connection)
         if self.closing:
             return WireError("the listener is closing", peer=connection.peer)
@@ -126,13 +130,26 @@ async def start_listener(
         if bound is not None:
             bound.close()
         raise
-    options: dict[str, Any] = {
-        "ssl": context,
-        "ssl_handshake_timeout": listener.limits.tls_handshake_timeout if context is not None else None,
-        "backlog": BACKLOG,
-    }
     address: dict[str, Any] = {"host": host, "port": port} if bound is None else {"sock": bound}
-    listener._server = await asyncio.get_running_loop().create_server(  # noqa: SLF001 - its only maker
-        lambda: ServerConnection(listener), **address, **options
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ServerConnection(listener), **address, backlog=BACKLOG, start_serving=context is None
     )
+    accepting = server if context is None else _tls_acceptor(listener, context, server)
+    listener._server = accepting  # noqa: SLF001 - its only maker
     return listener
+
+
+def _tls_acceptor(listener: Listener, context: ssl.SSLContext, server: asyncio.Server) -> TlsAcceptor:
+    """In the place of a server that is bound and does not serve yet: the loop knows best which addresses a host has."""
+    sockets: list[socket.socket] = []
+    try:
+        for one in server.sockets:
+            sockets.append(one.dup())
+            sockets[-1].listen(BACKLOG)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    finally:
+        server.close()
+    return TlsAcceptor(listener, context, sockets)

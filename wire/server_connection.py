@@ -49,8 +49,13 @@ class ListenerLimits:
     #: count. So is one that is owed more than write_high_water and has read nothing of it for that long.
     idle_timeout: float = 600.0
     tls_handshake_timeout: float = 15.0
-    #: Of the whole listener; a connection beyond is closed at once.
+    #: Of the whole listener, those in their TLS handshake included; a connection beyond is closed at once.
     max_connections: int = 10_000
+    #: TLS handshakes of the whole listener at one time; who comes then waits to be accepted.
+    max_handshakes: int = 256
+    #: While somebody waits, a handshake that takes longer is given up for it. A peer needs milliseconds of ours and a
+    #: round trip or two; one that says nothing is not to keep others out.
+    handshake_patience: float = 2.0
 
 
 class Owner(Protocol):

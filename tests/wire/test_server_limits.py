@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
-from tests.wire.test_server import answer, client, listening, request, until
-from wire.server import Exchange, Listener, ListenerLimits, ServerConnection
+from tests.fakes.certs import Authority
+from tests.wire.test_server import PLAINTEXT, Client, answer, client, listening, request, until
+from wire.security import ClientSecurity, ListenerSecurity
+from wire.server import Exchange, Listener, ListenerInfo, ListenerLimits, ServerConnection, start_listener
+from wire.tls_acceptor import TlsAcceptor
 
 # Who does not read
 
@@ -145,3 +151,279 @@ async def test_who_takes_as_much_as_comes_reads() -> None:
             connection.resume_writing()
         connection.pause_writing()
         await until(lambda: transport.aborted)
+
+
+# Who does not begin
+
+AUTHORITY = Authority()
+ISSUED = AUTHORITY.issue("127.0.0.1")
+SECURED = ListenerSecurity.from_properties(
+    {
+        "security.protocol": "SSL",
+        "ssl.keystore.key": ISSUED.key,
+        "ssl.keystore.certificate.chain": ISSUED.certificate,
+    }
+)
+TRUSTING = ClientSecurity.from_properties(
+    {"security.protocol": "SSL", "ssl.truststore.certificates": AUTHORITY.pem}
+).ssl_context()
+
+
+@pytest.fixture
+def reported() -> Iterator[list[dict[str, Any]]]:
+    """What the event loop was told of; empty at the end unless a test has looked at it."""
+    seen: list[dict[str, Any]] = []
+    yield seen
+    assert seen == []
+
+
+@asynccontextmanager
+async def secured(
+    limits: ListenerLimits, seen: list[dict[str, Any]], **options: Any
+) -> AsyncIterator[tuple[Listener, TlsAcceptor]]:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+    listener = await start_listener(
+        options.pop("host", "127.0.0.1"),
+        0,
+        ListenerInfo("CLIENTS", "SSL"),
+        SECURED,
+        lambda exchange: exchange.reply(answer(exchange)),
+        limits,
+        **options,
+    )
+    acceptor = listener._server
+    assert isinstance(acceptor, TlsAcceptor)
+    try:
+        yield listener, acceptor
+    finally:
+        await listener.close()
+
+
+@asynccontextmanager
+async def tls_client(port: int, host: str = "127.0.0.1") -> AsyncIterator[Client]:
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(host, port, ssl=TRUSTING, server_hostname="127.0.0.1")
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@contextmanager
+def silent(listener: Listener, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+            sock.setblocking(False)
+            found.append(sock)
+        yield found
+
+
+def hung_up(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def served(c: Client, number: int = 1) -> None:
+    c.writer.write(request(number))
+    assert (await c.reply())[0] == number
+
+
+async def test_a_connection_counts_before_its_handshake(reported: list[dict[str, Any]]) -> None:
+    async with secured(ListenerLimits(max_connections=10), reported) as (listener, acceptor):
+        async with tls_client(listener.port) as c:
+            await served(c)
+            before = open_files()
+            with silent(listener, 30) as socks:
+                await until(lambda: listener.refused_connections == 21)
+                await until(lambda: sum(map(hung_up, socks)) == 21)
+                assert acceptor.handshakes == 9
+                assert open_files() - before - len(socks) == 9
+                await served(c, 2)
+            await until(lambda: acceptor.handshakes == 0)
+            async with tls_client(listener.port) as other:
+                await served(other)
+        await until(lambda: not listener.connections)
+
+
+async def test_open_connections_count_too(reported: list[dict[str, Any]]) -> None:
+    limits = ListenerLimits(max_connections=1)
+    async with secured(limits, reported) as (listener, _), tls_client(listener.port) as one:
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            async with tls_client(listener.port) as two:
+                await served(two)
+        assert listener.refused_connections == 1
+        await served(one)
+
+
+async def test_silent_peers_keep_nobody_out(reported: list[dict[str, Any]]) -> None:
+    limits = ListenerLimits(max_handshakes=4, handshake_patience=0.1)
+    async with secured(limits, reported) as (listener, acceptor):
+        with silent(listener, 12) as socks:
+            await until(lambda: acceptor.handshakes == 4)
+            async with tls_client(listener.port) as c:  # it stands behind eight others
+                await served(c)
+            assert sum(map(hung_up, socks)) >= 8
+            assert acceptor.handshakes <= 4
+
+
+async def test_nobody_is_given_up_before_somebody_else_waits(reported: list[dict[str, Any]]) -> None:
+    limits = ListenerLimits(max_handshakes=4, handshake_patience=0.05, tls_handshake_timeout=0.5)
+    async with secured(limits, reported) as (listener, acceptor):
+        with silent(listener, 4) as socks:
+            await until(lambda: acceptor.handshakes == 4)
+            await asyncio.sleep(0.2)
+            assert not any(map(hung_up, socks))
+            await until(lambda: acceptor.handshakes == 0)  # their time is over
+            await until(lambda: all(map(hung_up, socks)))
+        assert listener.refused_connections == 0
+
+
+async def test_a_crowd_gets_in_through_few_handshakes(reported: list[dict[str, Any]]) -> None:
+    async with secured(ListenerLimits(max_handshakes=3, handshake_patience=5), reported) as (
+        listener,
+        acceptor,
+    ):
+        most = 0
+
+        async def one(number: int) -> None:
+            nonlocal most
+            async with tls_client(listener.port) as c:
+                most = max(most, acceptor.handshakes)
+                await served(c, number)
+
+        await asyncio.gather(*[one(number) for number in range(40)])
+        assert most <= 3
+        assert listener.refused_connections == 0
+
+
+async def test_what_is_no_tls_frees_its_place(reported: list[dict[str, Any]]) -> None:
+    async with secured(ListenerLimits(max_connections=1), reported) as (listener, acceptor):
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", request(1), b"\x16\x03\x01\xff\xff" + bytes(100)):
+            with silent(listener, 1) as (sock,):
+                sock.sendall(garbage)
+                await until(lambda sock=sock: hung_up(sock))  # type: ignore[misc]
+            await until(lambda: acceptor.handshakes == 0)
+        async with tls_client(listener.port) as c:
+            await served(c)
+
+
+async def test_closing_leaves_no_handshake_and_no_socket(reported: list[dict[str, Any]]) -> None:
+    """After every possible number of the event loop's turns until the client is served."""
+    async with secured(ListenerLimits(), reported) as (listener, _):
+        await _join(listener.port)  # the event loop has all that it opens for itself
+    before = open_files()
+    for turns in range(200):
+        async with secured(ListenerLimits(), reported) as (listener, acceptor):
+            joining = asyncio.create_task(_join(listener.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            through = joining.done()
+            async with asyncio.timeout(5):
+                await listener.close()
+            assert acceptor.handshakes == 0
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+        if through:
+            break
+    assert turns > 5
+    await until(lambda: open_files() <= before)
+    gc.collect()
+
+
+async def test_closing_hangs_up_on_who_has_not_begun(reported: list[dict[str, Any]]) -> None:
+    """As above, and the peers just wait: the handshake's task, or the event loop's transport, may not have had a turn."""
+    before = open_files()
+    for turns in range(12):
+        async with secured(ListenerLimits(), reported) as (listener, acceptor):
+            with silent(listener, 3) as socks:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(5):
+                    await listener.close()
+                await until(lambda socks=socks: all(map(hung_up, socks)))  # type: ignore[misc]
+    assert acceptor.handshakes == 0
+    await until(lambda: open_files() <= before + 2)  # of the event loop itself
+    gc.collect()
+
+
+async def _join(port: int) -> None:
+    async with tls_client(port) as c:
+        await served(c)
+
+
+async def test_without_file_descriptors_it_tries_again(
+    reported: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted:
+        def accept(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("wire.tls_acceptor._ACCEPT_RETRY", 0.2)
+    async with secured(ListenerLimits(), reported) as (listener, acceptor):
+        acceptor._ready(Exhausted())  # type: ignore[arg-type]
+        assert "Too many open files" in reported.pop()["message"]
+        assert not acceptor._accepting
+        began = asyncio.get_running_loop().time()
+        async with tls_client(listener.port) as c:
+            await served(c)
+        assert asyncio.get_running_loop().time() - began > 0.1
+
+
+async def test_a_bug_in_a_handshake_is_told_and_the_listener_goes_on(reported: list[dict[str, Any]]) -> None:
+    async with secured(ListenerLimits(), reported) as (listener, acceptor):
+        loop = acceptor._loop
+
+        class Broken:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(loop, name)
+
+            async def connect_accepted_socket(self, _: Any, sock: socket.socket, **options: Any) -> None:
+                sock.close()
+                raise KeyError("a bug")
+
+        acceptor._loop = Broken()  # type: ignore[assignment]
+        with silent(listener, 1) as (sock,):
+            await until(lambda: hung_up(sock))
+            await until(lambda: bool(reported))
+        assert isinstance(reported.pop()["exception"], KeyError)
+        acceptor._loop = loop
+        async with tls_client(listener.port) as c:
+            await served(c)
+
+
+async def test_a_bound_socket_and_a_name_with_several_addresses(reported: list[dict[str, Any]]) -> None:
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    async with secured(ListenerLimits(), reported, bound=bound) as (listener, _):
+        assert listener.port == port
+        async with tls_client(port) as c:
+            await served(c)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    async with secured(ListenerLimits(), reported, host="localhost") as (listener, acceptor):
+        for sock in acceptor.sockets:
+            host, port = sock.getsockname()[:2]
+            async with tls_client(port, host) as c:
+                await served(c)
+
+
+async def test_an_address_in_use_is_an_error_of_the_listener(unused_tcp_port: int) -> None:
+    handler: Callable[[Exchange], None] = lambda exchange: None  # noqa: E731
+    with socket.create_server(("127.0.0.1", unused_tcp_port)):
+        for info, security in (
+            (PLAINTEXT, ListenerSecurity.plaintext()),
+            (ListenerInfo("CLIENTS", "SSL"), SECURED),
+        ):
+            with pytest.raises(OSError, match="in use"):
+                await start_listener("127.0.0.1", unused_tcp_port, info, security, handler)

@@ -1,0 +1,170 @@
+"""Accepting on TLS listeners: a connection counts from the moment it is accepted.
+
+An event loop tells a protocol of its connection when the TLS handshake is done. Whoever connects and says nothing would
+be counted nowhere until the handshake's time is over, and only file descriptors would limit how many do. So the sockets
+are accepted here, and given to the loop one by one. Not here: what a connection does (server_connection.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from wire.server_connection import Owner, ServerConnection
+
+# Seconds without accepting after the system has refused a socket (no file descriptors left); as asyncio's own.
+_ACCEPT_RETRY: Final = 1.0
+# Accepted in one turn of the event loop: who connects in crowds does not hold up the others.
+_AT_ONCE: Final = 64
+
+
+class TlsOwner(Owner, Protocol):
+    """The listener, as far as accepting is concerned."""
+
+    connections: set[ServerConnection]
+    refused_connections: int
+
+
+class _Handshake:
+    """A connection that was accepted and is not open yet."""
+
+    __slots__ = ("begun", "since", "sock", "task")
+
+    def __init__(self, sock: socket.socket, since: float) -> None:
+        self.sock = sock
+        self.since = since
+        self.begun = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class TlsAcceptor:
+    """Accepts on sockets that are bound and listen; from the start to close()."""
+
+    def __init__(self, owner: TlsOwner, context: ssl.SSLContext, sockets: Sequence[socket.socket]) -> None:
+        self._owner = owner
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self.sockets: Sequence[socket.socket] = tuple(sockets)
+        self._handshakes: dict[ServerConnection, _Handshake] = {}  # the oldest first
+        self._ending: set[asyncio.Task[None]] = set()
+        self._accepting = False
+        self._again: asyncio.TimerHandle | None = None
+        for sock in self.sockets:
+            sock.setblocking(False)
+        self._resume()
+
+    @property
+    def handshakes(self) -> int:
+        return len(self._handshakes)
+
+    def arrived(self, connection: ServerConnection) -> None:
+        """Its handshake is done: the listener counts it."""
+        self._handshakes.pop(connection, None)
+
+    def close(self) -> None:
+        """Accept nothing more, and give up what is not open yet."""
+        self._pause()
+        sockets, self.sockets = self.sockets, ()
+        for sock in sockets:
+            sock.close()
+        for connection in list(self._handshakes):
+            self._give_up(connection)
+
+    async def wait_closed(self) -> None:
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # Accepting
+
+    def _ready(self, listening: socket.socket) -> None:
+        """Somebody waits to be accepted."""
+        limits = self._owner.limits
+        if len(self._handshakes) >= limits.max_handshakes:
+            self._pause()
+            oldest = next(iter(self._handshakes.values()))
+            self._again = self._loop.call_at(oldest.since + limits.handshake_patience, self._make_room)
+            return
+        for _ in range(min(_AT_ONCE, limits.max_handshakes - len(self._handshakes))):
+            try:
+                sock, _address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause()
+                self._again = self._loop.call_later(_ACCEPT_RETRY, self._resume)
+                self._loop.call_exception_handler(
+                    {"message": f"connections cannot be accepted: {error}", "exception": error}
+                )
+                return
+            if len(self._owner.connections) + len(self._handshakes) >= limits.max_connections:
+                self._owner.refused_connections += 1
+                sock.close()
+            else:
+                self._begin(sock)
+
+    def _make_room(self) -> None:
+        """Somebody still waits, and the oldest handshake has had its time."""
+        if self._handshakes:
+            self._owner.refused_connections += 1
+            self._give_up(next(iter(self._handshakes)))
+        self._resume()
+
+    def _pause(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._accepting:
+            self._accepting = False
+            for sock in self.sockets:
+                self._loop.remove_reader(sock)
+
+    def _resume(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if not self._accepting:
+            self._accepting = True
+            for sock in self.sockets:
+                self._loop.add_reader(sock, self._ready, sock)
+
+    # Handshakes
+
+    def _begin(self, sock: socket.socket) -> None:
+        connection = ServerConnection(self._owner)
+        handshake = self._handshakes[connection] = _Handshake(sock, self._loop.time())
+        task = handshake.task = self._loop.create_task(self._shake_hands(connection, handshake))
+        self._ending.add(task)
+        task.add_done_callback(partial(self._ended, connection, handshake))
+
+    async def _shake_hands(self, connection: ServerConnection, handshake: _Handshake) -> None:
+        handshake.begun = True  # from here on the event loop closes the socket
+        await self._loop.connect_accepted_socket(
+            lambda: connection,
+            handshake.sock,
+            ssl=self._context,
+            ssl_handshake_timeout=self._owner.limits.tls_handshake_timeout,
+        )
+
+    def _give_up(self, connection: ServerConnection) -> None:
+        handshake = self._handshakes.pop(connection)
+        if handshake.task is not None:
+            handshake.task.cancel()
+
+    def _ended(self, connection: ServerConnection, handshake: _Handshake, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        self._handshakes.pop(connection, None)
+        if not handshake.begun:
+            handshake.sock.close()
+        if not task.cancelled():
+            error = task.exception()
+            # OSError, TLS's included, is the peer's trouble, and the peer is told. asyncio's servers are as quiet.
+            if error is not None and not isinstance(error, OSError):
+                self._loop.call_exception_handler(
+                    {"message": "a TLS handshake failed", "exception": error, "task": task}
+                )
+        if self._again is not None and len(self._handshakes) < self._owner.limits.max_handshakes:
+            self._resume()
