@@ -22,6 +22,7 @@ SERVED: Final[dict[int, tuple[int, int]]] = {
     API_VERSIONS: (0, 4),  # ours to read, too
     23: (2, 4),  # OffsetForLeaderEpoch
     27: (1, 2),  # WriteTxnMarkers
+    36: (0, 2),  # SaslAuthenticate: passed on, and its answers are read
 }
 UNSUPPORTED_VERSION: Final = 35
 

@@ -6,6 +6,7 @@ authentication. Not here: what any of the handlers does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -17,6 +18,7 @@ from router.consumer_fetch import FetchSession
 from router.fence import FenceState
 from router.forwarded import ForwardedBook
 from router.hub import ForwardingHub
+from router.login import Login, LoginState
 from router.offsets import OffsetSession
 from router.passthrough import Upstream
 from router.ports import RouterLimits, RouterPorts, RouterStats
@@ -24,11 +26,11 @@ from router.produce import ProduceSession
 from router.tasks import TaskKeeper
 from router.txn_markers import answer_txn_markers
 from wire import codec
-from wire.errors import MalformedFrame, WireError
+from wire.errors import BrokerError, MalformedFrame, RequestTimedOut, WireError
 from wire.fetch import FetchRequest, parse_fetch_request
 from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
+from wire.types import Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ WRITE_TXN_MARKERS: Final = 27
 SASL_AUTHENTICATE: Final = 36
 
 _BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
+_CLIENT_ID: Final = "kafka-linker-login"
 _LOCAL_KEY: Final = "router"
 _MOST_TOLD: Final = 100
 
@@ -54,11 +57,8 @@ class ClientSession:
         self.router = router
         self.connection = connection
         self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
-        # True once the real broker accepted the last SASL token that the mechanism has. It, not this flag, knows whether
-        # the exchange is complete: nothing is served here before it told us, on the same connection, what the client
-        # may do.
-        self.authenticated = not self.is_sasl
-        self.sasl_steps = 1  # that are still to be accepted
+        self.login = Login(self.is_sasl)
+        self.authenticated = self.login.done  # of each request it is asked
         self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
         self.authorizer = Authorizer(
             self.upstream, router.limits.authorization_ttl, router.limits.upstream_timeout
@@ -101,6 +101,12 @@ class ClientSession:
             exchange.fail(
                 WireError("CLUSTER_ACTION on the cluster is needed to fetch as a follower", api="fetch")
             )
+
+    def note_login(self) -> None:
+        """The login may have come a step further."""
+        if self.login.done and not self.authenticated:
+            self.authenticated = True
+            self.connection.logged_in()
 
     def _closed(self) -> None:
         """Each of them, whatever becomes of the others: what one keeps in books that all clients share is there for good
@@ -145,6 +151,9 @@ class Router:
             session = connection.local[_LOCAL_KEY] = ClientSession(self, connection)
         key = exchange.header.api_key
         if not session.authenticated and key not in _BEFORE_SASL:
+            if session.login.state is LoginState.UNPROVEN:
+                _prove(session, exchange)
+                return
             exchange.fail(
                 WireError("request before authentication", api=codec.api_name(key), peer=connection.peer)
             )
@@ -274,39 +283,82 @@ def _api_versions(session: ClientSession, exchange: Exchange) -> None:
 
     def answered(reply: memoryview) -> None:
         frame = api_versions.restrict(version, reply)
+        if not session.authenticated and _without_error(frame):
+            session.login.served()
+            session.note_login()
         exchange.reply([len(frame).to_bytes(4, "big"), frame])
 
     session.upstream.send(exchange.frame, answered)
 
 
+def _without_error(frame: Buffer) -> bool:
+    """Of answers that begin with their error code, behind a header without tagged fields."""
+    return bytes(frame[4:6]) == b"\0\0"
+
+
 def _sasl_handshake(session: ClientSession, exchange: Exchange) -> None:
     if exchange.header.api_version < 1:
         raise MalformedFrame("SaslHandshake v0 cannot be relayed", peer=exchange.connection.peer)
-    session.sasl_steps = _steps(exchange)
-    session.upstream.forward(exchange)
-
-
-def _steps(exchange: Exchange) -> int:
-    """How many successful SaslAuthenticate make a login: before the last one the peer has proved nothing."""
     try:
         mechanism, _ = read_string(exchange.frame, exchange.body_offset)
     except PARSE_ERRORS:
         raise MalformedFrame("SaslHandshake without a mechanism", peer=exchange.connection.peer) from None
-    return 2 if mechanism is not None and mechanism.startswith("SCRAM-") else 1
-
-
-def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
-    at = 5 if exchange.header.api_version >= 2 else 4
 
     def answered(reply: memoryview) -> None:
-        if len(reply) >= at + 2 and bytes(reply[at : at + 2]) == b"\0\0":
-            session.sasl_steps -= 1
-            if session.sasl_steps <= 0:
-                session.authenticated = True
-                session.connection.logged_in()
+        if mechanism is not None and _without_error(reply):
+            session.login.handshake_accepted(mechanism)
         exchange.reply([len(reply).to_bytes(4, "big"), reply])
 
     session.upstream.send(exchange.frame, answered)
+
+
+def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
+    version = exchange.header.api_version
+    if version > api_versions.SERVED[SASL_AUTHENTICATE][1]:
+        raise MalformedFrame(f"SaslAuthenticate v{version} was not offered", peer=exchange.connection.peer)
+
+    def answered(reply: memoryview) -> None:
+        answer = codec.decode_response("sasl_authenticate", version, reply)
+        if int(answer.error_code) == 0:
+            session.login.token_accepted(answer.auth_bytes)
+            session.note_login()
+        exchange.reply([len(reply).to_bytes(4, "big"), reply])
+
+    session.upstream.send(exchange.frame, answered)
+
+
+def _prove(session: ClientSession, exchange: Exchange) -> None:
+    """The first request after a login whose mechanism is not known here: before it is looked at, the broker is asked
+    something that it answers to nobody in the middle of an exchange. What the client sends behind it waits."""
+    connection, upstream = session.connection, session.upstream
+    connection.pause_reading()
+    patience = session.router.limits.upstream_timeout
+    late = asyncio.get_running_loop().call_later(
+        patience,
+        upstream.give_up,
+        RequestTimedOut(
+            f"the real broker did not show within {patience:g} s that the login is done", sent=True
+        ),
+    )
+    connection.add_close_callback(late.cancel)
+
+    def answered(reply: memoryview) -> None:
+        late.cancel()
+        error = int(codec.decode_response("describe_cluster", 0, reply).error_code)
+        if error:
+            upstream.give_up(
+                BrokerError(error, message="request before authentication", peer=connection.peer)
+            )
+            return
+        session.login.served()
+        session.note_login()
+        session.router(exchange)
+        connection.resume_reading()
+
+    frame = codec.encode_request(
+        "describe_cluster", 0, {}, correlation_id=upstream.next_correlation_id(), client_id=_CLIENT_ID
+    )
+    upstream.send(memoryview(frame), answered)
 
 
 def _write_txn_markers(session: ClientSession, exchange: Exchange) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.fakes.cluster import FakeCluster
 
+ILLEGAL_SASL_STATE = 34
 UNSUPPORTED_VERSION = 35
 # Of the event loop: from an accepted socket to its handler, which hangs up, and to the socket's end; some to spare.
 _TURNS = 10
@@ -156,12 +157,16 @@ class FakeBroker:
             self.errors.append(error)
             return False
         self._note(api, header, entity)
-        if (
-            self.cluster.sasl_users is not None
-            and client.authenticated is None
-            and api not in _BEFORE_AUTHENTICATION
-        ):
-            return False
+        if self.cluster.sasl_users is not None and client.authenticated is None:
+            if client.mechanism is not None and api != "sasl_authenticate":
+                # In the middle of an exchange Kafka takes nothing but tokens: it says so, and closes the connection.
+                if api in ("api_versions", "describe_cluster"):
+                    refusal = {"error_code": ILLEGAL_SASL_STATE}
+                    body = codec.encode_response(api, version, correlation_id, refusal)
+                    await self._send(writer, body, None)
+                return False
+            if api not in _BEFORE_AUTHENTICATION:
+                return False
         fault = self.cluster.take_fault(api, self.id, entity)
         request = Request(header, api, entity, client)
         fields: Mapping[str, object] | None = None

@@ -1,4 +1,6 @@
-"""SaslHandshake and SaslAuthenticate: the server side of PLAIN and SCRAM."""
+"""SaslHandshake and SaslAuthenticate: the server side of PLAIN, SCRAM, OAUTHBEARER, and of any other mechanism that a test
+names: that one takes b"first", then b"last".
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,37 @@ async def authenticate(broker: FakeBroker, request: Request) -> Mapping[str, obj
             return _refuse(SASL_AUTHENTICATION_FAILED, "Authentication failed: Invalid username or password")
         client.authenticated = name
         return _accept(broker, b"")
-    digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[client.mechanism]
+    if client.mechanism == "OAUTHBEARER":
+        return _oauthbearer(broker, client, users, token)
+    digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}.get(client.mechanism)
+    if digest is None:
+        return _unheard_of(broker, client, token)
     if "first" not in client.local:
         return _scram_first(broker, client, users, token)
     return _scram_final(broker, client, digest, token)
+
+
+def _oauthbearer(
+    broker: FakeBroker, client: Any, users: Mapping[str, str], token: bytes
+) -> Mapping[str, object]:
+    """As Kafka's OAuthBearerSaslServer: the token is a user's password here."""
+    if token == b"\x01":
+        return _refuse(SASL_AUTHENTICATION_FAILED, "invalid_token")
+    for name, password in users.items():
+        if token == f"n,,auth=Bearer {password}".encode():
+            client.authenticated = name
+            return _accept(broker, b"")
+    return _accept(broker, b'{"status":"invalid_token"}')
+
+
+def _unheard_of(broker: FakeBroker, client: Any, token: bytes) -> Mapping[str, object]:
+    if token == b"first" and not client.local.get("second"):
+        client.local["second"] = True
+        return _accept(broker, b"")
+    if token == b"last" and client.local.get("second"):
+        client.authenticated = "somebody"
+        return _accept(broker, b"welcome")
+    return _refuse(SASL_AUTHENTICATION_FAILED, "Authentication failed")
 
 
 def _scram_first(

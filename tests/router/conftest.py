@@ -7,7 +7,7 @@ import pytest
 from router.express import Express
 from tests.loops import under_both_loops
 
-pytest_asyncio_loop_factories = under_both_loops("test_bad_addresses.py")
+pytest_asyncio_loop_factories = under_both_loops("test_bad_addresses.py", "test_login.py")
 
 BOTH_WAYS = {"test_carried", "test_followed_back", "test_forwarding", "test_lease_gate"}
 
