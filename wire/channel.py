@@ -122,13 +122,6 @@ class Channel(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         return len(self._pending)
 
-    @property
-    def local_address(self) -> tuple[str, int] | None:
-        if self._transport is None:
-            return None
-        name = self._transport.get_extra_info("sockname")
-        return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
-
     # --- what the event loop calls --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
