@@ -1,23 +1,21 @@
 """A Kafka cluster as a client sees it: who is there, who leads what, and connections to all of them.
 
-Connections are cached per node and purpose and opened again when they died. Metadata requests of concurrent
-callers are merged. ListOffsets lives in list_offsets.py; whatever is a decision about mirrors lives in other
-packages.
+Metadata requests of concurrent callers are merged. Connections are kept by cluster_connections.py, ListOffsets lives in
+list_offsets.py; whatever is a decision about mirrors lives in other packages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wire import list_offsets
+from wire.cluster_connections import ClusterConnections
 from wire.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from wire.connection import Connection
 from wire.errors import (
-    AuthenticationFailed,
     ClusterUnreachable,
     ConnectionLost,
     LocalProtocolError,
@@ -27,7 +25,7 @@ from wire.errors import (
 from wire.fetch import FetchRequest, FetchResponse
 from wire.list_offsets import OffsetResult
 from wire.security import ClientSecurity
-from wire.types import Node, TopicPartition, format_address
+from wire.types import Node, TopicPartition
 
 __all__ = ["Cluster", "OffsetResult", "PartitionMetadata", "TopicMetadata"]
 
@@ -72,15 +70,12 @@ class Cluster:
         self.rack = rack
         self.metadata = ClusterMetadata()
         self._connect_timeout = connect_timeout
-        self._connection_options = dict(connection_options or {})
-        # Key: (node id or bootstrap address, purpose). A task may be shared by callers, so none of them owns
-        # it.
-        self._connections: dict[tuple[int | str, str], Connection] = {}
-        self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
+        self._connections = ClusterConnections(
+            name, security, client_id, connect_timeout, connection_options or {}
+        )
         self._round: _RefreshRound | None = None
         self._rounds: set[asyncio.Task[None]] = set()
         self._last_refresh = 0.0
-        self._closed = False
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -127,8 +122,8 @@ class Cluster:
         """Ask for the given topics (None: all of the cluster), together with everybody else who is asking
         now.
         """
-        if self._closed:
-            raise self._closing()
+        if self._connections.closed:
+            raise self._connections.closing()
         if self._round is None:
             self._round = _RefreshRound()
             self._round.task = asyncio.get_running_loop().create_task(self._run_round(self._round))
@@ -147,7 +142,7 @@ class Cluster:
             answer = await self._ask_metadata(None if names is None else sorted(names))
             self.metadata.apply(answer, all_topics=names is None)
         except asyncio.CancelledError:
-            current.fail(self._closing())
+            current.fail(self._connections.closing())
             raise
         except WireError as error:
             current.fail(error)
@@ -174,7 +169,7 @@ class Cluster:
                 )
             except ConnectionLost as error:
                 tried.append((connection.peer, error))
-        raise self._unreachable(tried)
+        raise self._connections.unreachable(tried)
 
     async def _with_deadline(self, work: Any, timeout: float) -> Any:
         try:
@@ -192,28 +187,20 @@ class Cluster:
         all.
         """
         if node_id is None:
-            return await self._any_connection(purpose)
+            return await self._connections.to_any(self.nodes.values(), self.bootstrap, purpose)
         node = await self._node(node_id)
-        return await self._cached(node_id, node.host, node.port, purpose)
+        return await self._connections.to(node_id, node.host, node.port, purpose)
 
     def connected(self, node_id: int, *, purpose: str = "default") -> Connection | None:
         """What `connection` would give at once; None if that has to open one."""
         node = self.nodes.get(node_id)
-        if self._closed or node is None:
-            return None
-        return self._kept((node_id, purpose), node.host, node.port)
-
-    def _kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection | None:
-        kept = self._connections.get(place)
-        if kept is None or kept.peer != format_address(host, port) or not self._usable(kept):
-            return None
-        return kept
+        return None if node is None else self._connections.connected(node, purpose)
 
     async def open_connection(self, node: Node | int) -> Connection:
         """A connection of its own for the caller, who closes it."""
         if isinstance(node, int):
             node = await self._node(node)
-        return await self._open(node.host, node.port)
+        return await self._connections.open(node.host, node.port)
 
     async def _node(self, node_id: int) -> Node:
         if node_id not in self.nodes:
@@ -222,82 +209,6 @@ class Cluster:
             return self.nodes[node_id]
         except KeyError:
             raise ClusterUnreachable(f"cluster {self.name} has no live node {node_id}") from None
-
-    async def _any_connection(self, purpose: str) -> Connection:
-        for (_, kept), connection in self._connections.items():
-            if kept == purpose and self._usable(connection):
-                return connection
-        places: list[tuple[int | str, str, int]] = [(n.id, n.host, n.port) for n in self.nodes.values()]
-        random.shuffle(places)
-        known = {(host, port) for _, host, port in places}
-        places += [(format_address(h, p), h, p) for h, p in self.bootstrap if (h, p) not in known]
-        tried: list[tuple[str, WireError]] = []
-        for key, host, port in places:
-            try:
-                return await self._cached(key, host, port, purpose)
-            except AuthenticationFailed as error:
-                raise AuthenticationFailed(
-                    f"cluster {self.name}: {error.message}", peer=error.peer
-                ) from error
-            except WireError as error:
-                tried.append((format_address(host, port), error))
-        raise self._unreachable(tried)
-
-    def _unreachable(self, tried: Sequence[tuple[str, WireError]]) -> ClusterUnreachable:
-        reasons = "; ".join(f"{address}: {error.message}" for address, error in tried)
-        return ClusterUnreachable(
-            f"cluster {self.name} cannot be reached: {reasons or 'no address is known'}"
-        )
-
-    async def _cached(self, key: int | str, host: str, port: int, purpose: str) -> Connection:
-        if self._closed:
-            raise self._closing()
-        place = (key, purpose)
-        kept = self._kept(place, host, port)
-        if kept is not None:
-            return kept
-        stale = self._connections.pop(place, None)
-        if stale is not None and not stale.channel.in_flight:
-            stale.close()
-        opening = self._opening.get(place)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open_cached(place, host, port))
-            self._opening[place] = opening
-            # an error nobody waits for any more (all callers cancelled) is not a bug to report
-            opening.add_done_callback(_retrieve)
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if opening.cancelled():  # by close(), not by our caller's wish
-                raise self._closing() from None
-            raise
-
-    def _closing(self) -> ConnectionLost:
-        return ConnectionLost(f"cluster {self.name} is closed", sent=False)
-
-    async def _open_cached(self, place: tuple[int | str, str], host: str, port: int) -> Connection:
-        try:
-            connection = await self._open(host, port)
-            self._connections[place] = connection
-            return connection
-        finally:
-            self._opening.pop(place, None)
-
-    async def _open(self, host: str, port: int) -> Connection:
-        return await Connection.open(
-            host,
-            port,
-            self.security,
-            client_id=self.client_id,
-            timeout=self._connect_timeout,
-            **self._connection_options,
-        )
-
-    @staticmethod
-    def _usable(connection: Connection) -> bool:
-        # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
-        expires = connection.expires_at
-        return not connection.closed and (expires is None or time.monotonic() < expires - 5.0)
 
     # --- calls ----------------------------------------------------------------------------------------------
 
@@ -386,16 +297,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Close every cached connection and end what is under way."""
-        self._closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._rounds, *self._opening.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connections, self._connections = list(self._connections.values()), {}
-        for connection in connections:
-            connection.close()
-        for connection in connections:
-            await connection.closed_event.wait()
+        await self._connections.close(self._rounds)
 
 
 class _RefreshRound:

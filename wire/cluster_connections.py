@@ -1,0 +1,149 @@
+"""The connections to a cluster's nodes: kept per node and purpose, opened again when they died.
+
+Which addresses there are, and which node is meant, is decided in cluster.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from wire.connection import Connection
+from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, WireError
+from wire.security import ClientSecurity
+from wire.types import Node, format_address
+
+
+class ClusterConnections:
+    """Of one cluster, all with the same security and client id."""
+
+    def __init__(
+        self,
+        name: str,
+        security: ClientSecurity,
+        client_id: str,
+        connect_timeout: float,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._name = name
+        self._security = security
+        self._client_id = client_id
+        self._connect_timeout = connect_timeout
+        self._options = dict(options)
+        # Key: (node id or bootstrap address, purpose). A task may be shared by callers, so none of them owns
+        # it.
+        self._connections: dict[tuple[int | str, str], Connection] = {}
+        self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
+        self.closed = False
+
+    def connected(self, node: Node, purpose: str) -> Connection | None:
+        """What `to` would give at once; None if that has to open one."""
+        return None if self.closed else self._kept((node.id, purpose), node.host, node.port)
+
+    async def to(self, key: int | str, host: str, port: int, purpose: str) -> Connection:
+        """The one that is kept, or a new one. Shared: whoever closes it closes it for all."""
+        if self.closed:
+            raise self.closing()
+        place = (key, purpose)
+        kept = self._kept(place, host, port)
+        if kept is not None:
+            return kept
+        stale = self._connections.pop(place, None)
+        if stale is not None and not stale.channel.in_flight:
+            stale.close()
+        opening = self._opening.get(place)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._open_kept(place, host, port))
+            self._opening[place] = opening
+            # an error nobody waits for any more (all callers cancelled) is not a bug to report
+            opening.add_done_callback(_retrieve)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():  # by close(), not by our caller's wish
+                raise self.closing() from None
+            raise
+
+    async def to_any(
+        self, nodes: Iterable[Node], bootstrap: Sequence[tuple[str, int]], purpose: str
+    ) -> Connection:
+        """To whoever answers; a connection that is kept before any other."""
+        for (_, kept), connection in self._connections.items():
+            if kept == purpose and _usable(connection):
+                return connection
+        places: list[tuple[int | str, str, int]] = [(n.id, n.host, n.port) for n in nodes]
+        random.shuffle(places)
+        known = {(host, port) for _, host, port in places}
+        places += [(format_address(h, p), h, p) for h, p in bootstrap if (h, p) not in known]
+        tried: list[tuple[str, WireError]] = []
+        for key, host, port in places:
+            try:
+                return await self.to(key, host, port, purpose)
+            except AuthenticationFailed as error:
+                raise AuthenticationFailed(
+                    f"cluster {self._name}: {error.message}", peer=error.peer
+                ) from error
+            except WireError as error:
+                tried.append((format_address(host, port), error))
+        raise self.unreachable(tried)
+
+    async def open(self, host: str, port: int) -> Connection:
+        """A connection of its own for the caller, who closes it."""
+        return await Connection.open(
+            host,
+            port,
+            self._security,
+            client_id=self._client_id,
+            timeout=self._connect_timeout,
+            **self._options,
+        )
+
+    def unreachable(self, tried: Sequence[tuple[str, WireError]]) -> ClusterUnreachable:
+        reasons = "; ".join(f"{address}: {error.message}" for address, error in tried)
+        return ClusterUnreachable(
+            f"cluster {self._name} cannot be reached: {reasons or 'no address is known'}"
+        )
+
+    def closing(self) -> ConnectionLost:
+        return ConnectionLost(f"cluster {self._name} is closed", sent=False)
+
+    async def close(self, others: Iterable[asyncio.Task[Any]] = ()) -> None:
+        """Close every connection that is kept, and end what is under way, `others` too."""
+        self.closed = True
+        tasks = [*others, *self._opening.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.closed_event.wait()
+
+    def _kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection | None:
+        kept = self._connections.get(place)
+        if kept is None or kept.peer != format_address(host, port) or not _usable(kept):
+            return None
+        return kept
+
+    async def _open_kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection:
+        try:
+            connection = await self.open(host, port)
+            self._connections[place] = connection
+            return connection
+        finally:
+            self._opening.pop(place, None)
+
+
+def _usable(connection: Connection) -> bool:
+    # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
+    expires = connection.expires_at
+    return not connection.closed and (expires is None or time.monotonic() < expires - 5.0)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
