@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.progress import FollowerProgress
+from wire.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+)
 from wire.fetch import FetchPartition, FetchRequest, TopicKey
 
 INITIAL_EPOCH, FINAL_EPOCH, MAX_EPOCH = 0, -1, 0x7FFFFFFF
-FETCH_SESSION_ID_NOT_FOUND = 70
-INVALID_FETCH_SESSION_EPOCH = 71
-FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 PartitionKey = tuple[TopicKey, int]
 

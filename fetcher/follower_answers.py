@@ -18,14 +18,15 @@ from fetcher.budget import Charge
 from fetcher.fetch_sessions import SessionPartition
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.progress import Behind
+from wire.error_codes import (
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.fetch import FetchPartitionResult, TopicKey
 from wire.metadata.image import ClusterImage, PartitionImage
-
-OFFSET_OUT_OF_RANGE = 1
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER_OR_FOLLOWER = 6
-UNKNOWN_LEADER_EPOCH = 75
-UNKNOWN_TOPIC_ID = 100
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from fetcher.mirror_partition import MirrorPartition
 from wire import codec
+from wire.error_codes import INVALID_REQUEST
+from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from wire.server import Exchange
 
 if TYPE_CHECKING:
     from fetcher.follower_answers import FollowerAnswers
 
-LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
-_INVALID_REQUEST = 42
 _UNDEFINED = -1
 
 
@@ -61,7 +61,7 @@ class FollowerOffsets:
         elif timestamp in (EARLIEST, EARLIEST_LOCAL):
             offset = found.log_start_offset
         else:
-            return answer | {"error_code": _INVALID_REQUEST}
+            return answer | {"error_code": INVALID_REQUEST}
         return answer | {"offset": offset, "leader_epoch": found.spec.session_epoch}
 
     def offset_for_leader_epoch(self, exchange: Exchange) -> None:

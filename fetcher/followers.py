@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 
 from fetcher.budget import Charge
 from fetcher.fetch_sessions import (
-    FETCH_SESSION_ID_NOT_FOUND,
     FINAL_EPOCH,
     INITIAL_EPOCH,
     Session,
     SessionCache,
     SessionPartition,
 )
-from fetcher.follower_answers import NOT_LEADER_OR_FOLLOWER, Answer, FollowerAnswers
+from fetcher.follower_answers import Answer, FollowerAnswers
 from fetcher.follower_offsets import FollowerOffsets
 from fetcher.mirror_partition import MirrorPartition
+from wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.metadata.image import ClusterImage
 from wire.server import Exchange, ServerConnection

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from fetcher.mirror_partition import MirrorPartition
 from wire.cluster import Cluster, PartitionMetadata
+from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import error_name
+from wire.list_offsets import EARLIEST, LATEST
 from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 
-LATEST, EARLIEST = -1, -2
-_UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 3, 29
 _TIMEOUT = 15.0
 #: Short, since leadership may have moved: then the whole question is put again.
 _OFFSETS_TIMEOUT = 3.0
@@ -76,7 +76,7 @@ class Resolver:
         tp = mirror.tp
         topic = self._cluster.topics.get(spec.topic)
         partition = None if topic is None else topic.partitions.get(spec.partition)
-        code = _UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+        code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
         if topic is not None and not code:
             found = topic.topic_id
             if (
@@ -88,13 +88,13 @@ class Resolver:
                     failure=f"topic {spec.topic} was deleted and re-created at the source: its id is "
                     f"{topic_id_str(found)}, the mirror was made from {topic_id_str(spec.source_topic_id)}"
                 )
-        if code == _UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
+        if code == UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
             since = self._missing_since.setdefault(tp, now)
             if now - since >= self._deleted_after:
                 return Verdict(failure=f"{tp} does not exist at the source any more")
             return Verdict(trouble=f"the source does not know {tp} just now")
         self._missing_since.pop(tp, None)
-        if code == _TOPIC_AUTHORIZATION_FAILED:
+        if code == TOPIC_AUTHORIZATION_FAILED:
             return Verdict(
                 trouble=f"not allowed to see topic {spec.topic} at the source: grant DESCRIBE and READ on it"
             )

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from wire.error_codes import FETCH_SESSION_ID_NOT_FOUND
 from wire.errors import LocalProtocolError
 from wire.fetch import FetchPartition, TopicKey
 
 MAX_EPOCH = 0x7FFFFFFF
-FETCH_SESSION_ID_NOT_FOUND = 70
 
 PartitionKey = tuple[TopicKey, int]
 

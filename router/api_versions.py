@@ -8,6 +8,7 @@ import dataclasses
 from typing import Final
 
 from wire import codec
+from wire.error_codes import UNSUPPORTED_VERSION
 
 API_VERSIONS: Final = 18
 # api key -> lowest and highest version served here; never more than the real broker has, for the client may
@@ -24,7 +25,6 @@ SERVED: Final[dict[int, tuple[int, int]]] = {
     27: (1, 2),  # WriteTxnMarkers
     36: (0, 2),  # SaslAuthenticate: passed on, and its answers are read
 }
-UNSUPPORTED_VERSION: Final = 35
 
 
 def known(version: int) -> bool:

@@ -18,17 +18,12 @@ from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
 from router.ports import Mirror
 from wire import codec
+from wire.error_codes import NOT_LEADER_OR_FOLLOWER, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import LinkerError, WireError
+from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-LATEST: Final = -1
-EARLIEST: Final = -2
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
 TIMEOUT: Final = 10.0
 
 Offsets = dict[TopicPartition, tuple[int, int, int]]  # error, timestamp, offset

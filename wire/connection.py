@@ -15,6 +15,7 @@ from typing import Any
 from wire import codec, sasl
 from wire.channel import DEFAULT_MAX_FRAME, Channel
 from wire.connecting import connect
+from wire.error_codes import UNSUPPORTED_VERSION
 from wire.errors import (
     BrokerError,
     ConnectionLost,
@@ -30,7 +31,6 @@ SOFTWARE_NAME = "kafka-linker"
 SOFTWARE_VERSION = "0.1.0"
 
 _API_VERSIONS = 18
-_UNSUPPORTED_VERSION = 35
 
 
 class Connection:
@@ -96,7 +96,7 @@ class Connection:
         """ApiVersions with our newest version; a peer that lacks it answers 35 in version 0."""
         version = codec.max_version("api_versions")
         answer = await self._ask_api_versions(version)
-        if int(answer.error_code) == _UNSUPPORTED_VERSION and version > 0:
+        if int(answer.error_code) == UNSUPPORTED_VERSION and version > 0:
             known = {item.api_key: item for item in answer.api_keys}
             best = min(known[_API_VERSIONS].max_version, version) if _API_VERSIONS in known else 0
             answer = await self._ask_api_versions(best)
@@ -105,7 +105,7 @@ class Connection:
     async def _ask_api_versions(self, version: int) -> Any:
         frame = await self._exchange("api_versions", version, self._software())
         # error code first in every version: 35 means that the body is a version 0 body
-        unsupported = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == _UNSUPPORTED_VERSION
+        unsupported = len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == UNSUPPORTED_VERSION
         return codec.decode_response("api_versions", 0 if unsupported else version, frame)
 
     def _note_api_versions(self, answer: Any) -> None:

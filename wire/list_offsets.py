@@ -7,6 +7,17 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from wire.error_codes import (
+    FENCED_LEADER_EPOCH,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    NETWORK_EXCEPTION,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_NOT_AVAILABLE,
+    REPLICA_NOT_AVAILABLE,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition
@@ -18,16 +29,25 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
 
 DEBUGGING_REPLICA_ID: Final = -2
 """ListOffsetsRequest.DEBUGGING_REPLICA_ID: who asks with it is answered by followers too (ReplicaManager.fetchOffset), and
 told the log end instead of the high watermark."""
 
-LEADER_NOT_AVAILABLE: Final = 5
-NETWORK_EXCEPTION: Final = 13
-# UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REPLICA_NOT_AVAILABLE,
-# NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE
-REPEATABLE: Final = frozenset({3, 5, 6, 9, 13, 56, 74, 75, 78})
+REPEATABLE: Final = frozenset(
+    {
+        UNKNOWN_TOPIC_OR_PARTITION,
+        LEADER_NOT_AVAILABLE,
+        NOT_LEADER_OR_FOLLOWER,
+        REPLICA_NOT_AVAILABLE,
+        NETWORK_EXCEPTION,
+        KAFKA_STORAGE_ERROR,
+        FENCED_LEADER_EPOCH,
+        UNKNOWN_LEADER_EPOCH,
+        OFFSET_NOT_AVAILABLE,
+    }
+)
 """Error codes of one partition, of Fetch as of ListOffsets, that are over when metadata or the broker is up to date."""
 _PAUSE = 0.1
 

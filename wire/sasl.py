@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from wire.error_codes import UNSUPPORTED_SASL_MECHANISM
 from wire.errors import AuthenticationFailed
 from wire.security import SaslCredentials
 
 Call = Callable[[str, Mapping[str, object], int], Awaitable[Any]]
 
-_UNSUPPORTED_MECHANISM = 33
 _MIN_ITERATIONS = 4096
 # A hostile server could ask for hours of work.
 _MAX_ITERATIONS = 2_000_000
@@ -28,7 +28,7 @@ async def authenticate(call: Call, credentials: SaslCredentials, *, peer: str) -
     """
     answer = await call("sasl_handshake", {"mechanism": credentials.mechanism}, 1)
     code = int(answer.error_code)
-    if code == _UNSUPPORTED_MECHANISM:
+    if code == UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(answer.mechanisms)
         raise AuthenticationFailed(
             f"the peer does not offer {credentials.mechanism}, but {offered or 'nothing'}", peer=peer

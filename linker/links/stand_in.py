@@ -22,13 +22,14 @@ from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
-from fetcher.resolve import EARLIEST, Resolver, Verdict
+from fetcher.resolve import Resolver, Verdict
 from fetcher.spec import MirrorSpec
 from linker.links.replica_ends import list_at
 from linker.target import TargetCluster
 from linker.tasks import together_by_key
 from wire.connection import Connection
 from wire.errors import LinkerError
+from wire.list_offsets import EARLIEST
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wire import error_codes
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, error_is_retriable, error_name
 from wire.types import TopicPartition
 
@@ -30,3 +31,9 @@ def test_a_code_newer_than_our_table_is_no_crash() -> None:
 def test_connection_lost_says_whether_it_was_sent() -> None:
     assert ConnectionLost("gone", sent=True).sent
     assert not ConnectionLost("gone", sent=False).sent
+
+
+def test_the_table_of_error_codes_has_kafkas_names_for_kafkas_numbers() -> None:
+    codes = {name: value for name, value in vars(error_codes).items() if name.isupper()}
+    assert len(codes) > 10
+    assert {name: error_name(value) for name, value in codes.items()} == {name: name for name in codes}
