@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests run side by side: as many processes as cores, and two with clusters of their own (about 3 GB each).
-WORKERS      ?= auto
+# Tests run side by side: three for each core, because they wait for more than they compute, and two with clusters of their
+# own (about 3 GB each).
+WORKERS      ?= $(shell n=$$((3 * $$(getconf _NPROCESSORS_ONLN))); echo $$((n < 12 ? n : 12)))
 REAL_WORKERS ?= 2
 # Where this is set, each of the sidecars that are started here would compile all it loads, which none that is installed does.
 unexport PYTHONDONTWRITEBYTECODE
