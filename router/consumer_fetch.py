@@ -190,6 +190,8 @@ class FetchSession:
         for log in fetch.listening:
             log.listeners.add(self._moved)
         until = fetch.late_at if self._source.owes(newly_asked=True) else fetch.deadline
+        if now < fetch.quiet_until:
+            until = min(until, fetch.quiet_until)
         fetch.timer = self.hub.loop.call_at(min(until, fetch.look_at), self._look)
 
     def _handed_over(self, fetch: PendingFetch) -> bool:
@@ -231,6 +233,8 @@ class FetchSession:
         found = sum(part.result.size for part in fetch.parts if part.result is not None)
         enough = found >= max(1, fetch.request.min_bytes)
         over = now >= fetch.deadline
+        if not found and now < fetch.quiet_until and not over and not self._tells_an_error(fetch):
+            return False
         if not self._source.owes():
             # What was asked of the source is asked in turns that are shorter than some waits.
             return enough or over or any(part.from_source for part in fetch.parts)
@@ -238,6 +242,10 @@ class FetchSession:
             return True
         # Whether there is still time for what earlier fetches asked is for the consumer to say.
         return over and not self._source.owes(newly_asked=True)
+
+    @staticmethod
+    def _tells_an_error(fetch: PendingFetch) -> bool:
+        return any(part.result is not None and part.result.error for part in fetch.parts)
 
     def _moved(self, log: Any) -> None:
         """Only taken note of: whoever moved it has others to tell."""

@@ -34,6 +34,7 @@ class PendingFetch:
         "moved",
         "parts",
         "poll_until",
+        "quiet_until",
         "request",
         "timer",
     )
@@ -45,6 +46,7 @@ class PendingFetch:
         self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
         self.poll_until = deadline  # source nodes may look for records
         self.late_at = deadline  # what has not come from the source by then is not waited for
+        self.quiet_until = 0.0  # a source node could not say; who is told "nothing" comes again at once
         self.look_at = 0.0  # it is looked at again by then, should nothing move; 0 before the first time
         self.moved = False  # a log that it listens to has, and it is looked at in a moment
         self.listening: list[LocalLog] = []

@@ -25,6 +25,8 @@ from wire.fetch import FetchedPartition, FetchPartitionResult, encode_fetch_requ
 #: Seconds that a node may look for records. A fetch that waits for longer is answered without them and comes again, with
 #: whatever has changed about its partitions.
 SOURCE_WAIT: Final = 0.5
+#: Seconds after an error that passes by itself.
+_PASSING: Final = 0.05
 
 
 class _Poll:
@@ -228,13 +230,17 @@ class SourceReads:
             if result.size and next_offset < end:
                 self._have_more.add(route)
             return result
-        # To the consumer an empty answer: it asks again, and until then the leader is known, or an operator
-        # has acted.
+        # To the consumer an empty answer, but not before it could be another one: until then the leader is known, or an
+        # operator has acted.
+        until = self._hub.loop.time() + _PASSING
         if verdict(fetched.error) is Verdict.RETRY and part.tp is not None:
             self._hub.recover(route.link, part.tp.topic, self._recovered)
         else:
+            until += SOURCE_WAIT
             name = error_name(fetched.error)
             self._hub.refused(route.link, f"the source answered {name} to a fetch of {part.tp}")
+        if self._fetch is not None:
+            self._fetch.quiet_until = max(self._fetch.quiet_until, until)
         return part.empty(0)
 
     # Connections

@@ -296,7 +296,10 @@ class Recovery:
                 else:
                     self._failing = False
                     for waiter in waiters:
-                        waiter(self._link)
+                        try:
+                            waiter(self._link)
+                        except Exception:  # a bug with one client, and no matter of all others
+                            log.exception("link %s: a client that waited for a leader", self._link)
                 self._last_end = loop.time()
         finally:
             self._running = False

@@ -176,6 +176,35 @@ async def test_the_rest_of_its_time_is_used_when_an_earlier_question_ends_withou
         assert len((await waiting).values(1)) == 1
 
 
+@pytest.mark.parametrize(("code", "most"), [(29, 5), (3, 40)], ids=["for an operator", "passing"])
+async def test_a_node_that_refuses_is_not_asked_as_fast_as_it_answers(code: int, most: int) -> None:
+    async with two_nodes() as (rig, client):
+        rig.source.inject("fetch", node=1, error=code, times=None)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            answer = await fetch(client, rig, {0: 0}, max_wait_ms=500)
+            assert (answer.partitions[0].error, answer.values(0)) == (0, [])
+        assert 0 < asked(rig, 1) <= most
+
+
+async def test_records_of_another_partition_do_not_wait_for_one_that_is_refused() -> None:
+    async with two_nodes() as (rig, client):
+        rig.source.inject("fetch", node=1, error=29, times=None)
+        rig.source.add("orders", 1, 1)
+        began = time.monotonic()
+        answer = await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=5000)
+        assert len(answer.values(1)) == 1
+        assert time.monotonic() - began < 0.3
+
+
+async def test_who_does_not_wait_is_told_nothing_at_once() -> None:
+    async with two_nodes() as (rig, client):
+        rig.source.inject("fetch", node=1, error=29, times=None)
+        began = time.monotonic()
+        assert (await fetch(client, rig, {0: 0}, max_wait_ms=0)).values(0) == []
+        assert time.monotonic() - began < 0.3
+
+
 async def test_min_bytes_is_the_nodes_to_wait_for() -> None:
     async with two_nodes() as (rig, client):
         waiting = fetch(client, rig, {0: 0}, max_wait_ms=400, min_bytes=100_000)

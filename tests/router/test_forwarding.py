@@ -117,6 +117,21 @@ async def test_source_away_and_back(caplog: pytest.LogCaptureFixture) -> None:
         assert rig.values() == [(5, n) for n in range(6)]
 
 
+async def test_a_client_that_fails_when_leaders_are_known_fails_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Rig() as rig:
+        told: list[str] = []
+
+        def fails(link: str) -> None:
+            raise RuntimeError("a bug")
+
+        rig.router.hub.recover("east", "orders", fails)
+        rig.router.hub.recover("east", "orders", told.append)
+        await eventually(lambda: told == ["east"])
+        assert "a client that waited for a leader" in caplog.text
+
+
 async def test_time_over_is_told_by_whether_it_was_sent() -> None:
     limits = RouterLimits(min_timeout=0.2, settle_grace=0.1)
     async with Rig(source_nodes=1, limits=limits) as rig:
