@@ -294,7 +294,7 @@ class Scene:
         ):
             assert [one for one in compared if not (one.identical and one.offsets_identical)] == []
         self.check_placement(placed)
-        await asyncio.to_thread(self.check_configs)
+        await self.check_configs()
         return verdict
 
     def check_placement(self, placed: Mapping[TopicPartition, Placement]) -> None:
@@ -305,15 +305,21 @@ class Scene:
             assert len(placement.replicas) == self.copies, (tp, placement)
             assert placement.leader in real, (tp, placement)
 
-    def check_configs(self) -> None:
-        """What mirroring forced upon the topics is gone, what was copied has stayed."""
+    async def check_configs(self) -> None:
+        """What mirroring forced upon the topics is gone, what was copied has stayed. A broker that is asked may hear of the
+        last change a little later."""
         for topic in self.topics:
-            configs = topic_configs(self.target.bootstrap, topic.name)
-            unclean = configs["unclean.leader.election.enable"]
             wished = topic.configs.get("unclean.leader.election.enable")
-            assert unclean == ((wished, True) if wished is not None else ("false", False)), unclean
-            for name, value in topic.configs.items():
-                assert configs[name] == (value, True), (name, configs[name])
+            expected = {name: (value, True) for name, value in topic.configs.items()}
+            expected["unclean.leader.election.enable"] = (wished or "false", wished is not None)
+            deadline = asyncio.get_running_loop().time() + 10
+            while True:
+                configs = await asyncio.to_thread(topic_configs, self.target.bootstrap, topic.name)
+                seen = {name: configs[name] for name in expected}
+                if seen == expected or asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(0.1)
+            assert seen == expected, topic.name
 
     async def close(self) -> None:
         for producer in self.producers:

@@ -90,7 +90,7 @@ async def judged(scene: Scene, taken: dict[TopicPartition, FailoverPartition]) -
         assert compared.identical, compared
         assert compared.offsets_identical, compared
     scene.check_placement(placed)
-    scene.check_configs()
+    await scene.check_configs()
     return gone
 
 

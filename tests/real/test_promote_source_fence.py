@@ -102,7 +102,11 @@ async def test_a_producer_that_was_not_moved_is_refused(make_scene: MakeScene) -
     plan = await scene.ask(lambda client: client.plan_promote(LINK, request))
     assert any("has no ACL at the source" in line for line in plan.blockers), plan
     await asyncio.to_thread(allow_all, scene)
-    plan = await scene.ask(lambda client: client.plan_promote(LINK, request))
+    deadline = asyncio.get_running_loop().time() + 10
+    while (
+        plan.blockers and asyncio.get_running_loop().time() < deadline
+    ):  # until its brokers know of the ACLs
+        plan = await scene.ask(lambda client: client.plan_promote(LINK, request))
     assert not plan.blockers, plan
     stray = LibrdkafkaProducer("stray", scene.names[0], 3, 500, scene.history)
     await stray.start(scene.source.bootstrap)
