@@ -203,9 +203,9 @@ class Sidecar:
         self.copies.listeners.append(self.followers.mirror_added)
         self.mirrors = Mirrors(
             lambda: self.controller.image,
-            lambda: self.target.image,
+            self.target.image,
             self.copies,
-            lambda link: link in self.links and self.links[link].forwards,
+            self.links.forwards,
             self.target.broker_id,
         )
         self.mirrors.rebuild()
@@ -215,7 +215,7 @@ class Sidecar:
                 broker_id=self.target.broker_id,
                 mirrors=self.mirrors,
                 image=lambda: self.target.image,
-                source=self._source,
+                source=self.links.source,
                 target=lambda: self.target.cluster,
                 local_log=lambda tp: self.copies(tp.topic, tp.partition),
                 followers=self.followers,
@@ -410,12 +410,6 @@ class Sidecar:
         asyncio.get_running_loop().call_later(_ANSWER_GRACE, self._left.set)
 
     # --- for the router ------------------------------------------------------------------------------------------------
-
-    def _source(self, link: str) -> Cluster:
-        runtime = self.links.get(link)
-        if runtime is None:
-            raise LinkerError(f"link {link} does not exist any more")
-        return runtime.source
 
     def _holds_reads(self, link: str, client_id: str | None) -> bool:
         runtime = self.links.get(link)

@@ -63,16 +63,16 @@ class ClientSession:
         self.authorizer = Authorizer(
             self.upstream, router.limits.authorization_ttl, router.limits.upstream_timeout
         )
-        self._produce: ProduceSession | None = None
+        self.producing: ProduceSession | None = None  # once it has written something
         self._fetch: FetchSession | None = None
         self._offsets: OffsetSession | None = None
         connection.add_close_callback(self._closed)
 
     @property
     def produce(self) -> ProduceSession:
-        if self._produce is None:
-            self._produce = ProduceSession(self.router.hub, self.connection, self.authorizer)
-        return self._produce
+        if self.producing is None:
+            self.producing = ProduceSession(self.router.hub, self.connection, self.authorizer)
+        return self.producing
 
     @property
     def fetch(self) -> FetchSession:
@@ -112,7 +112,7 @@ class ClientSession:
         """Each of them, whatever becomes of the others: what one keeps in books that all clients share is there for good
         otherwise.
         """
-        parts = [part.closed for part in (self._produce, self._fetch, self._offsets) if part is not None]
+        parts = [part.closed for part in (self.producing, self._fetch, self._offsets) if part is not None]
         errors: list[Exception] = []
         for close in (self.authorizer.close, self.upstream.close, *parts):
             try:
@@ -134,7 +134,7 @@ class Router:
         self._refused_followers: set[str] = set()
         self.hub = ForwardingHub(ports, self.limits, self.stats, self.tasks)
         self._handlers: dict[int, Handler] = {
-            PRODUCE: lambda session, exchange: session.produce.handle(exchange),
+            PRODUCE: lambda session, exchange: (session.producing or session.produce).handle(exchange),
             FETCH: _fetch,
             LIST_OFFSETS: _list_offsets,
             OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,

@@ -114,7 +114,8 @@ class Express:
             or not found.forwarding
             or hub.fences.state(tp) is not None
             or not self._authorizer.allowed(tp.topic, Operation.WRITE)
-            or not route.open
+            or (connection := route.connection) is None
+            or connection.closed
             or leader_of(ports.source(mirror.link), mirror, index) != route.node
             or len(records) < BATCH_OVERHEAD
             or records[MAGIC_AT] != MAGIC
@@ -130,14 +131,14 @@ class Express:
         lease = ports.lease
         if not lease.valid():
             return False
-        batch = Batch(job, 0, records, producer_id, producer_epoch, base_sequence)
+        batch: Batch[ProduceJob] = Batch(job, 0, records, producer_id, producer_epoch, base_sequence)
         if not lane.pass_on(batch, route):
             return False
         job.batches.append((lane, batch))  # held by it from now on, no more by the request itself
         usual.stats.produces += 1
         usual.stats.bytes += batch.size
         timeout_ms = max(1, min(request.timeout_ms, int((job.deadline - now) * 1000)))
-        correlation_id = route.next_correlation_id()
+        correlation_id = connection.next_correlation_id()
         route.send(
             correlation_id,
             usual.request.encode(correlation_id, request.acks, timeout_ms, records),

@@ -20,7 +20,7 @@ from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, Sourc
 from router.tasks import TaskKeeper
 from wire.channel import describe
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
-from wire.types import Buffer, Node, TopicPartition
+from wire.types import Buffer, Node
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,13 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
     its name, so it has no leader for us.
     """
     topic = cluster.topics.get(mirror.topic)
-    known = topic.topic_id if topic is not None else None
-    if known is not None and mirror.source_topic_id is not None and bytes(known) != mirror.source_topic_id:
+    if topic is None:
         return None
-    return cluster.leader(TopicPartition(mirror.topic, partition))
+    known, mirrored = topic.topic_id, mirror.source_topic_id
+    if known is not None and mirrored is not None and known != mirrored:
+        return None
+    found = topic.partitions.get(partition)
+    return None if found is None else cluster.nodes.get(found.leader)
 
 
 class SourceRoute:

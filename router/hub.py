@@ -93,7 +93,8 @@ class ForwardingHub:
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
-        self._sessions: set[Swept] = set()
+        #: Who has deadlines to keep.
+        self.watched: set[Swept] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._fence_waiters: set[asyncio.Event] = set()
         self.carrying = Carrying(ports, limits.carried_clients)
@@ -126,14 +127,14 @@ class ForwardingHub:
 
     def watch(self, session: Swept) -> None:
         """Sweep the session until it says that there is nothing left."""
-        self._sessions.add(session)
+        self.watched.add(session)
         if self._ticker is None:
             self._ticker = self.loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
         self._ticker = None
         now = self.loop.time()
-        for session in list(self._sessions):
+        for session in list(self.watched):
             try:
                 again = session.sweep(now)
             except Exception as error:
@@ -143,9 +144,9 @@ class ForwardingHub:
                     {"message": "a client's deadlines could not be kept", "exception": error}
                 )
             if not again:
-                self._sessions.discard(session)
+                self.watched.discard(session)
         self.stats.held_bytes = self.budget.used
-        if self._sessions:
+        if self.watched:
             self._ticker = self.loop.call_later(TICK, self._tick)
 
     # Fences

@@ -60,14 +60,16 @@ class ProduceSession:
     def handle(self, exchange: Exchange) -> None:
         header = exchange.header
         request = parse_produce_request(exchange.frame, exchange.body_offset, header.api_version)
-        now = self.hub.loop.time()
+        hub = self.hub
+        now = hub.loop.time()
         self.last_request = now
         job = ProduceJob(self, exchange, request, now)
-        self.hub.stats.produce_requests += 1
-        self.hub.budget.add(self._connection, job.size)
+        hub.stats.produce_requests += 1
+        hub.budget.add(self._connection, job.size)
         job.in_lanes = 1  # held by the request itself until it is admitted
         self.answers.jobs[job] = None
-        self.hub.watch(self)
+        if self not in hub.watched:
+            hub.watch(self)
         if len(job.results) > 1 and named_twice(request):
             self._turn_away(job, INVALID_REQUEST)
         elif self._backlog:

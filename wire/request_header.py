@@ -26,6 +26,7 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
 }  # fmt: skip
 
 _FIXED = struct.Struct(">hhih")
+_header = tuple.__new__  # of a NamedTuple, without its own function around it: there is one for every request
 
 
 class RequestHeader(NamedTuple):
@@ -69,7 +70,7 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         raise MalformedFrame(f"a client id of length {length}")
     if api_version >= first_flexible:
         offset = offset + 1 if frame[offset : offset + 1] == b"\0" else skip_tagged_fields(frame, offset)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), offset
+    return _header(RequestHeader, (api_key, api_version, correlation_id, client_id)), offset
 
 
 def skip_tagged_fields(frame: Buffer, offset: int) -> int:

@@ -5,6 +5,7 @@ Only lookups live here; nothing is stored and nothing is decided.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from controller.image import ControllerImage
@@ -22,14 +23,18 @@ _FORWARDING = frozenset(
 
 
 class ServedPartition:
-    """One partition of a mirror topic (router.ports.MirroredPartition)."""
+    """One partition of a mirror topic (router.ports.MirroredPartition); another one after every change of its state."""
 
-    __slots__ = ("_mirrors", "_state", "_tp")
+    __slots__ = ("_index", "_link", "_mirrors", "_ours", "_state", "_takes_writes", "_tp")
 
     def __init__(self, mirrors: Mirrors, state: PartitionState) -> None:
         self._mirrors = mirrors
         self._state = state
         self._tp = state.tp
+        self._index = state.partition
+        self._link = state.link
+        self._ours = state.leader in (-1, mirrors.broker_id)
+        self._takes_writes = state.phase in _FORWARDING and state.failure is None
 
     @property
     def session_epoch(self) -> int:
@@ -42,7 +47,14 @@ class ServedPartition:
     @property
     def leading(self) -> bool:
         # KRaft and the link state have to agree: of a change of leader either may be heard of first.
-        return self._state.leader in (-1, self._mirrors.broker_id) and self._mirrors.leads(self._tp)
+        if not self._ours:
+            return False
+        mirrors = self._mirrors
+        topic = mirrors.image.topics_by_name.get(self._state.topic)
+        if topic is None:
+            return False
+        partition = topic.partitions.get(self._index)
+        return partition is not None and partition.leader == mirrors.broker_id
 
     @property
     def serving(self) -> bool:
@@ -50,39 +62,21 @@ class ServedPartition:
 
     @property
     def forwarding(self) -> bool:
-        state = self._state
-        return (
-            state.phase in _FORWARDING and state.failure is None and self._mirrors.link_forwards(state.link)
-        )
+        return self._takes_writes and self._mirrors.link_forwards(self._link)
 
 
 class ServedMirror:
-    """A mirror topic (router.ports.Mirror)."""
+    """A mirror topic (router.ports.Mirror). Plain attributes, and a dict's own look-up: each is asked for several times
+    for every forwarded produce."""
 
-    __slots__ = ("_mirrors", "_topic")
+    __slots__ = ("link", "partition", "source_topic_id", "topic", "topic_id")
 
-    def __init__(self, mirrors: Mirrors, topic: MirrorTopic) -> None:
-        self._mirrors = mirrors
-        self._topic = topic
-
-    @property
-    def link(self) -> str:
-        return self._topic.link
-
-    @property
-    def topic(self) -> str:
-        return self._topic.topic
-
-    @property
-    def topic_id(self) -> bytes:
-        return self._topic.topic_id
-
-    @property
-    def source_topic_id(self) -> bytes | None:
-        return self._topic.source_topic_id
-
-    def partition(self, index: int) -> ServedPartition | None:
-        return self._mirrors.partition(self._topic.link, TopicPartition(self._topic.topic, index))
+    def __init__(self, topic: MirrorTopic, partitions: dict[int, ServedPartition]) -> None:
+        self.link = topic.link
+        self.topic = topic.topic
+        self.topic_id = topic.topic_id
+        self.source_topic_id = topic.source_topic_id
+        self.partition: Callable[[int], ServedPartition | None] = partitions.get
 
 
 class Mirrors:
@@ -94,19 +88,21 @@ class Mirrors:
     def __init__(
         self,
         state: Callable[[], ControllerImage],
-        image: Callable[[], ClusterImage],
+        image: ClusterImage,
         copies: CopyDirectory,
         link_forwards: Callable[[str], bool],
         broker_id: int,
     ) -> None:
+        """image: the target's, which goes on changing."""
         self._state = state
-        self._image = image
+        self.image = image
         self._copies = copies
         self.link_forwards = link_forwards
         self.broker_id = broker_id
-        self._by_name: dict[str, ServedMirror] = {}
-        self._by_id: dict[bytes, ServedMirror] = {}
-        self._partitions: dict[tuple[str, TopicPartition], ServedPartition] = {}
+        self._partitions: defaultdict[tuple[str, str], dict[int, ServedPartition]] = defaultdict(dict)
+        self.by_name: Callable[[str], ServedMirror | None]
+        self.by_id: Callable[[bytes], ServedMirror | None]
+        self._publish([])
 
     def on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller: take over what was committed; everything, if it does not say what."""
@@ -115,31 +111,26 @@ class Mirrors:
             return
         for record in records:
             if isinstance(record, PartitionState):
-                self._partitions[record.link, record.tp] = ServedPartition(self, record)
+                self._partitions[record.link, record.topic][record.partition] = ServedPartition(self, record)
 
     def rebuild(self) -> None:
         """From the controller's image, anew."""
         state = self._state()
-        self._by_name = {
-            m.topic: ServedMirror(self, m) for m in state.mirrors.values() if m.topic_id != UNBOUND
-        }
-        self._by_id = {mirror.topic_id: mirror for mirror in self._by_name.values()}
-        self._partitions = {key: ServedPartition(self, found) for key, found in state.partitions.items()}
+        for partitions in self._partitions.values():
+            partitions.clear()  # the dicts stay: whoever still holds a mirror of before sees what is true now
+        for (link, tp), found in state.partitions.items():
+            self._partitions[link, tp.topic][tp.partition] = ServedPartition(self, found)
+        for name in [name for name, partitions in self._partitions.items() if not partitions]:
+            del self._partitions[name]
+        self._publish([mirror for mirror in state.mirrors.values() if mirror.topic_id != UNBOUND])
 
-    def by_name(self, name: str) -> ServedMirror | None:
-        return self._by_name.get(name)
-
-    def by_id(self, topic_id: bytes) -> ServedMirror | None:
-        return self._by_id.get(topic_id)
+    def _publish(self, mirrors: Sequence[MirrorTopic]) -> None:
+        served = [ServedMirror(mirror, self._partitions[mirror.link, mirror.topic]) for mirror in mirrors]
+        self.by_name = {mirror.topic: mirror for mirror in served}.get
+        self.by_id = {mirror.topic_id: mirror for mirror in served}.get
 
     def partition(self, link: str, tp: TopicPartition) -> ServedPartition | None:
-        return self._partitions.get((link, tp))
-
-    def leads(self, tp: TopicPartition) -> bool:
-        """Whether the target's metadata log says that the link broker leads it."""
-        topic = self._image().topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
-        return partition is not None and partition.leader == self.broker_id
+        return self._partitions.get((link, tp.topic), {}).get(tp.partition)
 
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)

@@ -15,6 +15,7 @@ from controller.fleet.shared import SharedController
 from controller.state import Link, Record
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.tasks import first_error
+from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 
@@ -41,6 +42,18 @@ class RunningLinks(Mapping[str, LinkRuntime]):
 
     def __getitem__(self, name: str) -> LinkRuntime:
         return self._links[name]
+
+    def source(self, name: str) -> Cluster:
+        """The source of a link that runs; LinkerError where there is none. Asked for every forwarded produce."""
+        runtime = self._links.get(name)
+        if runtime is None:
+            raise LinkerError(f"link {name} does not exist any more")
+        return runtime.source
+
+    def forwards(self, name: str) -> bool:
+        """Whether produces may go to the source of the link. Asked for each of them."""
+        runtime = self._links.get(name)
+        return runtime is not None and runtime.forwards
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._links)

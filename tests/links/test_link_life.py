@@ -209,10 +209,10 @@ async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> N
         stopping = asyncio.create_task(sidecar.links.stop("east"))
         await asyncio.sleep(0)
         assert not stopping.done()
-        assert sidecar._source("east").name == "source east"
+        assert sidecar.links.source("east").name == "source east"
         await stopping
         with pytest.raises(LinkerError, match="link east"):
-            sidecar._source("east")
+            sidecar.links.source("east")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from fetcher.directory import MirrorDirectory
 from linker.links.mirrors import Mirrors
 from tests.controller.memory_store import MemoryStore
 from tests.controller.validation_kit import an_advance
-from wire.metadata.image import ClusterImage
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -36,7 +37,7 @@ class LosesAnswers(MemoryStore):
 async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_router() -> None:
     store = LosesAnswers()
     controller = await LinkController.open(store, now=lambda: 7)
-    mirrors = Mirrors(lambda: controller.image, ClusterImage, MirrorDirectory(), lambda link: True, 900)
+    mirrors = Mirrors(lambda: controller.image, ClusterImage(), MirrorDirectory(), lambda link: True, 900)
     controller.listeners.add(mirrors.on_records)
     await controller.create_link("l", "cluster", {})
     await controller.create_mirror(
@@ -68,7 +69,7 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
 
 async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_were() -> None:
     controller = await LinkController.open(MemoryStore(), now=lambda: 7)
-    mirrors = Mirrors(lambda: controller.image, ClusterImage, MirrorDirectory(), lambda link: True, 900)
+    mirrors = Mirrors(lambda: controller.image, ClusterImage(), MirrorDirectory(), lambda link: True, 900)
     controller.listeners.add(mirrors.on_records)
     await controller.create_link("l", "cluster", {})
     await controller.create_mirror(
@@ -81,3 +82,49 @@ async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_we
     served = mirrors.partition("l", T0)
     assert served is not None
     assert not served.forwarding
+
+
+async def test_a_mirror_that_somebody_still_holds_says_what_is_true_now() -> None:
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    forwards = {"l"}
+    image = ClusterImage()
+    mirrors = Mirrors(lambda: controller.image, image, MirrorDirectory(), forwards.__contains__, 900)
+    controller.listeners.add(mirrors.on_records)
+    await controller.create_link("l", "cluster", {})
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="t", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)
+    )
+    held = mirrors.by_name("t")
+    assert held is not None
+    await controller.establish(
+        "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+    )
+    await controller.create_mirror(
+        MirrorTopic(link="l", topic="u", topic_id=b"u" * 16, source_topic_id=None, partitions=1)
+    )
+    assert mirrors.by_name("t") is not held  # everything was made anew
+    partition = held.partition(0)
+    assert partition is not None
+    assert partition.forwarding
+    forwards.clear()
+    assert not partition.forwarding
+
+    assert not partition.leading  # the target does not know the topic yet
+    led = PartitionImage(0, (900, 1), (900,), (1,), (900,), 900, 3, 0)
+    image.topics_by_name["t"] = TopicImage(TOPIC_ID, "t", {0: led})
+    assert partition.leading
+    image.topics_by_name["t"].partitions[0] = dataclasses.replace(led, leader=1)
+    assert not partition.leading
+    image.topics_by_name["t"].partitions[0] = led
+    mirrors.on_records([dataclasses.replace(controller.image.partitions["l", T0], leader=901)])
+    assert partition.leading, "of another state than this one"
+    other = held.partition(0)
+    assert other is not None
+    assert not other.leading, "the link state says another sidecar"
+    del image.topics_by_name["t"].partitions[0]
+    assert not partition.leading
+
+    await controller.delete_mirror("l", "t", force=True)
+    assert mirrors.by_name("t") is None
+    assert mirrors.by_id(TOPIC_ID) is None
+    assert held.partition(0) is None

@@ -24,6 +24,7 @@ class Runtime:
     def __init__(self, link: Link, may_end: asyncio.Event) -> None:
         self.link, self.name = link, link.name
         self.runs = False
+        self.forwards = False
         self.followed = 0
         self.fetcher = SimpleNamespace(partitions={}, remove=lambda tps: None)
         self._may_end = may_end
@@ -163,3 +164,16 @@ async def test_a_stop_that_was_cancelled_is_done_by_the_next_one() -> None:
         await turns()
         assert stage.runs() == [stage.links["east"]]
         assert stage.links["east"] is stage.made[1]
+
+
+async def test_a_link_forwards_while_its_runtime_says_so() -> None:
+    stage = Stage()
+    async with stage.running():
+        assert not stage.links.forwards("east")
+        await stage.committed(EAST)
+        assert not stage.links.forwards("east")
+        stage.made[0].forwards = True
+        assert stage.links.forwards("east")
+        stage.may_end.set()
+        await stage.committed(named("b"))
+        assert not stage.links.forwards("east"), "another runtime, which has proven nothing yet"

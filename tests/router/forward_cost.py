@@ -3,7 +3,8 @@
     python -m tests.router.forward_cost [IN_FLIGHT ...]
 
 A client's connection and the Router's to the source get transports that only count; small requests come in as a read
-brings them, `IN_FLIGHT` at a time, and their answers too.
+brings them, `IN_FLIGHT` at a time, and their answers too. What the Router asks of others is the sidecar's own: mirrors,
+links, lease.
 """
 
 from __future__ import annotations
@@ -12,16 +13,29 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import uvloop
 
+from controller.decisions import Leadership
+from controller.fleet.lease import Lease
+from controller.manager import LinkController
+from controller.state import MirrorTopic
+from fetcher.directory import MirrorDirectory
+from linker.fleet.clock import lease_clock
+from linker.fleet.ports import RouterLease
+from linker.links.mirrors import Mirrors
+from linker.links.running import RunningLinks
+from linker.links.runtime import LinkRuntime
+from tests.controller.memory_store import MemoryStore
 from tests.fakes.batches import build_batch
-from tests.router.rig import Rig
+from tests.router.rig import E0, LINK_BROKER, Rig
 from wire.channel import Channel
 from wire.connection import Connection
 from wire.produce import ProduceResult, encode_produce_request, encode_produce_response
 from wire.server import ServerConnection
+from wire.types import TopicPartition
 
 VERSION = 9  # of the client's requests
 UPSTREAM_VERSION = 13  # topics by id
@@ -87,8 +101,42 @@ class Cost(NamedTuple):
     writes_to_client: float
 
 
+async def with_the_sidecars_own(rig: Rig) -> None:
+    """In the place of what the rig has for tests."""
+    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    links = RunningLinks(cast(Any, None), lambda: cast(Any, controller))
+    runtime: Any = object.__new__(LinkRuntime)
+    runtime.source = rig.cluster
+    runtime._verified = asyncio.Event()
+    runtime._verified.set()
+    runtime.producer_ids = SimpleNamespace(allowed=True)
+    links._links["east"] = runtime
+    mirrors = Mirrors(lambda: controller.image, rig.image, MirrorDirectory(), links.forwards, LINK_BROKER)
+    controller.listeners.add(mirrors.on_records)
+    await controller.create_link("east", "cluster", {})
+    mirror = rig.directory.mirrors[TOPIC]
+    await controller.create_mirror(
+        MirrorTopic(
+            link="east",
+            topic=TOPIC,
+            topic_id=mirror.topic_id,
+            source_topic_id=mirror.source_topic_id,
+            partitions=1,
+        )
+    )
+    leadership = Leadership(LINK_BROKER, E0, (LINK_BROKER,))
+    await controller.establish(
+        "east", TopicPartition(TOPIC, 0), leadership=leadership, session_epoch=E0, start_offset=0
+    )
+    rig.router.ports.mirrors = mirrors
+    rig.router.ports.source = links.source
+
+
 async def measure(in_flight: int, rounds: int = ROUNDS) -> Cost:
-    async with Rig(partitions=1, source_nodes=1) as rig:
+    lease = Lease()
+    lease.renewed(lease_clock(), lease_clock(), float("inf"))
+    async with Rig(partitions=1, source_nodes=1, lease=RouterLease(lease)) as rig:
+        await with_the_sidecars_own(rig)
         upstream, downstream = Counted(), Counted()
         opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
