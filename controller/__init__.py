@@ -11,7 +11,7 @@ and `alignment` the pure judgements of a promote, `ports` what it needs done out
 `promote_checks` the steps that can be undone, `promote_source` who else is at the source meanwhile, `source_fence` a
 source that refuses writes, `promote_handover` the steps that cannot be undone, `promote_forward` the comparison where there
 is only forward, `promote_context` what they share,
-`failover` decisions and judgements of a fail-over, `take_over` its steps where they differ from a promote's,
+`failover` decisions and judgements of a failover, `take_over` its steps where they differ from a promote's,
 `placement`, `producer_ids` and `topic_configs` pure plans, `replica_plan` and `elections` those over several link
 brokers, `fleet/` several sidecars as one. Of consumer groups: `groups` the gates' records, `group_phases` the table,
 `group_codec` and `gate_codec` their JSON, `group_decisions` which groups there are and their promote, `group_sync`

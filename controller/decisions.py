@@ -134,7 +134,7 @@ def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
     """A job whose turn with the topic is yet to come must find the partitions that it was made of, as they were."""
     for job in image.running_jobs(link):
         if topic in job.topics:
-            what = "fail-over" if job.failover else "promote"
+            what = "failover" if job.failover else "promote"
             raise Refused(f"topic {topic!r} is part of {what} {job.id}, which is running")
 
 
@@ -345,7 +345,7 @@ def begin_promote(
 
 
 def next_job(image: ControllerImage, link: str) -> int:
-    """The id of the promote or fail-over of this link that is written down next."""
+    """The id of the promote or failover of this link that is written down next."""
     return max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
 
 

@@ -1,7 +1,7 @@
-"""A fail-over, judged and decided: the source is dead, and the target takes over at what its replicas have. Pure.
+"""A failover, judged and decided: the source is dead, and the target takes over at what its replicas have. Pure.
 
 The place of the source is taken by the replica that has the most. While a promote aligns every replica with the
-source's end, a fail-over aligns them with the end of that one, so that the hand-over is the same: all replicas equal,
+source's end, a failover aligns them with the end of that one, so that the hand-over is the same: all replicas equal,
 all of them in the new ISR. Rules:
 - Nothing of the source is copied any more once a partition is fenced for it (`Failover` in its state): a source that
   returns in the middle changes nothing.
@@ -157,7 +157,7 @@ def begin(
         raise Refused(f"nothing to fail over: {what} has no mirror that has not ended")
     busy = {tp for job in image.running_jobs(link) for tp in job.partitions}.intersection(tps)
     if busy:
-        raise Refused(f"a promote or fail-over of {min(busy)} is running already")
+        raise Refused(f"a promote or failover of {min(busy)} is running already")
     number = next_job(image, link)
     job = PromoteJob(id=number, link=link, partitions=tuple(tps), failover=True, started_at=now)
     return [job], job

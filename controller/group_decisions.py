@@ -349,7 +349,7 @@ def returning(image: ControllerImage, link: str, topics: Collection[str]) -> lis
 def without_source(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a promote of the group need not wait for a source that does not answer; None if it has to.
 
-    Behind a fail-over nothing that the source could say changes where the target's log ends. Topics that were promoted while
+    Behind a failover nothing that the source could say changes where the target's log ends. Topics that were promoted while
     the source was there are no reason alone: its last offsets are still to be had from it.
     """
     if group.move is not None and group.move.force:

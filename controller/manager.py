@@ -235,7 +235,7 @@ class LinkController(ABC):
         return await self.decide(lambda image: failover.begin(image, link, topics, now), dry_run)
 
     async def give_up_source(self, link: str, ends: Mapping[TopicPartition, failover.KnownEnds]) -> None:
-        """Fence for a fail-over, with what is known of the source now."""
+        """Fence for a failover, with what is known of the source now."""
         now = self._now()
         await self.decide(lambda image: (failover.give_up(image, link, ends, now), None))
 

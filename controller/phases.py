@@ -4,7 +4,7 @@ elsewhere.
     LINKING -> ACTIVE -> CATCHING_UP -> FENCED -> ALIGNED -> VALIDATED -> HANDED_OVER -> PROMOTED
                  ^------------+-----------+----------+-----------+   (back edges: the promote is abandoned)
 
-A fail-over takes the same way without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
+A failover takes the same way without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
 What a phase means is the same, with the longest replica in the place of the source (`failover`).
 
 VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over

@@ -230,7 +230,7 @@ class PromoteSettings:
     fence_source: bool = False  # the source refuses writes from the fence on
     fence_drain_timeout: float = 5.0
     fence_deadline: float = 10.0
-    take_over_deadline: float = 120.0  # the same for a fail-over, whose producers have nowhere else to go
+    take_over_deadline: float = 120.0  # the same for a failover, whose producers have nowhere else to go
     call_timeout: float = 5.0  # one exchange
     settle_timeout: float = 5.0  # waiting for the metadata log after one AlterPartition
     insist_timeout: float = 60.0  # steps that may not be skipped are tried that long, then again by resume()
@@ -247,7 +247,7 @@ class PromoteSettings:
 
     def at_a_time(self, partitions: int, *, failover: bool) -> tuple[int, int]:
         """Of so many partitions, how many go through a promote together: at most, and in the first batch. All of them if
-        they are few. More of them, from the first on, where small batches would be of no use: a fail-over, whose producers
+        they are few. More of them, from the first on, where small batches would be of no use: a failover, whose producers
         have nowhere else to write in between, and a source that is to refuse writes, which it can do for whole topics
         only."""
         if failover or self.fence_source:

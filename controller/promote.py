@@ -58,7 +58,7 @@ class PromoteDriver:
         report: Report | None = None,
         take_over: TakeOverPorts | None = None,
     ) -> None:
-        """`take_over`: what fail-overs need beside `ports`; without it there are none."""
+        """`take_over`: what failovers need beside `ports`; without it there are none."""
         self._controller = controller
         self._link = link
         self._ports = ports
@@ -97,7 +97,7 @@ class PromoteDriver:
         Handed-over partitions are finished, VALIDATED ones settled and gone on with behind their fence,
         everything earlier returns to ACTIVE. Rest of a job that had not begun stays ACTIVE.
 
-        A fail-over is not given up by a restart: where the source was given up, it goes on. Where it was not, nobody
+        A failover is not given up by a restart: where the source was given up, it goes on. Where it was not, nobody
         knows whether the source is still dead, and it ends: only a command may give up a source, and that is over.
         """
         async with self._turn:
@@ -163,7 +163,7 @@ class PromoteDriver:
     ) -> BatchContext:
         if failover:
             if self._take_over is None:
-                raise PromoteStuck(f"fail-over {job_id} of link {self._link} cannot be run here")
+                raise PromoteStuck(f"failover {job_id} of link {self._link} cannot be run here")
             return TakeOverContext(
                 self._controller, self._link, job_id, tps, self._settings, self._report, self._take_over
             )
@@ -199,7 +199,7 @@ class PromoteDriver:
                 verified = await self._validated(context, checks)
             except Exception as error:
                 if not isinstance(error, LinkerError | TimeoutError):
-                    logger.exception("fail-over %d of link %s", context.job_id, context.link)
+                    logger.exception("failover %d of link %s", context.job_id, context.link)
                 await context.go_back(dict.fromkeys(context.tps, full_reason(error)))
                 return
             await HandOverRun(context, checks, verified, {}).run(context.tps)
@@ -214,7 +214,7 @@ class PromoteDriver:
 
     async def _resume_failover(self, job: PromoteJob, why: str) -> PromoteOutcome:
         """Only what has given its source up already goes on. For the rest the source was dead when somebody asked for
-        the fail-over, which says nothing of now: it may live, and have records that are nowhere else.
+        the failover, which says nothing of now: it may live, and have records that are nowhere else.
         """
         contexts: list[BatchContext] = []
         for tps in cut(job.partitions, self._settings, failover=True):

@@ -59,7 +59,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """One that was open in what was copied of a dead source, and was ended by a marker after the fail-over."""
+    """One that was open in what was copied of a dead source, and was ended by a marker after the failover."""
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +70,7 @@ class AbortedTransaction:
 class Failover:
     """A partition whose source is given up. Offsets are ends: one more than the last offset below."""
 
-    before: Phase  # where it returns to if the fail-over is abandoned
+    before: Phase  # where it returns to if the failover is abandoned
     source_end: int | None = None  # the source's high watermark as it was seen last; None: not known
     acked_end: int | None = (
         None  # of the newest forwarded write that the source acknowledged; None: not known
@@ -104,7 +104,7 @@ class MirrorPartition:
     failure: str | None = None  # broke while a promote owned it; becomes FAILED if the promote is abandoned
     aligned_end: int | None = None  # from ALIGNED on: where source and every replica ended
     attempt: Attempt | None = None  # from VALIDATED on: the newest hand-over that may have been sent
-    failover: Failover | None = None  # while a fail-over owns it, and for good after one
+    failover: Failover | None = None  # while a failover owns it, and for good after one
     since: int = 0  # wall clock ms of the last phase change
 
     @property
@@ -213,7 +213,7 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromoteJob:
-    """One promote as the operator asked for it, or one fail-over. Where it stands is in its partitions' phases."""
+    """One promote as the operator asked for it, or one failover. Where it stands is in its partitions' phases."""
 
     id: int
     link: str

@@ -1,4 +1,4 @@
-"""The steps of a fail-over where they differ from a promote's: no catching up, the longest replica instead of the
+"""The steps of a failover where they differ from a promote's: no catching up, the longest replica instead of the
 source, and markers for what was left open.
 
     ACTIVE | PAUSED | FAILED -> FENCED -> (end chosen) -> ALIGNED -> VALIDATED -> HANDED_OVER -> FAILED_OVER
@@ -62,7 +62,7 @@ class OpenTransactions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOverPorts:
-    """What a fail-over needs done outside. Of `ports`, `tail_check` compares replicas and `source_ends` is not asked."""
+    """What a failover needs done outside. Of `ports`, `tail_check` compares replicas and `source_ends` is not asked."""
 
     ports: PromotePorts
     source: GivenUpSource
@@ -71,7 +71,7 @@ class TakeOverPorts:
 
 
 class TakeOverContext(BatchContext):
-    """One batch of a fail-over."""
+    """One batch of a failover."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ and what is sent from then on lies behind that end, covered or not. So it is sen
 fence was set; else it is given up, and ``settle_grace`` settles it.
 
 Where the partition is handed over already, even a covered success is unknown: somebody else's log is the
-truth, and whether the write is in it nobody here can say (a fail-over does not wait for the source's answers).
+truth, and whether the write is in it nobody here can say (a failover does not wait for the source's answers).
 
 Refusals of the source acknowledge nothing and are told at once.
 """

@@ -99,7 +99,7 @@ def cli() -> str:
     intro = (
         "Every command except `run`, `demo`, `store` and `doctor --config` is a client of the [admin API](api.md). Exit "
         "codes: 0 done, 1 failed (one line why on stderr), 2 wrong use, 130 the watching of a promote, "
-        "fail-over or demote was ended by Ctrl-C (it goes on). Progress and notes go to stderr, answers to stdout."
+        "failover or demote was ended by Ctrl-C (it goes on). Progress and notes go to stderr, answers to stdout."
     )
     common_options = (
         "Options of all commands that ask the admin API (`--dry-run` where it is said); the token itself may be in "

@@ -151,7 +151,7 @@ class ControllerAway(ServiceError):
 
 
 class OutcomeUnknown(ServiceError):
-    """The state store did not say in time whether a promote or fail-over was written down. If it was, it ends ABANDONED
+    """The state store did not say in time whether a promote or failover was written down. If it was, it ends ABANDONED
     by itself and nothing of it happens; the message says where to look."""
 
     status, error_code = 503, 50304
@@ -199,7 +199,7 @@ class LinkService(Protocol):
     async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan: ...
 
     async def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
-        """Start a fail-over and return at once; a job like a promote's. IllegalState while the source answers, unless
+        """Start a failover and return at once; a job like a promote's. IllegalState while the source answers, unless
         it is forced."""
 
     async def describe_promote(self, promote_id: str) -> PromoteJob: ...

@@ -43,7 +43,7 @@ def failover(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it, print its id and return.")] = False,
     attach: Annotated[
-        str | None, typer.Option("--attach", metavar="ID", help="Follow a fail-over that was started before.")
+        str | None, typer.Option("--attach", metavar="ID", help="Follow a failover that was started before.")
     ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -88,5 +88,5 @@ def failover(
         if no_wait:
             emit(job, output, lambda: job_table(job))
             return
-        note(f"fail-over {job.id} started")
+        note(f"failover {job.id} started")
         follow(client, job.id, output)

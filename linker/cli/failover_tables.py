@@ -1,4 +1,4 @@
-"""What a fail-over takes over, as tables for people."""
+"""What a failover takes over, as tables for people."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def taken_over(partitions: Iterable[FailoverPartition]) -> str:
 
 def failover_plan(one: FailoverPlan) -> str:
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
-    end = "a fail-over would be refused now" if one.blockers else "a fail-over could start now"
+    end = "a failover would be refused now" if one.blockers else "a failover could start now"
     return "\n".join([taken_over(one.partitions), *lines, f"{end}; nothing was changed (--dry-run)"])

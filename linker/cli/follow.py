@@ -1,4 +1,4 @@
-"""Following a promote or a fail-over until it is over: a live table on a terminal, lines elsewhere; both on stderr."""
+"""Following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on stderr."""
 
 from __future__ import annotations
 

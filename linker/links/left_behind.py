@@ -22,7 +22,7 @@ _NAME = "after promotes"
 
 
 def handed_over_at(image: ControllerImage, link: str) -> dict[TopicPartition, int]:
-    """Where promoted partitions left the source. What a fail-over took over has no such place: its source was dead."""
+    """Where promoted partitions left the source. What a failover took over has no such place: its source was dead."""
     return {
         state.tp: state.aligned_end
         for state in image.link_partitions(link)

@@ -132,7 +132,7 @@ class RunningLinks(Mapping[str, LinkRuntime]):
                 before = runtime.trouble
             # Nothing fills the windows any more: who asks for a partition is told to come again.
             runtime.fetcher.remove(list(runtime.fetcher.partitions))
-            # One whose source cannot even be asked has waited itself, and could be asked for a fail-over meanwhile.
+            # One whose source cannot even be asked has waited itself, and could be asked for a failover meanwhile.
             lasted = 0.0 if runtime.unusable is None else clock() - began
             await asyncio.sleep(max(0.0, _RESTART - lasted))
             link = self._controller().image.links.get(runtime.name)

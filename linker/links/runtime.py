@@ -228,7 +228,7 @@ class LinkRuntime:
                 self.controller.listeners.add(self.throttle.on_records)
                 self.controller.listeners.add(self.promotes.on_records)
                 self.throttle.on_records(())
-                group.create_task(self.stand_in.run(), name=f"{self.name}: fail-over")
+                group.create_task(self.stand_in.run(), name=f"{self.name}: failover")
                 group.create_task(self.events.run(), name=f"{self.name}: events")
                 await self._reach_source()
                 group.create_task(self.fetcher.run(), name=f"{self.name}: fetchers")
@@ -355,7 +355,7 @@ class LinkRuntime:
 
     async def _without_source(self) -> None:
         """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, a
-        fail-over may be asked for, and comes to its end, and groups are held."""
+        failover may be asked for, and comes to its end, and groups are held."""
         while self.promotes.settling and self._reign:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
         await self._until_usable()
@@ -363,7 +363,7 @@ class LinkRuntime:
             await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
 
     async def _until_usable(self) -> None:
-        """A moment, in which a fail-over may be asked for. For as long as groups are held from here, too: ended with the
+        """A moment, in which a failover may be asked for. For as long as groups are held from here, too: ended with the
         link their gates would open by themselves."""
         until = time.monotonic() + _UNUSABLE_FOR
         while self._holds_groups or time.monotonic() < until:

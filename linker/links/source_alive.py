@@ -1,4 +1,4 @@
-"""Whether a source still answers: for a fail-over, which is wrong while it does."""
+"""Whether a source still answers: for a failover, which is wrong while it does."""
 
 from __future__ import annotations
 

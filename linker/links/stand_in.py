@@ -1,7 +1,7 @@
 """While a partition is failed over, its longest replica stands in for the source: followers that have less are given
 the rest of it by the sidecar that leads the partition, as they were given the source's batches before.
 
-Follows the state and nothing else (`MirrorPartition.failover`): fenced for a fail-over, a partition is not copied from the
+Follows the state and nothing else (`MirrorPartition.failover`): fenced for a failover, a partition is not copied from the
 source any more; once its end is chosen, it is copied from the chosen replica up to that end. So every sidecar does the
 same, whenever it hears of it, and a restart changes nothing. Nothing is decided here.
 """
@@ -50,7 +50,7 @@ class _Quiet:
     """fetcher.FetcherEvents: a replica tells nothing about the source."""
 
     def failed(self, tp: TopicPartition, reason: str) -> None:
-        log.error("fail-over of %s: the chosen replica cannot be read: %s", tp, reason)
+        log.error("failover of %s: the chosen replica cannot be read: %s", tp, reason)
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None: ...
 
@@ -139,7 +139,7 @@ class StandIn:
         specs_of: SpecsOf,
         ended: Callable[[str], None],
     ) -> None:
-        """`fetcher` copies from the source; `ended` is told a topic whose fail-over was abandoned."""
+        """`fetcher` copies from the source; `ended` is told a topic whose failover was abandoned."""
         self._link = link
         self._controller = controller
         self._target = target
@@ -222,10 +222,10 @@ class StandIn:
         try:
             specs, trouble = await self._specs_of(ready)
         except LinkerError as error:
-            log.warning("fail-over of %s: %s (again)", _some(ready), error)
+            log.warning("failover of %s: %s (again)", _some(ready), error)
             return False
         for topic, why in trouble.items():
-            log.warning("fail-over of topic %s: %s (again)", topic, why)
+            log.warning("failover of topic %s: %s (again)", topic, why)
         found: list[MirrorSpec] = []
         for state in ready:
             tp, failover, spec = state.tp, state.failover, specs.get(state.tp)

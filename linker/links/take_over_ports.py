@@ -1,4 +1,4 @@
-"""What a fail-over needs done (controller.take_over), with everything that would ask the source left out."""
+"""What a failover needs done (controller.take_over), with everything that would ask the source left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning and starting fail-overs: for a source that is dead. They run in the link's runtime, as promotes do."""
+"""Planning and starting failovers: for a source that is dead. They run in the link's runtime, as promotes do."""
 
 from __future__ import annotations
 

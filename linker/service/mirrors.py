@@ -213,7 +213,7 @@ class MirrorChanges(ServiceBase):
         )
 
     def _refuse_while_running(self, link: str, topic: str) -> None:
-        """A fail-over takes FAILED mirrors too, and what is begun again has nothing to take over."""
+        """A failover takes FAILED mirrors too, and what is begun again has nothing to take over."""
         try:
             refuse_while_running(self._image, link, topic)
         except refused.Refused as error:

@@ -7,6 +7,6 @@ timing.
 File map: `plan` decides what a run does, `stage` the clusters that runs share, `fleet` a run's sidecars, `proxy` and
 `tap` the network between all of them (`surgeon` cuts single produces, for tests/real), `faults` strikes, `transactions`
 the applications that write in transactions, `promotes` promotes, fails over and watches, `run` puts them together,
-`evidence` collects final logs, `checker` judges (`takeover` what a fail-over may cost, `committed` transactions),
+`evidence` collects final logs, `checker` judges (`takeover` what a failover may cost, `committed` transactions),
 `report` sums up, `__main__` goes through many runs.
 """

@@ -59,7 +59,7 @@ class Aftermath:
     replicas: Sequence[ReplicaComparison] = ()
     answers: Sequence[Answer] = ()
     drained: bool = False
-    #: Partitions that were failed over, as the fail-over's own report has them.
+    #: Partitions that were failed over, as the failover's own report has them.
     taken: Mapping[TopicPartition, TakenOver] = field(default_factory=dict)
     #: Producers that were moved: until when they wrote to the source itself.
     direct: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Judgement:
 
 
 def judge(history: History, after: Aftermath, transactions: TransactionHistory | None = None) -> Judgement:
-    """Errors that clients saw are told, not judged: a fault may last longer than a client's patience. What a fail-over
+    """Errors that clients saw are told, not judged: a fault may last longer than a client's patience. What a failover
     lawfully costs is cut out before, and is a figure of its own."""
     acked = len({(ack.producer, ack.sequence) for ack in history.acks})
     cut = takeover.cut(history, after.taken, after.owner, after.source, after.handed_over, after.direct)

@@ -2,10 +2,10 @@
 
 A log is walked as a broker would serve it to a reader of committed records: a record of a transaction counts when a
 commit marker of its producer follows. Judging is a pure function, each rule with what it may be excused by:
-- `txn_lost`: a committed record is not committed in the owner's log. A fail-over may cost it: the source has it, beyond
+- `txn_lost`: a committed record is not committed in the owner's log. A failover may cost it: the source has it, beyond
   the take-over, or it was copied without its marker, and the report names its transaction as aborted.
 - `txn_aborted_seen`: a record of an aborted transaction is committed, or was read.
-- `txn_torn`: of a transaction with unknown outcome some records are committed and others are not. A fail-over may
+- `txn_torn`: of a transaction with unknown outcome some records are committed and others are not. A failover may
   tear one, by the same two ways.
 - `txn_twice`, `txn_order`: committed more than once; in another order than it was written in.
 - `txn_open`: the owner's log ends with a transaction that nobody will ever end.
@@ -166,7 +166,7 @@ class _Excuses(NamedTuple):
     at_source: Places  # committed there
 
     def lost(self, producer: str, sequence: int, tp: TopicPartition) -> bool:
-        """Whether a fail-over has said that it takes this record."""
+        """Whether a failover has said that it takes this record."""
         if tp not in self.taken:
             return False
         for _, written in self.aborted.get((producer, sequence), ()):

@@ -14,7 +14,7 @@ from enum import StrEnum
 SESSION = 6.0  # of brokers in the target, seconds
 SAME_STORE = 4  # so many seeds in a row use one kind of store, so that a fleet can be kept over runs
 LONG_EVERY = 10  # one seed in so many sleeps longer than its lease and its broker session together
-DEATH_EVERY = 4  # in one seed in so many the source dies, and a fail-over takes the place of the last promote
+DEATH_EVERY = 4  # in one seed in so many the source dies, and a failover takes the place of the last promote
 PHASES = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER")
 LIBRARIES = ("librdkafka", "aiokafka", "kafka-python")
 TRANSACTIONAL = ("librdkafka",)
@@ -113,14 +113,14 @@ class TopicPlan:
 class DeathPlan:
     """The source is killed, all of it at once, and comes back only when everything is over."""
 
-    before: float  # seconds between the death and the first try of a fail-over
+    before: float  # seconds between the death and the first try of a failover
     #: Whether the applications with transactions are still at the source then, in the middle of one.
     transactions_stay: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotePlan:
-    """One promote, or a fail-over if the source dies; it is repeated until it is done."""
+    """One promote, or a failover if the source dies; it is repeated until it is done."""
 
     topics: Sequence[int]  # indices
     delay: float  # after the workload has begun, or the promote before is over

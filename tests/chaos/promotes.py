@@ -34,7 +34,7 @@ class NotPromoted(Exception):
 
 @dataclass(slots=True)
 class PromoteLog:
-    """What became of one planned promote or fail-over."""
+    """What became of one planned promote or failover."""
 
     topics: Sequence[str]
     failover: bool = False
@@ -44,7 +44,7 @@ class PromoteLog:
     refused: list[str] = field(default_factory=list)
     phases_ms: dict[str, int] = field(default_factory=dict)  # of the last try
     seconds: float | None = None
-    #: Of a fail-over, as its own report says it.
+    #: Of a failover, as its own report says it.
     taken: dict[TopicPartition, TakenOver] = field(default_factory=dict)
 
 

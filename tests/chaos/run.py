@@ -41,7 +41,7 @@ READY_TIMEOUT = 60.0
 ACTIVE_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 75.0  # for promotes, from the moment when the last fault is healed
 DRAIN_TIMEOUT = 40.0
-WRITES_AGAIN_TIMEOUT = 30.0  # after a fail-over
+WRITES_AGAIN_TIMEOUT = 30.0  # after a failover
 NODE_START = 90.0
 TRANSACTION_RATE = 60.0
 HISTORY_SCALE = 0.05
@@ -77,7 +77,7 @@ class RunResult:
     committed: int = 0  # transactions
     aborted: int = 0
     unknown_ends: int = 0
-    committed_after: int = 0  # of those that are committed, after the topic's promote or fail-over
+    committed_after: int = 0  # of those that are committed, after the topic's promote or failover
     txn_lost_by_failover: int = 0
     txn_torn_by_failover: int = 0
     broken: dict[str, int] = field(default_factory=dict)  # rule -> findings
@@ -312,7 +312,7 @@ class Run:
         while waiting:
             waiting -= {ack.producer for ack in list(self.history.acks)}
             if time.monotonic() > deadline:
-                raise Stuck(f"nothing of {sorted(waiting)} is acknowledged after the fail-over")
+                raise Stuck(f"nothing of {sorted(waiting)} is acknowledged after the failover")
             await asyncio.sleep(0.1)
         nodes = [node for node in self.stage.source.nodes.values() if not node.running]
         for node in nodes:
@@ -324,13 +324,13 @@ class Run:
         return [one for mine in self._transactional.values() for one in mine]
 
     async def _stop(self, producer: LiveProducer) -> None:
-        """After a fail-over an idempotent producer may have a gap in its sequences, which librdkafka calls fatal."""
+        """After a failover an idempotent producer may have a gap in its sequences, which librdkafka calls fatal."""
         try:
             await producer.stop()
         except (LiveClientError, SystemError) as error:
             if all(plan.death is None for plan in self.plan.promotes):
                 raise
-            self.history.error(producer.name, f"after the fail-over: {error}")
+            self.history.error(producer.name, f"after the failover: {error}")
 
     async def _settled(
         self, work: asyncio.Task[None], faults: list[asyncio.Task[None]], note: PromoteLog

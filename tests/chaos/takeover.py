@@ -1,7 +1,7 @@
-"""What a fail-over may lawfully cost, cut out of a history before the ordinary rules judge it. Pure.
+"""What a failover may lawfully cost, cut out of a history before the ordinary rules judge it. Pure.
 
 A dead source takes with it what was not copied: everything from the offset on at which the target took over, and nothing
-below. The fail-over has to say so: a record that was acknowledged and is gone counts as lawful only if the report names
+below. The failover has to say so: a record that was acknowledged and is gone counts as lawful only if the report names
 its offset (or says that the source's end is not known; or the producer wrote to the source itself, of which nobody at
 the target can know), and the source, when it is back, has that very record there.
 What consumers had read of it is gone in the same way. Anything else stays in the history, and is judged.
@@ -20,7 +20,7 @@ _ANOTHER_RUN = 1 << 20  # a consumer that was set back begins a new run: positio
 
 
 class TakenOver(NamedTuple):
-    """One partition as the fail-over's own report has it."""
+    """One partition as the failover's own report has it."""
 
     end: int
     missing: int | None  # None: where the source ended is not known
@@ -32,7 +32,7 @@ class TakenOver(NamedTuple):
 
     def has_aborted(self, producer_id: int, offset: int) -> bool:
         """Whether the report names the record's transaction. One that began behind the take-over was the target's own,
-        and not the fail-over's to abort."""
+        and not the failover's to abort."""
         return any(
             producer_id == mine and start <= offset and start < self.end for mine, start in self.aborted
         )

@@ -111,7 +111,7 @@ def test_a_reader_gets_what_is_committed(reads: list[tuple[int, int]], ok: bool)
     assert set(verdict.findings) == (set() if ok else {"txn_reader"})
 
 
-# --- what a fail-over may cost
+# --- what a failover may cost
 
 
 def test_beyond_the_take_over_what_the_source_has_committed_is_gone() -> None:

@@ -1,4 +1,4 @@
-"""What a fail-over may cost, and what it may not: each with a history that is excused and one next to it that is not."""
+"""What a failover may cost, and what it may not: each with a history that is excused and one next to it that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fail-overs: what is chosen and said, and the whole way over a process that dies anywhere."""
+"""Failovers: what is chosen and said, and the whole way over a process that dies anywhere."""
 
 from __future__ import annotations
 
@@ -398,7 +398,7 @@ def test_the_rest_of_one_that_died_between_two_batches_is_not_given_up() -> None
         world.doom()
         controller = await mirrored(world)
         controller.listeners.add(lambda _: world.serve(controller))
-        # An earlier promote left its reason, which is none of the fail-over's.
+        # An earlier promote left its reason, which is none of the failover's.
         await controller.begin_promote(LINK)
         await controller.advance(LINK, world.tps, Phase.CATCHING_UP)
         await controller.advance(LINK, world.tps, Phase.ACTIVE, reasons=dict.fromkeys(world.tps, "too slow"))

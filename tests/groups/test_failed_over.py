@@ -34,7 +34,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def end_topic(rig: Rig, phase: Phase, partitions: int = 2) -> None:
-    """As after a fail-over, or a promote, of the topic, or of a part of it."""
+    """As after a failover, or a promote, of the topic, or of a part of it."""
     states = rig.controller.image.topic_partitions(LINK, "orders")[:partitions]
     await rig.controller.decide(lambda _: ([replace(state, phase=phase) for state in states], None))
     rig.copies.clear()

@@ -1,4 +1,4 @@
-"""What a fail-over can know of the source, and whom it could not ask for it."""
+"""What a failover can know of the source, and whom it could not ask for it."""
 
 from __future__ import annotations
 

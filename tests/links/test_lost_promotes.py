@@ -1,4 +1,4 @@
-"""A promote or fail-over that is written down and that nobody runs ends, and nothing of it happens."""
+"""A promote or failover that is written down and that nobody runs ends, and nothing of it happens."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ async def test_of_a_link_that_does_not_run_nothing_is_written_down(stage: Stage)
 async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What led to the source may be gone with it. The link is made anew when the fail-over is over, and not before."""
+    """What led to the source may be gone with it. The link is made anew when the failover is over, and not before."""
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
     monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
     over = asyncio.Event()

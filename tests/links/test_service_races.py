@@ -270,7 +270,7 @@ async def test_what_is_to_be_failed_over_is_not_begun_again(dry_run: bool) -> No
     rig = await Rig.make()
     await rig.controller.fail_partition("east", T0, "retention outran it")
     await rig.controller.begin_failover("east", ["orders"])
-    with pytest.raises(IllegalState, match="is part of fail-over 1, which is running"):
+    with pytest.raises(IllegalState, match="is part of failover 1, which is running"):
         await rig.service.resume_mirror("east", "orders", restart=True, dry_run=dry_run)
     assert rig.controller.image.partitions["east", T0].phase is Phase.FAILED
 

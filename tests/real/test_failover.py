@@ -1,4 +1,4 @@
-"""Fail-overs: the source is killed, and the target takes over at what its replicas have, and says what they have not."""
+"""Failovers: the source is killed, and the target takes over at what its replicas have, and says what they have not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def make_scene(
 
 
 async def failed_over(scene: Scene, **options: object) -> dict[TopicPartition, FailoverPartition]:
-    """A fail-over that has to work; what it says of each partition."""
+    """A failover that has to work; what it says of each partition."""
     request = FailoverRequest(topics=scene.names, **options)  # type: ignore[arg-type]
     job: PromoteJob = await scene.ask(lambda client: client.failover(LINK, request))
     job = await scene.settled(job.id)
@@ -58,7 +58,7 @@ async def kill_source(scene: Scene) -> None:
 
 
 async def judged(scene: Scene, taken: dict[TopicPartition, FailoverPartition]) -> int:
-    """Stop the writers and check the target's log: nothing is gone but what the fail-over said, nothing twice, in order.
+    """Stop the writers and check the target's log: nothing is gone but what the failover said, nothing twice, in order.
     How many acknowledged records are gone."""
     for producer in scene.producers:
         await producer.stop()
@@ -69,7 +69,7 @@ async def judged(scene: Scene, taken: dict[TopicPartition, FailoverPartition]) -
     assert not verdict.reordered, verdict.reordered
     assert not verdict.phantom, verdict.phantom
     # What was acknowledged by the source beyond the end is gone; its offsets are those of later records by now. An answer
-    # of the source's last moment may reach its producer when the fail-over has been asked for: it ends with the fence.
+    # of the source's last moment may reach its producer when the failover has been asked for: it ends with the fence.
     cut = scene.began
     gone = 0
     at = {(record.producer, record.sequence): tp for tp, log in logs.items() for record in log.records}
@@ -150,7 +150,7 @@ async def test_dead_source(make_scene: MakeScene) -> None:
     assert {one.partition for one in plan.partitions} == {0, 1, 2}
     shown = await scene.sidecar.linker("mirror", "failover", *scene.names, "--link", LINK, "--dry-run")
     assert "LAST MIRRORED" in shown.output
-    assert "a fail-over could start now" in shown.output
+    assert "a failover could start now" in shown.output
     taken = await failed_over(scene)
     await scene.acked_more(100)
     for one in taken.values():
@@ -166,9 +166,7 @@ async def test_dead_source(make_scene: MakeScene) -> None:
         await node.start()
     before = await asyncio.to_thread(source_ends, scene)
     await scene.acked_more(100)
-    assert await asyncio.to_thread(source_ends, scene) == before, (
-        "something was forwarded after the fail-over"
-    )
+    assert await asyncio.to_thread(source_ends, scene) == before, "something was forwarded after the failover"
     del writer
     gone = await judged(scene, taken)
     print("acknowledged and gone:", gone, {str(tp): (one.end, one.missing) for tp, one in taken.items()})
@@ -203,7 +201,7 @@ async def test_unequal_replicas_and_a_killed_sidecar(make_scene: MakeScene) -> N
 
 
 async def test_sidecar_dies_in_the_middle(make_scene: MakeScene) -> None:
-    """A fail-over is durable: the sidecar is killed while it waits for a stopped broker, and goes on after its start."""
+    """A failover is durable: the sidecar is killed while it waits for a stopped broker, and goes on after its start."""
     scene = await make_scene()
     await scene.hush()  # what is acknowledged has to be on the replicas: a gap would end idempotent producers
     await kill_source(scene)

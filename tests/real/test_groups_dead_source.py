@@ -1,4 +1,4 @@
-"""A group of a source that dies: its gate stands although the sidecar is killed too, and behind the fail-over it is promoted
+"""A group of a source that dies: its gate stands although the sidecar is killed too, and behind the failover it is promoted
 at its committed offsets.
 """
 

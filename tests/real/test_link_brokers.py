@@ -306,7 +306,7 @@ async def test_leaders_move_one_returns_and_both_hand_over_what_was_never_closed
     started = time.monotonic()
     assert await fleet.head.operations.fence_broker(901, broker.epoch)
     await fleet.until(lambda: all(fleet.partition(tp).leader == 900 for tp in fleet.tps))
-    print(f"\nfail-over by WantFence: {(time.monotonic() - started) * 1000:.1f} ms")
+    print(f"\nfailover by WantFence: {(time.monotonic() - started) * 1000:.1f} ms")
     assert fleet.head.image.brokers[901].cordoned_log_dirs, "or placement would use it"
     assert all(fleet.partition(tp).isr == (900,) for tp in fleet.tps)
 
@@ -401,7 +401,7 @@ async def test_the_balancer_spreads_fails_over_and_takes_back(fleet: Fleet) -> N
                 for tp in fleet.tps
             )
         )
-        print(f"fail-over by the balancer: {(time.monotonic() - started) * 1000:.1f} ms")
+        print(f"failover by the balancer: {(time.monotonic() - started) * 1000:.1f} ms")
         await fleet.members[victim].up()
         fleet.dead.clear()
         await fleet.until(lambda: all(victim in fleet.partition(tp).isr for tp in fleet.tps))

@@ -243,7 +243,7 @@ class World:
             self.aligned_at = list(self.source.log)
 
     def give_up_source(self, choose: Choose) -> None:
-        """A fail-over has begun; it is abandoned by `unfence`. Nobody is told success by what was in flight."""
+        """A failover has begun; it is abandoned by `unfence`. Nobody is told success by what was in flight."""
         if self.fences.state(TP) is not FenceState.FENCED:
             return
         for one, code in self.fences.cut([TP]):

@@ -31,7 +31,7 @@ def test_says_what_was_taken_over_and_what_not(cli: Cli, api: Running) -> None:
     assert head.split()[:3] == ["TOPIC", "PARTITION", "STATE"]
     assert row.split()[:6] == ["orders", "0", "FAILED_OVER", "99", "103", "3"]
     assert "4000:2 from 95" in row
-    assert end == "a fail-over could start now; nothing was changed (--dry-run)"
+    assert end == "a failover could start now; nothing was changed (--dry-run)"
     done = cli("mirror", "failover", "orders", "-l", "a", "--yes", "-o", "json")
     assert done.code == 0
     assert json.loads(done.out)["failover"][0]["missing"] == 3

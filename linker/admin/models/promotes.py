@@ -1,4 +1,4 @@
-"""Promote and fail-over: options, plans, jobs, producers at the source."""
+"""Promote and failover: options, plans, jobs, producers at the source."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class OpenTransaction(Model):
 
 
 class FailoverPartition(Model):
-    """What a fail-over takes over of one partition. Offsets are ends: one more than the last offset below."""
+    """What a failover takes over of one partition. Offsets are ends: one more than the last offset below."""
 
     topic: str
     partition: int
@@ -115,7 +115,7 @@ class FailoverRequest(Model):
     force: bool = Field(default=False, description="Although the source still answers.")
     timeout_ms: Millis = Field(
         default=120_000,
-        description="Longest time that writes are held before hand-over; then the fail-over is abandoned.",
+        description="Longest time that writes are held before hand-over; then the failover is abandoned.",
     )
 
     @model_validator(mode="after")
@@ -128,12 +128,12 @@ class FailoverRequest(Model):
 
 
 class FailoverPlan(Model):
-    """Answer to a fail-over with dry_run: nothing was changed."""
+    """Answer to a failover with dry_run: nothing was changed."""
 
     dry_run: bool = True
     link: str
     partitions: list[FailoverPartition]
-    blockers: list[str] = Field(default=[], description="Why a fail-over would be refused now.")
+    blockers: list[str] = Field(default=[], description="Why a failover would be refused now.")
     warnings: list[str] = []
 
 
@@ -171,7 +171,7 @@ class PromotePlan(Model):
 
 
 class PromoteJob(Model):
-    """A promote or a fail-over that was started. It goes on by itself; reading it never changes it."""
+    """A promote or a failover that was started. It goes on by itself; reading it never changes it."""
 
     id: str
     link: str
@@ -188,7 +188,7 @@ class PromoteJob(Model):
         "after the hand-over.",
     )
     failover: list[FailoverPartition] | None = Field(
-        default=None, description="Of a fail-over: what was taken over and what was not; null for a promote."
+        default=None, description="Of a failover: what was taken over and what was not; null for a promote."
     )
     source_fenced: list[str] = Field(
         default=[],

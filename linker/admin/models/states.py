@@ -41,7 +41,7 @@ def worst_state(states: Iterable[MirrorState], *, default: MirrorState = MirrorS
 
 
 class PromotePhase(StrEnum):
-    """Phases of a promote, in their order; a fail-over begins with FENCED and ends in FAILED_OVER. ABANDONED is the back
+    """Phases of a promote, in their order; a failover begins with FENCED and ends in FAILED_OVER. ABANDONED is the back
     edge of all phases before HANDED_OVER."""
 
     CATCHING_UP = "CATCHING_UP"
