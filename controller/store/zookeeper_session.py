@@ -10,12 +10,14 @@ outcome is unknown. It reconnects by itself, also with a new session; where it g
 nonsense, an error of its own), a new client is made.
 
 TLS and the way a connection is opened are ours (`_connect`): kazoo would wait a whole session timeout for one
-server that does not answer, and accept the system's authorities beside the configured one.
+server that does not answer, and accept the system's authorities beside the configured one. A server that has just
+started may even take a connection and never say a word on it (two of forty restarts of one, on a busy machine).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -51,6 +53,7 @@ _kazoo_logger.setLevel(logging.ERROR)
 
 #: Errors that say how the node is: answers. All others leave the outcome open, or need a person.
 NODE_ERRORS = (NoNodeError, BadVersionError, NodeExistsError, NotEmptyError)
+_ATTEMPTS = 3  # at least, in the time that a session lasts without a connection
 _REVIVE_DELAY = 1.0  # doubled each time until there is an answer
 _MAX_REVIVE_DELAY = 16.0
 
@@ -102,7 +105,8 @@ class ZooKeeperSession:
         self.session: int | None = None
         #: Sessions of this object before: over, or over when their time is out.
         self.former: set[int] = set()
-        self._attempt_timeout = session_timeout / len(hosts)
+        self._attempt_timeout = session_timeout / max(len(hosts), _ATTEMPTS)
+        self._opened: socket.socket | None = None  # the newest one
         self._auth = auth
         self._tls = tls
         self._refused: dict[str, str] = {}  # address -> why no connection, the last time
@@ -282,7 +286,20 @@ class ZooKeeperSession:
             self._refused[name] = str(error)
             raise
         self._refused.pop(name, None)
+        self._post(self._await_session, name, plain)
         return plain
+
+    def _await_session(self, name: str, opened: socket.socket) -> None:
+        self._opened = opened
+        self._loop.call_later(self._attempt_timeout, self._hang_up, name, opened)
+
+    def _hang_up(self, name: str, opened: socket.socket) -> None:
+        """Unless a session came of it: kazoo sees the connection end, and opens another."""
+        if opened is not self._opened or self.connected:
+            return
+        self._refused[name] = f"no session within {self._attempt_timeout:g} s"
+        with contextlib.suppress(OSError):  # it has ended by itself
+            opened.shutdown(socket.SHUT_RDWR)
 
     def _on_watch(self, event: Any) -> None:
         del event  # which node it was is read again anyway

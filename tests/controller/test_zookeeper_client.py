@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from kazoo.protocol.serialization import Close
 
 from controller.store import StoreError, ZooKeeperStore
+from controller.store.zookeeper_session import ZooKeeperSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,3 +96,51 @@ async def test_an_open_that_is_cancelled_leaves_nothing() -> None:
 def test_kazoo_is_loaded_only_for_this_store() -> None:
     check = "import sys, controller.store; assert 'kazoo' not in sys.modules; controller.store.ZooKeeperStore"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT)
+
+
+async def test_a_server_that_takes_a_connection_and_says_nothing() -> None:
+    """As one that has just started may: the next connection gets a session, and keeps it."""
+    connections = 0
+    hung_up = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await reader.read()
+            hung_up.set()
+        else:
+            await _give_session(reader, writer)
+        await _closed(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    began = time.monotonic()
+    session = await ZooKeeperSession.open(
+        f"127.0.0.1:{port}", session_timeout=1.5, connect_timeout=10, auth=None, tls=None
+    )
+    try:
+        assert 0.5 <= time.monotonic() - began < 1.4  # a third of the session's time, and no whole one
+        assert hung_up.is_set()
+        await asyncio.sleep(0.8)  # longer than a connection without a session would have
+        assert session.connected
+        assert connections == 2
+    finally:
+        await session.close()
+        server.close()
+        await server.wait_closed()
+
+
+async def _give_session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the client says that it goes."""
+
+    async def frame() -> bytes:
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+    await frame()
+    body = struct.pack(">iiqi16sb", 0, 1500, 7, 16, b"p" * 16, 0)
+    writer.write(struct.pack(">i", len(body)) + body)
+    kind = 0
+    while kind != Close.type:
+        xid, kind = struct.unpack_from(">ii", await frame())
+        writer.write(struct.pack(">iiqi", 16, xid, 1, 0))

@@ -253,6 +253,30 @@ class Scene:
         assert job.phase is PromotePhase.PROMOTED, job
         return job
 
+    async def disturbed(self, tp: TopicPartition) -> PromoteJob:
+        """A promote under which somebody writes to the source past the fence; its end.
+
+        On a busy machine writes may be held for less time than that somebody needs for a record. So a broker sleeps until
+        one is written; one that is missed before the writes are held is tried again, as in `standing_in`.
+        """
+        async with writing_by_itself(self.source.bootstrap, tp) as written:
+            for _ in range(5):
+                with stopped(self.target.nodes[2]):
+                    job_id = await self.start_promote(catch_up_timeout_ms=2000, fence_timeout_ms=60_000)
+                    past: int | None = None
+                    while not (job := await self.job(job_id)).phase.final:
+                        if past is None and job.phase is PromotePhase.FENCED:
+                            past = written() + 2  # one of them was on its way
+                        if past is not None and written() >= past:
+                            break
+                        await asyncio.sleep(POLL)
+                ended = await self.settled(job_id)
+                if "past the fence" in (ended.reason or ""):
+                    return ended
+                await brokers_back(self.target)
+                await self.wait_active()
+        raise AssertionError(f"nobody wrote past the fence: {ended}")
+
     def stored_phases(self) -> set[str]:
         """What a sidecar that was killed had written down."""
         assert not self.sidecar.running
@@ -327,9 +351,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator[None]:
+async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator[Callable[[], int]]:
     """A record at a time for the length of the block, out of a process of its own: what else this one has to do keeps it
-    from nothing. The checker does not know its records."""
+    from nothing. How many it has written is asked of what is yielded. The checker does not know its records."""
     program = (
         "import sys; from confluent_kafka import Producer\n"
         "producer = Producer({'bootstrap.servers': sys.argv[1], 'linger.ms': 0})\n"
@@ -337,14 +361,21 @@ async def writing_by_itself(bootstrap: str, tp: TopicPartition) -> AsyncIterator
         "    producer.produce(sys.argv[2], b'by itself', partition=int(sys.argv[3]))\n"
         "    print('.', end='', flush=True)\n"
     )
+    written = 0
+
+    async def read(stdout: asyncio.StreamReader) -> None:
+        nonlocal written
+        while dots := await stdout.read(1024):
+            written += len(dots)
+
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, bootstrap, tp.topic, str(tp.partition), stdout=PIPE
     )
     try:
         assert process.stdout is not None
         await asyncio.wait_for(process.stdout.readexactly(20), PATIENCE)
-        reading = asyncio.create_task(process.stdout.read())
-        yield
+        reading = asyncio.create_task(read(process.stdout))
+        yield lambda: written
     finally:
         process.kill()
         await process.wait()

@@ -185,7 +185,12 @@ async def test_from_joining_to_leaving(
     await target.operations.set_topic_configs(
         topic, {"retention.ms": "1"}, ["unclean.leader.election.enable"]
     )
-    described = (await topic_configs(target.cluster, [topic], timeout=10))[topic]
+    async with asyncio.timeout(10):  # a broker that is asked may hear of it a little later
+        while (
+            "retention.ms"
+            not in (described := (await topic_configs(target.cluster, [topic], timeout=10))[topic]).overrides
+        ):
+            await asyncio.sleep(0.05)
     assert described.overrides["retention.ms"] == "1"
     assert "unclean.leader.election.enable" not in described.overrides
     assert int(described.effective["segment.bytes"]) > 0

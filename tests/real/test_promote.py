@@ -16,7 +16,7 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.live_producers import LibrdkafkaProducer
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.real.harness_promote import LINK, MakeScene, Scene, scenes, writing_by_itself
+from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, cluster_leaders, open_transaction, stopped
 from wire.cluster import Cluster
 from wire.security import ClientSecurity
@@ -111,8 +111,7 @@ async def test_writer_that_was_not_moved(make_scene: MakeScene) -> None:
     scene.producers.append(stray)
     await stray.start(scene.source.bootstrap)
     await scene.acked_more()
-    async with writing_by_itself(scene.source.bootstrap, tp):
-        ended = await scene.settled(await scene.start_promote())
+    ended = await scene.disturbed(tp)
     assert ended.phase is PromotePhase.ABANDONED
     assert "past the fence" in (ended.reason or ""), ended
     assert str(tp) in (ended.reason or ""), ended

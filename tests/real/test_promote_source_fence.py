@@ -24,7 +24,7 @@ from linker.admin.models import PromoteOptions, PromotePhase, PromoteRequest
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.live_producers import CLIENT_LOG, LibrdkafkaProducer, LiveClientError
 from linker.demo.sidecar_process import SidecarProcess
-from tests.real.harness_promote import LINK, MakeScene, Scene, scenes, writing_by_itself
+from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import stopped
 
 pytestmark = pytest.mark.timeout(240)
@@ -114,8 +114,7 @@ async def test_a_producer_that_was_not_moved_is_refused(make_scene: MakeScene) -
     await scene.acked_more(50)
     scene.producers.remove(stray)
 
-    async with writing_by_itself(scene.source.bootstrap, scene.tps[0]):
-        ended = await scene.settled(await scene.start_promote())
+    ended = await scene.disturbed(scene.tps[0])
     assert ended.phase is PromotePhase.ABANDONED
     assert "past the fence" in (ended.reason or ""), ended
     job = await scene.promoted(fence_source=True)
