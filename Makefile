@@ -30,7 +30,8 @@ test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
 	rm -f build/fast.xml build/real.xml build/unstable.txt
 	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS) \
 		--junitxml=build/fast.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/fast.xml
-	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) --dist loadfile \
+	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) \
+		--dist loadfile --no-loadscope-reorder \
 		--junitxml=build/real.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/real.xml
 
 test-fast: $(STAMP)  ## only what needs no broker

@@ -25,6 +25,19 @@ from tests.real.harness_fleet_scene import MakeFleetScene, fleet_scenes
 
 HERE = Path(__file__).parent
 REAL_TEST_TIMEOUT = 180
+#: Files that take longest go first, or one worker has them at the end and the others nothing.
+LONG_ONES = (
+    "test_record_validation",
+    "test_failover",
+    "test_promote",
+    "test_trouble_source",
+    "test_trouble_target",
+    "test_fleet_figures",
+    "test_membership",
+    "test_validation",
+    "test_promote_restart",
+    "test_validation_spark",
+)
 
 # A broker that was killed is only let in again once its old session is over: 9 s by default.
 QUICK_FENCING = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
@@ -44,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_TEST_TIMEOUT))
+    places = {name: place for place, name in enumerate(LONG_ONES)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
