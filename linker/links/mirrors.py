@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from controller.image import ControllerImage
-from controller.phases import ENDED, Phase
+from controller.phases import Phase
 from controller.state import UNBOUND, MirrorTopic, Record, RemoveLink, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from fetcher.directory import MirrorDirectory as CopyDirectory
@@ -25,14 +25,12 @@ _FORWARDING = frozenset(
 class ServedPartition:
     """One partition of a mirror topic (router.ports.MirroredPartition); another one after every change of its state."""
 
-    __slots__ = ("_index", "_link", "_mirrors", "_ours", "_state", "_takes_writes", "_tp")
+    __slots__ = ("_mirrors", "_ours", "_state", "_takes_writes", "_tp")
 
     def __init__(self, mirrors: Mirrors, state: PartitionState) -> None:
         self._mirrors = mirrors
         self._state = state
         self._tp = state.tp
-        self._index = state.partition
-        self._link = state.link
         self._ours = state.leader in (-1, mirrors.broker_id)
         self._takes_writes = state.phase in _FORWARDING and state.failure is None
 
@@ -49,11 +47,11 @@ class ServedPartition:
         # KRaft and the link state have to agree: of a change of leader either may be heard of first.
         if not self._ours:
             return False
-        mirrors = self._mirrors
-        topic = mirrors.image.topics_by_name.get(self._state.topic)
+        mirrors, state = self._mirrors, self._state
+        topic = mirrors.image.topics_by_name.get(state.topic)
         if topic is None:
             return False
-        partition = topic.partitions.get(self._index)
+        partition = topic.partitions.get(state.partition)
         return partition is not None and partition.leader == mirrors.broker_id
 
     @property
@@ -62,7 +60,7 @@ class ServedPartition:
 
     @property
     def forwarding(self) -> bool:
-        return self._takes_writes and self._mirrors.link_forwards(self._link)
+        return self._takes_writes and self._mirrors.link_forwards(self._state.link)
 
 
 class ServedMirror:
@@ -129,18 +127,6 @@ class Mirrors:
         self.by_name = {mirror.topic: mirror for mirror in served}.get
         self.by_id = {mirror.topic_id: mirror for mirror in served}.get
 
-    def partition(self, link: str, tp: TopicPartition) -> ServedPartition | None:
-        return self._partitions.get((link, tp.topic), {}).get(tp.partition)
-
     def loaded(self, tp: TopicPartition) -> bool:
         copy = self._copies(tp.topic, tp.partition)
         return copy is not None and copy.loaded
-
-    def alive(self) -> list[MirrorTopic]:
-        """Mirrors that are not promoted or failed over in every partition."""
-        state = self._state()
-        return [
-            mirror
-            for mirror in state.mirrors.values()
-            if any(found.phase not in ENDED for found in state.topic_partitions(mirror.link, mirror.topic))
-        ]

@@ -13,7 +13,7 @@ from controller.state import UNBOUND, MirrorTopic
 from controller.store import StoreError
 from controller.store.base import Operation
 from fetcher.directory import MirrorDirectory
-from linker.links.mirrors import Mirrors
+from linker.links.mirrors import Mirrors, ServedPartition
 from tests.controller.memory_store import MemoryStore
 from tests.controller.validation_kit import an_advance
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -21,6 +21,14 @@ from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 TOPIC_ID = b"i" * 16
+
+
+def partition_of(mirrors: Mirrors) -> ServedPartition:
+    mirror = mirrors.by_name("t")
+    assert mirror is not None
+    partition = mirror.partition(0)
+    assert partition is not None
+    return partition
 
 
 class LosesAnswers(MemoryStore):
@@ -54,16 +62,14 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
     await controller.establish(
         "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
-    served = mirrors.partition("l", T0)
-    assert served is not None
+    served = partition_of(mirrors)
     assert served.forwarding
     store.losing = True
     with pytest.raises(StoreError):
         await controller.fail_partition("l", T0, "retention outran it")
     store.losing = False
     await controller.fail_partition("l", T0, "retention outran it")
-    served = mirrors.partition("l", T0)
-    assert served is not None
+    served = partition_of(mirrors)
     assert not served.forwarding
 
 
@@ -79,8 +85,7 @@ async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_we
         "l", T0, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
     )
     await controller.advance_validation("l", [an_advance(T0, 3, None, 5, mismatch=5)])
-    served = mirrors.partition("l", T0)
-    assert served is not None
+    served = partition_of(mirrors)
     assert not served.forwarding
 
 
