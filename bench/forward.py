@@ -22,7 +22,7 @@ from bench.relay import HOST, RelayProcess
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import Source, Stage, stage
+from bench.stage import Source, Stage, require_disk, stage
 from bench.turns import take_turns
 from linker.demo.child_process import ChildProcess
 from wire.cluster import Cluster
@@ -33,6 +33,7 @@ from wire.types import Node, TopicPartition
 TOPIC = "routed"
 BATCH_BYTES = 64 * 1024
 SHARE = 0.4  # of the settings' bytes, in each round
+SIDES = 3
 
 
 class Relayed(Cluster):
@@ -56,6 +57,9 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         "connections, acks=1; through the sidecar, beside straight to the source and through a process that only "
         "passes bytes on",
     )
+    # Every round stays on the source's disk, and what went through either side is copied to the target's at the end.
+    turns = 1 + SIDES * (settings.copy_warm_up + settings.copy_rounds)
+    require_disk(source.directory, 2 * turns * total, "the case forward")
     await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
     batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
     async with (
@@ -93,6 +97,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
             result.problems.append(
                 f"{expected} bytes were acknowledged, the logs hold {result.checked['bytes']}"
             )
+    await source.cluster.delete_topic(TOPIC)
     _judge(result)
     return result
 

@@ -8,6 +8,7 @@ and a fresh sidecar; the source is kept over all cases, because filling it is wh
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -188,6 +189,13 @@ async def target_cluster(
             yield target
     finally:
         discard_data(target)
+
+
+def require_disk(directory: Path, size: float, what: str) -> None:
+    """BenchError if that much does not fit: brokers whose disk is full end, and what was measured with them."""
+    free = shutil.disk_usage(directory).free
+    if free < size:
+        raise BenchError(f"{what} writes {size / 1e9:.0f} GB, and {directory} has {free / 1e9:.0f} GB left")
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from bench.memory import MemoryWatch, bytes_read
 from bench.results import CaseResult, Goal, median_of, rounded
 from bench.run import main, measure
 from bench.settings import QUICK
+from bench.stage import require_disk
 from linker.demo.child_process import ChildProcess
 from wire.batch import iter_records, read_batch_header
 
@@ -204,3 +205,9 @@ async def test_a_case_that_breaks_does_not_take_the_others_with_it(
     cases, failures = await measure(["broken", "whole"], tmp_path, QUICK, lambda _line: None)
     assert [case.name for case in cases] == ["whole"]
     assert failures == ["broken: 'figure'"]
+
+
+def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path) -> None:
+    require_disk(tmp_path, 1, "little")
+    with pytest.raises(BenchError, match=rf"^much writes 1000000 GB, and {tmp_path} has \d+ GB left$"):
+        require_disk(tmp_path, 1e15, "much")
