@@ -281,7 +281,13 @@ class Checks:
         """Read the ends: True if all is settled there. Raises if somebody wrote past the fence."""
         context = self._context
         timeout = min(context.fence_left(), self._settings.call_timeout)
-        verdict = judge_ends(self._baseline, await self._read_ends(tps, timeout))
+        try:
+            ends = await self._read_ends(tps, timeout)
+        except LinkerError as error:
+            # Asked with what was left of the fence's time, perhaps next to nothing.
+            context.fence_left(error)
+            raise
+        verdict = judge_ends(self._baseline, ends)
         if verdict.moved:
             raise PromoteAbandoned(
                 "somebody writes to the source past the fence (a producer that was not moved?)",

@@ -133,14 +133,16 @@ class BatchContext:
         self._fenced_since = self.now()
         self.fence_end = self._fenced_since + self.settings.fence_deadline
 
-    def fence_left(self) -> float:
-        """Seconds until the fence has to be given up; raises with what was waited for when they are over."""
+    def fence_left(self, last: LinkerError | None = None) -> float:
+        """Seconds until the fence has to be given up; raises with what was waited for when they are over. `last` is what
+        the end of that time has cut short: seldom the reason, but told along.
+        """
         left = self.fence_end - self.now()
         if left <= 0:
-            raise PromoteAbandoned(
-                f"not ready for the hand-over within {self.settings.fence_deadline:g} s of the fence",
-                dict(self.waiting),
-            )
+            reason = f"not ready for the hand-over within {self.settings.fence_deadline:g} s of the fence"
+            if last is not None:
+                reason += f" ({full_reason(last)})"
+            raise PromoteAbandoned(reason, dict(self.waiting)) from last
         return left
 
     async def within(self, call: Awaitable[T], timeout: float, what: str) -> T:

@@ -104,6 +104,7 @@ class World:
         self.log: list[str] = []
         self.sent = 0
         self.fence_drain = (0.0, 0.003)
+        self.source_answers_after = 0.0  # seconds
         self.busy_until = 0.3
         self.crash_label = ""  # die at the first gate of this name
         self.late: float | None = None  # seconds, instead of a random delay of a late request
@@ -399,6 +400,10 @@ class Ports:
     ) -> Mapping[TopicPartition, SourceEnd]:
         await self._call("ends before")
         world = self.world
+        if world.source_answers_after:
+            await asyncio.sleep(min(world.source_answers_after, timeout))
+        if world.source_answers_after > timeout:
+            raise LinkerError(f"ListOffsets was not answered within {timeout:.2g} s")
         read = {
             tp: SourceEnd(
                 world.source[tp],

@@ -160,6 +160,50 @@ def test_a_follower_goes_down_inside_the_fence_and_stays_away() -> None:
     assert outcome.phases_ms["fenced_total"] <= 11_000
 
 
+def test_what_was_waited_for_is_the_reason_not_the_question_that_was_cut_short() -> None:
+    """A replica does not get on; the source is slow besides, and the fence ends while its ends are read."""
+
+    def prepare(world: World, _: LinkController) -> None:
+        fetched = world._fetched
+
+        def nothing_more(tp: TopicPartition, broker: int, end: int) -> None:
+            if broker != 2 or not world.fenced:
+                fetched(tp, broker, end)
+
+        def watch() -> None:
+            if world.fenced:
+                world.source_answers_after = 3.0
+                for tp in world.tps:
+                    world.held[tp][2] = 1
+                    world.positions[tp][2] = ReplicaPosition(1, 12)
+            else:
+                world.loop.call_later(0.0005, watch)
+
+        world._fetched = nothing_more  # type: ignore[method-assign]
+        watch()
+
+    world, controller, outcome, _ = promote(prepare)
+    reason = returned(world, controller, outcome)
+    cut_short = "not ready for the hand-over within 10 s of the fence (ListOffsets was not answered"
+    assert reason.startswith(cut_short)
+    assert "t-0: " in reason
+    assert "broker 2" in reason
+
+
+def test_a_source_that_does_not_answer_is_the_reason_where_there_was_time() -> None:
+    def prepare(world: World, _: LinkController) -> None:
+        def watch() -> None:
+            if world.fenced:
+                world.source_answers_after = 100.0
+            else:
+                world.loop.call_later(0.0005, watch)
+
+        watch()
+
+    world, controller, outcome, _ = promote(prepare, PromoteSettings(call_timeout=2.0))
+    assert returned(world, controller, outcome).startswith("ListOffsets was not answered within 2 s")
+
+
 def test_a_follower_that_restarts_shows_its_position_again() -> None:
     def prepare(world: World, _: LinkController) -> None:
         def watch() -> None:
