@@ -5,8 +5,9 @@ changes state; what has to be done outside goes through the ports of `controller
 implements.
 
 File map: `paths` names in the store, `phases` the state machine as a table, `state` the entities, `codec` their JSON,
-`image` replay, `decisions` pure decisions, `validations` those about what the validator has proved, `manager` decide
--> commit -> replay, `store/` the state stores, `cluster_view` the shape of the target's metadata image, `handover`
+`image` replay, `decisions` pure decisions, `promote_decisions` those of a promote's steps, `validations` those about what
+the validator has proved, `manager` what can be asked for, `stored_controller` decide -> commit -> replay, `store/` the
+state stores, `cluster_view` the shape of the target's metadata image, `handover`
 and `alignment` the pure judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume,
 `promote_checks` the steps that can be undone, `promote_source` who else is at the source meanwhile, `source_fence` a
 source that refuses writes, `promote_handover` the steps that cannot be undone, `promote_forward` the comparison where there

@@ -20,10 +20,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from controller.decisions import change, link_of, mirror_of, next_job, partition_of
+from controller.decisions import change, link_of, mirror_of, partition_of
 from controller.errors import Refused
 from controller.image import ControllerImage
 from controller.phases import ENDED, Phase
+from controller.promote_decisions import next_job
 from controller.state import AbortedTransaction, Failover, MirrorPartition, PromoteJob, Record
 from wire.types import TopicPartition
 

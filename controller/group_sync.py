@@ -64,6 +64,12 @@ def differences(wanted: Offsets, target: Offsets) -> dict[TopicPartition, int]:
     }
 
 
+def behind_by(final: Offsets, target: Offsets) -> dict[TopicPartition, int]:
+    """By how much the target is behind the final offsets. A partition without a commit is, even if it is by 0: a consumer
+    would begin where its configuration says."""
+    return {tp: step for tp, step in differences(final, target).items() if step > 0 or tp not in target}
+
+
 def not_behind(final: Offsets, target: Offsets) -> dict[TopicPartition, Committed]:
     """The final offsets of an opening that another process began: clients that were let in already, and that have
     committed since, are not sent back.

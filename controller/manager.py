@@ -1,21 +1,17 @@
-"""LinkController: what can be decided. StoredController: decides, one at a time: decide -> commit -> replay, so
-memory never runs ahead of the store.
-
-What a decision is stands in `decisions`; reading is `controller.image`, free at any time between awaits. A
-commit whose outcome is unknown (cancelled, I/O error) makes the image stale: it is read from the store
-again before the next decision, never guessed.
+"""LinkController: what can be decided, and what whoever asks for it has to give. What a decision is stands in `decisions`;
+reading is `controller.image`, free at any time between awaits. Who carries decisions out: stored_controller.py, and
+fleet/shared.py for a sidecar of a fleet.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from controller import decisions, failover, group_decisions, validations
+from controller import decisions, failover, group_decisions, promote_decisions, validations
 from controller.decisions import Leadership
 from controller.errors import NotFound
 from controller.image import ControllerImage
@@ -36,7 +32,6 @@ from controller.state import (
     SidecarIdentity,
     ValidationPolicy,
 )
-from controller.store.base import ControllerFenced, Store
 from wire.types import TopicId, TopicPartition
 
 T = TypeVar("T")
@@ -47,18 +42,12 @@ def wall_clock_ms() -> int:
 
 
 class LinkController(ABC):
-    """Everything that changes link state. Who carries it out depends on the sidecar's role: `StoredController` here, or
-    `controller.fleet.shared` for a sidecar of a fleet."""
+    """Everything that changes link state."""
 
     def __init__(self, now: Callable[[], int] = wall_clock_ms) -> None:
         self._now = now
         #: Called with what was committed; with nothing when the image was read anew and anything may differ.
         self.listeners: set[Callable[[Sequence[Record]], None]] = set()
-
-    @staticmethod
-    async def open(store: Store, *, now: Callable[[], int] = wall_clock_ms) -> StoredController:
-        """Claim the controller epoch, then load: nothing older can write between the two."""
-        return await StoredController.load(store, await store.claim(), now=now)
 
     @property
     @abstractmethod
@@ -224,7 +213,7 @@ class LinkController(ABC):
     ) -> PromoteJob:
         now = self._now()
         return await self.decide(
-            lambda image: decisions.begin_promote(image, link, topics, now, validation), dry_run
+            lambda image: promote_decisions.begin_promote(image, link, topics, now, validation), dry_run
         )
 
     async def begin_failover(
@@ -258,7 +247,9 @@ class LinkController(ABC):
         now = self._now()
         await self.decide(
             lambda image: (
-                decisions.end_promote(image, job.link, job.id, status, reason, phases_ms, now, warnings),
+                promote_decisions.end_promote(
+                    image, job.link, job.id, status, reason, phases_ms, now, warnings
+                ),
                 None,
             )
         )
@@ -268,7 +259,7 @@ class LinkController(ABC):
     ) -> None:
         """Topics whose source a job is about to close, or has certainly opened again."""
         await self.decide(
-            lambda image: (decisions.note_source_fence(image, link, job_id, closed, opened), None)
+            lambda image: (promote_decisions.note_source_fence(image, link, job_id, closed, opened), None)
         )
 
     async def close_evidence(self, link: str, job_id: int, evidence: PromoteEvidence) -> None:
@@ -303,7 +294,7 @@ class LinkController(ABC):
         chosen = sorted(tps)
         await self.decide(
             lambda image: (
-                decisions.advance(
+                promote_decisions.advance(
                     image,
                     link,
                     chosen,
@@ -323,7 +314,9 @@ class LinkController(ABC):
         attempts: Mapping[TopicPartition, Attempt],
         aligned_ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        await self.decide(lambda image: (decisions.note_attempts(image, link, attempts, aligned_ends), None))
+        await self.decide(
+            lambda image: (promote_decisions.note_attempts(image, link, attempts, aligned_ends), None)
+        )
 
     # The rest.
 
@@ -370,69 +363,3 @@ class LinkController(ABC):
             return [floor], None
 
         await self.decide(decide)
-
-
-class StoredController(LinkController):
-    """The one writer of link state: it holds the store's controller epoch."""
-
-    def __init__(self, store: Store, image: ControllerImage, epoch: int, now: Callable[[], int]) -> None:
-        super().__init__(now)
-        self._store = store
-        self._image = image
-        self._claimed = epoch
-        self._turn = asyncio.Lock()
-        self._stale = False
-
-    @classmethod
-    async def load(
-        cls, store: Store, epoch: int, *, now: Callable[[], int] = wall_clock_ms
-    ) -> StoredController:
-        """With an epoch that was claimed just now."""
-        return cls(store, ControllerImage.load(await store.tree("/"), epoch), epoch, now)
-
-    @property
-    def image(self) -> ControllerImage:
-        return self._image
-
-    @property
-    def controller_epoch(self) -> int:
-        return self._claimed
-
-    async def refresh(self) -> None:
-        async with self._turn:
-            await self._reload_if_stale()
-
-    async def decide(
-        self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
-    ) -> T:
-        async with self._turn:
-            await self._reload_if_stale()
-            records, reply = decide(self._image)
-            if dry_run or not records:
-                return reply
-            records = [self._stamped(record) for record in records]
-            operations = self._image.operations(records)
-            self._stale = True
-            try:
-                await self._store.commit(operations, controller_epoch=self._claimed)
-            except ControllerFenced:
-                # Nothing was written, nor ever will be by us. Whoever is told that the image was read anew would try
-                # again, and have it read anew.
-                self._stale = False
-                raise
-            self._image.replay(records)
-            self._stale = False
-        self._tell(records)
-        return reply
-
-    def _stamped(self, record: Record) -> Record:
-        """A partition's state names the controller that wrote it last."""
-        if isinstance(record, MirrorPartition) and record.controller_epoch != self._claimed:
-            return replace(record, controller_epoch=self._claimed)
-        return record
-
-    async def _reload_if_stale(self) -> None:
-        if self._stale:
-            self._image = ControllerImage.load(await self._store.tree("/"), self._claimed)
-            self._stale = False
-            self._tell(())

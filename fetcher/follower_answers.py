@@ -103,7 +103,6 @@ class FollowerAnswers:
         return None
 
     # --- fetch
-    # ---------------------------------------------------------------------------------------------------
 
     def note_fetch(self, partition: SessionPartition, now: float) -> None:
         """The follower named the partition: bind it to its mirror and take note of its fetch offset."""

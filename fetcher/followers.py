@@ -96,7 +96,6 @@ class FollowerServer:
         self.bytes_served = 0
 
     # --- requests
-    # ------------------------------------------------------------------------------------------------
 
     def handle_fetch(self, exchange: Exchange, request: FetchRequest) -> None:
         """Answer now or later; every exchange gets exactly one answer."""
@@ -160,7 +159,6 @@ class FollowerServer:
             self.sessions.remove(session.id)
 
     # --- waiting
-    # -------------------------------------------------------------------------------------------------
 
     def _wait(self, waiting: _Waiting) -> None:
         loop = asyncio.get_running_loop()
@@ -197,7 +195,6 @@ class FollowerServer:
         waiting.session.wake = None
 
     # --- answers
-    # -------------------------------------------------------------------------------------------------
 
     def _try_answer(self, waiting: _Waiting, now: float, *, last_chance: bool) -> bool:
         session = waiting.session
@@ -279,7 +276,6 @@ class FollowerServer:
         self._reply(exchange, request, results, state)
 
     # --- connections
-    # ---------------------------------------------------------------------------------------------
 
     def _connection_state(self, connection: ServerConnection) -> _ConnectionState:
         state = connection.local.get(_CONNECTION_KEY)

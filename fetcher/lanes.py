@@ -62,7 +62,6 @@ class Lanes:
         self._attach_grace = attach_grace
 
     # --- one follower
-    # --------------------------------------------------------------------------------------------
 
     def fetched(self, replica: int, progress: FollowerProgress, offset: int) -> bool:
         """Whether the follower goes on in the window it reads from; what nobody needs any more is let go then."""
@@ -130,7 +129,6 @@ class Lanes:
                 return
 
     # --- lanes
-    # ---------------------------------------------------------------------------------------------------
 
     def begin(self, offset: int, now: float) -> Lane:
         """A lane that reads from `offset` on."""
@@ -208,7 +206,6 @@ class Lanes:
         return freed
 
     # --- time and memory
-    # -----------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> tuple[bool, bool]:
         """Let go of followers that hold others back: (whether there is something to watch, whether one was let go)."""

@@ -6,7 +6,8 @@ same topic, ask for offsets where they are needed, choose the node (a same-rack 
 leader), place its lanes on fetchers. A partition that cannot be resolved goes to the end of the queue with
 a growing pause and holds nobody up.
 
-Not here: fetching itself (source_fetcher.py), what followers are told (followers.py).
+Not here: fetching itself (source_fetcher.py), beginning and ending fetchers (fetchers.py), what followers are told
+(followers.py).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fetcher.budget import MemoryBudget
 from fetcher.change_over import sibling_slot
 from fetcher.directory import MirrorDirectory
 from fetcher.error_table import Action, classify
+from fetcher.fetchers import Fetchers
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
@@ -70,8 +72,6 @@ class FetcherManager:
         #: Counters of partitions that were removed.
         self.gone_bytes_fetched = 0
         self.gone_bytes_served = 0
-        #: By source node and slot; the quiet ones have slots below 0.
-        self.fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._events = events
         self._limits = limits or FetchLimits()
         self._resolver = resolver or Resolver(cluster, rack=rack, deleted_after=deleted_after)
@@ -87,28 +87,32 @@ class FetcherManager:
             self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
         )
         self._watched: set[MirrorPartition] = set()
-        self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
-        self._group: TaskGroup | None = None
+        self._fetchers = Fetchers(self._make, self._queue.put)
+        self.sibling = self._fetchers.sibling
         self._reclaimed_at = 0.0
 
     # --- for the composing process
-    # ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Fetch until cancelled. Partitions may be added before and while it runs."""
         try:
             async with TaskGroup() as group:
-                self._group = group
+                self._fetchers.group = group
                 for mirror in self.partitions.values():
                     self._queue.put(mirror)
                 group.create_task(self._queue.run())
                 try:
                     await self._tick()
                 finally:
-                    self._group = None  # before the group ends: followers open lanes until then, and later
+                    # Before the group ends: followers open lanes until then, and later.
+                    self._fetchers.group = None
         finally:
-            for fetcher in list(self.fetchers.values()):
-                self._stop(fetcher)
+            self._fetchers.stop_all()
+
+    @property
+    def fetchers(self) -> Mapping[tuple[int, int], SourceFetcher]:
+        """By source node and slot; the quiet ones have slots below 0."""
+        return self._fetchers.at_work
 
     def add(self, specs: Iterable[MirrorSpec]) -> list[MirrorPartition]:
         """Begin to mirror. LinkerError if one of them is mirrored already."""
@@ -154,12 +158,11 @@ class FetcherManager:
                 self.partitions[tp].resume()
 
     # --- LaneHost
-    # ------------------------------------------------------------------------------------------------
 
     def lane_opened(self, lane: Lane) -> None:
         mirror = lane.mirror
         node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
-        if node is None or self._group is None:
+        if node is None or not self._fetchers.begin:
             self._queue.put(mirror)
         else:
             self._place(lane, node)
@@ -176,7 +179,6 @@ class FetcherManager:
         self._watched.add(mirror)
 
     # --- FetcherOwner
-    # ----------------------------------------------------------------------------------------------
 
     def partition_error(self, lane: Lane, fetcher: SourceFetcher, code: int) -> None:
         mirror = lane.mirror
@@ -272,7 +274,7 @@ class FetcherManager:
                 self._queue.put(mirror)
 
     def request_bytes(self) -> int:
-        return max(self.budget.limit // (2 * max(1, len(self.fetchers))), 64 << 10)
+        return max(self.budget.limit // (2 * max(1, len(self._fetchers.at_work))), 64 << 10)
 
     def memory_short(self, size: int) -> bool:
         now = time.monotonic()
@@ -286,13 +288,7 @@ class FetcherManager:
                 break
         return freed > 0
 
-    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
-        if self._group is None or self.fetchers.get((fetcher.node.id, fetcher.slot)) is not fetcher:
-            return None
-        return self._at(fetcher.node, sibling_slot(fetcher.slot), self._group)
-
     # --- placing
-    # -------------------------------------------------------------------------------------------------
 
     def _place(self, lane: Lane, node: Node) -> None:
         current = lane.fetcher
@@ -301,33 +297,25 @@ class FetcherManager:
             return
         if current is not None:
             current.remove(lane)
-        group = self._group
-        if group is None:
+        if not self._fetchers.begin:
             return
         mirror = lane.mirror
         first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
         # Slots beyond per_node exist only for the second and further lanes of one partition.
         for i in range(self._per_node + len(mirror.lanes)):
             slot = (first + i) % self._per_node if i < self._per_node else i
-            fetcher = self._at(node, slot, group)
+            fetcher = self._fetchers.at(node, slot)
             if not fetcher.holds(mirror):
                 lane.suspended = False
                 fetcher.add(lane)
                 return
 
-    def _at(self, node: Node, slot: int, group: TaskGroup) -> SourceFetcher:
-        fetcher = self.fetchers.get((node.id, slot))
-        if fetcher is not None and fetcher.node != node:
-            self._stop(fetcher)  # its address changed
-            fetcher = None
-        return self._start(node, slot, group) if fetcher is None else fetcher
-
     def _awake(self, lane: Lane) -> None:
         lane.suspended = False
         self.lane_changed(lane)
 
-    def _start(self, node: Node, slot: int, group: TaskGroup) -> SourceFetcher:
-        fetcher = SourceFetcher(
+    def _make(self, node: Node, slot: int) -> SourceFetcher:
+        return SourceFetcher(
             node,
             slot,
             self,
@@ -338,20 +326,6 @@ class FetcherManager:
             rack=self._rack,
             throttle=self._throttle,
         )
-        self.fetchers[node.id, slot] = fetcher
-        self._tasks[fetcher] = group.create_task(fetcher.run())
-        return fetcher
-
-    def _stop(self, fetcher: SourceFetcher) -> None:
-        """End a fetcher; its lanes go back to the queue."""
-        if self.fetchers.get((fetcher.node.id, fetcher.slot)) is fetcher:
-            del self.fetchers[fetcher.node.id, fetcher.slot]
-        for lane in list(fetcher.lanes.values()):
-            fetcher.remove(lane)
-            self._queue.put(lane.mirror)
-        task = self._tasks.pop(fetcher, None)
-        if task is not None:
-            task.cancel()
 
     def _displace(self, lane: Lane) -> None:
         """Away from its fetcher, and back through the queue."""
@@ -421,10 +395,8 @@ class FetcherManager:
             mirror.truncate(max(latest, mirror.log_start_offset))
 
     # --- time
-    # ----------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        idle: set[SourceFetcher] = set()
         look_again = time.monotonic() + _LOOK_AGAIN
         while True:
             await asyncio.sleep(_TICK)
@@ -435,15 +407,4 @@ class FetcherManager:
             for mirror in list(self._watched):
                 if not mirror.tick(now):
                     self._watched.discard(mirror)
-            loop_now = asyncio.get_running_loop().time()
-            empty = set()
-            for fetcher in list(self.fetchers.values()):
-                fetcher.check_deadline(loop_now)
-                fetcher.check_memory()
-                other = self.fetchers.get((fetcher.node.id, sibling_slot(fetcher.slot)))
-                if not fetcher.lanes and not (other is not None and other.lanes):
-                    if fetcher in idle:
-                        self._stop(fetcher)
-                    else:
-                        empty.add(fetcher)
-            idle = empty
+            self._fetchers.look_after(asyncio.get_running_loop().time())

@@ -84,7 +84,6 @@ class MirrorPartition:
         return f"<MirrorPartition {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
 
     # --- what the source said
-    # ------------------------------------------------------------------------------------
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -206,7 +205,6 @@ class MirrorPartition:
         self.notify()
 
     # --- followers
-    # -----------------------------------------------------------------------------------------------
 
     def follower_fetched(
         self, replica: int, offset: int, log_start_offset: int, now: float
@@ -275,7 +273,6 @@ class MirrorPartition:
         self.notify()
 
     # --- reading
-    # -------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
         """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a lane is there and
@@ -303,7 +300,6 @@ class MirrorPartition:
         return lane is not None and progress.fetch_offset < lane.window.next_offset
 
     # --- time
-    # ----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> bool:
         """Let go of followers that hold others back. False when there is nothing to watch."""
@@ -324,7 +320,6 @@ class MirrorPartition:
         return freed
 
     # --- states
-    # --------------------------------------------------------------------------------------------------
 
     def judge_behind(self, now: float) -> tuple[Behind, str]:
         """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?

@@ -105,7 +105,6 @@ class Resolver:
         return Verdict(leader_epoch=partition.leader_epoch)
 
     # --- nodes
-    # ---------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int) -> Node | None:
         return self._cluster.nodes.get(node_id)

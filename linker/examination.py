@@ -13,7 +13,8 @@ from controller.manager import wall_clock_ms
 from linker import preflight
 from linker.admin.models import Check, CheckResult
 from linker.clocks import STAMPED, ClockRange, measure
-from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.group_reader import GroupReader
+from linker.groups.views import GroupView
 from linker.links.configs import broker_config
 from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator

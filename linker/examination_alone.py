@@ -23,7 +23,7 @@ from linker.examination import (
 )
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import hiding_values, resolve_properties
-from linker.validation.process import missing_parts
+from linker.validation.needs import missing_parts
 from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.security import ClientSecurity

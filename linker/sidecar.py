@@ -25,7 +25,7 @@ from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
-from linker.admin.loading import load_admin
+from linker.admin.starting import start_admin
 from linker.config import Config
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Leaving
@@ -38,9 +38,9 @@ from linker.links.new_leaders import wait_known
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
-from linker.snapshot import take_snapshot
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
-from linker.target.registration import hosted_partitions
+from linker.target.hosting import hosted_partitions
+from linker.target.internal_topics import create_internal_topics
 from linker.tasks import first_error
 from linker.upstreams import Upstreams, relay_security
 from linker.validation.process import ValidatorProcess
@@ -66,9 +66,6 @@ _SERVE_TIMEOUT = 60.0
 _LISTENER_GRACE = 2.0
 _IDLE_FRAMES = 32 << 20
 _TRIM_INTERVAL = 5.0
-_COORDINATOR_TIMEOUT = 10.0
-_COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
-_CORDONING_HEARTBEAT = 2
 _ANSWER_GRACE = 0.5
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -197,7 +194,7 @@ class Sidecar:
         stack.push_async_callback(self.target.close)
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        await self._create_internal_topics()
+        await create_internal_topics(self.target, _JOIN_TIMEOUT)
         await self.target.join(_JOIN_TIMEOUT)
         self.followers = FollowerServer(self.copies, lambda: self.target.image, self.target.broker_id)
         self.copies.listeners.append(self.followers.mirror_added)
@@ -243,27 +240,9 @@ class Sidecar:
         await self._listen(stack)
         await self.target.serve(_SERVE_TIMEOUT)
         self.reign.registered()
-        await self._start_admin(stack)
+        await start_admin(self, stack)
         self._starting = None
         log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
-
-    async def _create_internal_topics(self) -> None:
-        """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
-        creates its own topics when they are first asked for: better before there is a link broker."""
-        await self.target.channel.discover(_JOIN_TIMEOUT)
-        _, connection = await self.target.channel.connection("heartbeat", timeout=_JOIN_TIMEOUT)
-        heartbeat = connection.api_range("broker_heartbeat")
-        if heartbeat is None or heartbeat[1] >= _CORDONING_HEARTBEAT:
-            return
-        for key_type in _COORDINATOR_TYPES:
-            try:
-                await self.target.cluster.call(
-                    "find_coordinator",
-                    {"key": "kafka-linker", "key_type": key_type, "coordinator_keys": ["kafka-linker"]},
-                    timeout=_COORDINATOR_TIMEOUT,
-                )
-            except LinkerError as error:
-                log.warning("an internal topic of the target was not created beforehand: %s", error)
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> None:
         for one in self.config.sidecar.client_listeners():
@@ -288,35 +267,6 @@ class Sidecar:
                 ) from error
             self.listeners.append(listener)
             stack.push_async_callback(listener.close, _LISTENER_GRACE)
-
-    async def _start_admin(self, stack: contextlib.AsyncExitStack) -> None:
-        # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
-        # what is served by now would stand still for as long.
-        await asyncio.to_thread(load_admin, self.fleet.alone)
-        from linker.admin.api import create_app
-        from linker.admin.server import AdminServer
-        from linker.metrics import Metrics
-        from linker.service import SidecarService
-
-        token = self.config.sidecar.admin_token
-        forwarder = None
-        if not self.fleet.alone:
-            from linker.admin.forward import Forwarder
-
-            forwarder = Forwarder(self.target.broker_id, self.fleet.route)
-            stack.push_async_callback(forwarder.close)
-        app = create_app(
-            SidecarService(self),
-            Metrics(lambda: take_snapshot(self)),
-            version=self.version,
-            token=None if token is None else token.get_secret_value(),
-            forwarder=forwarder,
-        )
-        host, port = self.config.sidecar.admin_address()
-        server = AdminServer(app, host, port)
-        await server.start()
-        stack.push_async_callback(server.close)
-        log.info("admin API on http://%s", format_address(host, server.port))
 
     async def _trim_frames(self) -> None:
         """Buffers of a burst are not kept for ever."""

@@ -21,13 +21,13 @@ from controller.fleet.progress import ReportBook, decode_copies
 from controller.fleet.roster import MemberInfo, Roster
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import removal_entry
-from controller.manager import StoredController
 from controller.state import (
     Record,
     Removal,
     SidecarIdentity,
 )
 from controller.store.base import ControllerFenced, Store, StoreError
+from controller.stored_controller import StoredController
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 from wire.types import TopicPartition, parse_topic_id

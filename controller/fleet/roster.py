@@ -19,7 +19,7 @@ from controller.fleet import messages as m
 from controller.fleet.channel import Channel, ChannelClosed
 from controller.fleet.lease import Holder, LeaseTable
 from controller.fleet.settings import FleetSettings
-from controller.manager import StoredController
+from controller.stored_controller import StoredController
 
 log = logging.getLogger(__name__)
 

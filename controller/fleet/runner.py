@@ -20,8 +20,8 @@ from controller.fleet.head import Head
 from controller.fleet.member import Member, Refused
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
-from controller.manager import StoredController
 from controller.store.base import Candidate, ControllerFenced, FleetStore, Seat, StoreError
+from controller.stored_controller import StoredController
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from controller.errors import ControllerError
 from controller.fleet.messages import Ask, Delta, Welcome, What
 from controller.image import ControllerImage, Stamp
-from controller.manager import LinkController, StoredController, wall_clock_ms
+from controller.manager import LinkController, wall_clock_ms
 from controller.state import (
     Record,
     Removal,
@@ -26,6 +26,7 @@ from controller.state import (
     RemoveSidecar,
 )
 from controller.store.base import Seat, Versioned
+from controller.stored_controller import StoredController
 from wire.types import TopicPartition
 
 T = TypeVar("T")

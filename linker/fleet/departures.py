@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from controller.fleet.head import Head
 from controller.image import ControllerImage
 from linker.target import TargetCluster
-from linker.target.registration import hosted_partitions
+from linker.target.hosting import hosted_partitions
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from controller.group_sync import Offsets
 from linker.groups.gates import GroupMember
-from linker.groups.group_reader import GroupView
 from linker.groups.run import who
+from linker.groups.views import GroupView
 from wire.types import TopicPartition
 
 CONFIRM_TIMEOUT = 15.0

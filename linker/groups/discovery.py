@@ -10,9 +10,10 @@ from controller.group_sync import Committed
 from controller.image import ControllerImage
 from controller.state import GroupProtocol, Record
 from linker.groups.book import GroupBook
-from linker.groups.group_reader import GroupReader, GroupView, ListedGroup
+from linker.groups.group_reader import GroupReader
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
+from linker.groups.views import GroupView, ListedGroup
 from wire.types import TopicPartition
 
 _TIMEOUT = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.groups import GateRecord, GateStage
 from controller.state import MirrorGroup
 from linker.groups.gates import Coordinators, Gate, GateSettings, Save, make_gate, plan_gate
-from linker.groups.group_reader import GroupView
+from linker.groups.views import GroupView
 
 
 class TargetGates:

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.group_phases import HELD_GROUPS, GroupPhase
-from controller.group_sync import Committed, Offsets, to_commit, wanted_offsets
+from controller.group_sync import Committed, Offsets, behind_by, to_commit, wanted_offsets
 from controller.groups import GateRecord, GateStage
 from controller.state import MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.bounds import TargetBounds
+from linker.groups.confirm import some
 from linker.groups.gates import NO_OFFSET, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata, Save
-from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.group_reader import GroupReader
 from linker.groups.run import GroupRun, who
+from linker.groups.views import GroupView
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -289,6 +291,28 @@ class GateKeeper:
                 group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members
             ) from error
         self._run.covered = frozenset(assignment)
+
+    async def see_final(self, final: Offsets) -> None:
+        """Without a gate: that the target has the final offsets, or that its members are past them. LinkerError while
+        neither is so, with who is in the way."""
+        left = behind_by(final, await self.read_target())
+        if not left:
+            return
+        view = await self.look(self._tools.target)
+        if not view.empty:
+            raise LinkerError(
+                f"group {self._name}: its gate was lost before its last offsets were published, and they cannot be "
+                f"committed on the target while {who(view.members) or view.state} is in it there: behind by "
+                f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
+                "these records again, and this ends when their commits are past them"
+            )
+        await self._tools.target.commit_empty(
+            self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
+        )
+        if left := behind_by(final, await self.read_target()):
+            raise LinkerError(
+                f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
+            )
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
         """Raises Unstable, and LinkerError if the source does not tell."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from controller.group_sync import Committed
 from linker.groups.gates import Gate, GroupMember
-from linker.groups.group_reader import GroupView
+from linker.groups.views import GroupView
 from wire.types import TopicPartition
 
 

@@ -17,9 +17,9 @@ from linker.admin.models import (
     GroupSummary,
 )
 from linker.groups.gates import GroupMember
-from linker.groups.group_reader import GroupView
 from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
+from linker.groups.views import GroupView
 from wire.types import TopicPartition
 
 _GONE = "the source does not have it any more: its offsets stay as they were synced last"

@@ -14,16 +14,17 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from controller import group_decisions
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed, Offsets, differences, not_behind, wanted_offsets
+from controller.group_sync import Committed, Offsets, behind_by, differences, not_behind, wanted_offsets
 from controller.groups import GateStage
 from controller.state import GroupOffset, MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
 from linker.groups.gates import GateLost, GateRefused, GroupActive, LostReason
-from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.group_reader import GroupReader
 from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools, is_gate
 from linker.groups.run import GroupRun, who
 from linker.groups.silent_source import GaveUp, SilentSource
+from linker.groups.views import GroupView
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
@@ -250,7 +251,7 @@ class Tender:
             reason = group.reason  # of an opening without the source, or of one whose gate was lost
             if not await self._keeper.open(final):
                 reason = reason or "its gate opened by itself"
-                await self._see_final(final)
+                await self._keeper.see_final(final)
             await self._promoted(group, reason)
             try:
                 await self._confirm(final, began_at, reason)
@@ -258,28 +259,6 @@ class Tender:
                 # It is open, and nothing of it is to be done again.
                 log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
                 await self._say(reason, f"open; whether it runs on the target could not be seen: {error}")
-
-    async def _see_final(self, final: Offsets) -> None:
-        """Without a gate: that the target has the final offsets, or that its members are past them. LinkerError while
-        neither is so, with who is in the way."""
-        left = _behind(final, await self._keeper.read_target())
-        if not left:
-            return
-        view = await self._keeper.look(self._tools.target)
-        if not view.empty:
-            raise LinkerError(
-                f"group {self._name}: its gate was lost before its last offsets were published, and they cannot be "
-                f"committed on the target while {who(view.members) or view.state} is in it there: behind by "
-                f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
-                "these records again, and this ends when their commits are past them"
-            )
-        await self._tools.target.commit_empty(
-            self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
-        )
-        if left := _behind(final, await self._keeper.read_target()):
-            raise LinkerError(
-                f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
-            )
 
     async def _promoted(self, group: MirrorGroup, reason: str | None) -> None:
         bare = tuple(one._replace(metadata="") for one in group.offsets)
@@ -312,7 +291,7 @@ class Tender:
             if view.empty or seen_enough or now > deadline:
                 break
             await asyncio.sleep(_LOOK)
-        behind = _behind(final, await self._keeper.read_target())
+        behind = behind_by(final, await self._keeper.read_target())
         text, wrong = confirmation(view, running, final, places, behind)
         if wrong:
             log.error("link %s: group %s: %s", self._book.link, self._name, text)
@@ -408,12 +387,6 @@ def _and(reason: str | None, more: str) -> str:
 
 def _lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:
     return GateLost(group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members)
-
-
-def _behind(final: Offsets, target: Offsets) -> dict[TopicPartition, int]:
-    """By how much the target is behind the final offsets. A partition without a commit is, even if it is by 0: a consumer
-    would begin where its configuration says."""
-    return {tp: step for tp, step in differences(final, target).items() if step > 0 or tp not in target}
 
 
 def _group_offsets(offsets: Offsets) -> tuple[GroupOffset, ...]:

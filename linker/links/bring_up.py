@@ -7,7 +7,8 @@ Each mirror goes through the same steps whether it is new, half made when the si
 
 A step looks first whether it is done already, so that the whole is run again whenever something changed. Nothing here
 decides what a mirror should look like (controller), nor hands anything over (the promote). What a fetcher is told of a
-partition is copy_specs.py's, which mirror is looked at next due.py's.
+partition is copy_specs.py's, which mirror is looked at next due.py's, what the target's metadata says of a topic
+topic_shape.py's.
 """
 
 from __future__ import annotations
@@ -15,21 +16,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from controller.decisions import Leadership
 from controller.errors import ControllerError
 from controller.fleet.head import Head
-from controller.handover import undo_revoke
 from controller.manager import LinkController
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.replica_plan import copies_asked_for, led_by_link
+from controller.replica_plan import copies_asked_for
 from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
 from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
 from linker.links.due import DueTopics
+from linker.links.topic_shape import (
+    all_asked_for,
+    cancelled,
+    first_leaders,
+    grown_at_target,
+    leadership_of,
+    led_by_others,
+    on_link_brokers_alone,
+    plain_copies,
+    reduced,
+    undone_late,
+)
 from linker.target import TargetCluster
 from wire.cluster import Cluster
 from wire.errors import LinkerError
@@ -157,17 +170,12 @@ class BringUp:
         """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
         are no part of any reassignment, and go with one to the link brokers alone."""
         await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(lambda image: _cancelled(image, tps), _CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: cancelled(image, tps), _CALL_TIMEOUT)
         ours = self._link_brokers()
-        plain = {
-            # Its ISR, or it would not complete at once. Where others are in it somebody forced an election: not undone.
-            tp: [broker for broker in partition.replicas if broker in partition.isr]
-            for tp, partition in _partitions(self._target.image, tps)
-            if led_by_link(partition, ours) and not ours.issuperset(partition.replicas)
-        }
+        plain = plain_copies(self._target.image, tps, ours)
         if plain:
             await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
-            await self._target.metadata.wait_for(lambda image: _reduced(image, plain), _CALL_TIMEOUT)
+            await self._target.metadata.wait_for(lambda image: reduced(image, plain), _CALL_TIMEOUT)
 
     async def delete(self, topic: str, *, topic_too: bool, force: bool = False) -> None:
         """End a mirror, and its topic at the target with it; `force` is the controller's.
@@ -220,13 +228,8 @@ class BringUp:
         found = self._target.image.topics_by_id.get(mirror.topic_id)
         if found is None:
             return
-        late = [
-            state.tp
-            for state in self._controller.image.topic_partitions(self._link, mirror.topic)
-            if state.phase in ENDED
-            and (partition := found.partitions.get(state.partition)) is not None
-            and undo_revoke(partition, self._link_brokers())
-        ]
+        states = self._controller.image.topic_partitions(self._link, mirror.topic)
+        late = undone_late(states, found, self._link_brokers())
         if late:
             log.warning(
                 "the link broker is taken out of the replicas of %s again", ", ".join(map(str, late[:5]))
@@ -246,7 +249,7 @@ class BringUp:
                     mirror.topic, self._first_leaders(mirror.partitions), mirror.copied_configs
                 )
                 found = self._target.image.topics_by_name[mirror.topic]
-            elif not self._ours(found):
+            elif not on_link_brokers_alone(found, self._link_brokers()):
                 await self._fail(
                     open_states, "a topic of this name exists at the target and is no mirror of this link"
                 )
@@ -260,45 +263,23 @@ class BringUp:
         return found
 
     def _first_leaders(self, partitions: int) -> dict[int, list[int]]:
-        """The link brokers of a new topic, each in its turn the leader. A sidecar that drains is not among them."""
-        image = self._target.image
+        """A sidecar that drains is not among them."""
+        image, own = self._target.image, self._target.broker_id
         head = None if self._head is None else self._head()
-        alive = {self._target.broker_id} if head is None else head.alive() - head.draining()
+        alive = {own} if head is None else head.alive() - head.draining()
         ready = sorted(b for b in alive if b in image.brokers and not image.brokers[b].fenced)
-        brokers = ready or [self._target.broker_id]
-        led = dict.fromkeys(brokers, 0)
-        for state in self._controller.image.partitions.values():
-            if state.leader in led and state.phase not in ENDED:
-                led[state.leader] += 1
-        chosen: dict[int, list[int]] = {}
-        for index in range(partitions):
-            order = sorted(brokers, key=lambda b: (led[b], b))[: self._link_replicas]
-            led[order[0]] += 1
-            chosen[index] = order
-        return chosen
+        states = self._controller.image.partitions.values()
+        led = Counter(state.leader for state in states if state.phase not in ENDED)
+        return first_leaders(partitions, ready or [own], led, self._link_replicas)
 
     async def _fail_led_by_others(self, states: Iterable[PartitionState], topic: TopicImage) -> None:
         """An unclean election that somebody forced made a real broker leader: what is written there is not at the
         source, and nothing that is copied from there on would be the same log.
         """
-        ours = self._link_brokers()
-        for state in states:
-            partition = topic.partitions.get(state.partition)
-            if (
-                state.phase in PROMOTING
-                or partition is None
-                or partition.leader < 0
-                or partition.leader in ours
-            ):
-                continue
+        for state, leader in led_by_others(states, topic, self._link_brokers()):
             await self._fail(
-                [state], f"broker {partition.leader} of the target was elected its leader, without a promote"
+                [state], f"broker {leader} of the target was elected its leader, without a promote"
             )
-
-    def _ours(self, topic: TopicImage) -> bool:
-        """Made by a run of ours that ended before it could note the id: on link brokers alone, never copied."""
-        ours = self._link_brokers()
-        return all(ours.issuperset(partition.replicas) for partition in topic.partitions.values())
 
     async def _fail(self, states: Iterable[PartitionState], reason: str) -> None:
         for state in states:
@@ -312,7 +293,7 @@ class BringUp:
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
             partition = topic.partitions.get(state.partition)
             if partition is not None and state.phase not in ENDED and state.session_epoch >= 0:
-                changes[state.tp] = _leadership(partition)
+                changes[state.tp] = leadership_of(partition)
         await self._controller.adopt_leadership(self._link, changes)
 
     async def _establish(self, mirror: MirrorTopic, topic: TopicImage) -> None:
@@ -330,7 +311,7 @@ class BringUp:
             await self._controller.establish(
                 self._link,
                 state.tp,
-                leadership=_leadership(partition),
+                leadership=leadership_of(partition),
                 session_epoch=partition.leader_epoch,
                 start_offset=offsets[state.tp],
             )
@@ -407,57 +388,13 @@ class BringUp:
         # Whatever was proved of copies before: these begin from nothing.
         await self._controller.forget_validation(self._link, wanted)
         await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(lambda image: _all_asked_for(image, wanted), _CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: all_asked_for(image, wanted), _CALL_TIMEOUT)
 
     def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
         copy = self._fetcher.partitions.get(tp)
         return not partition.adding and copy is not None and copy.bytes_served > 0
 
 
-def _all_asked_for(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
-    for tp, replicas in wanted.items():
-        topic = image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is None or not copies_asked_for(partition, replicas):
-            return None
-    return True
-
-
 def _same_session(spec: MirrorSpec, state: PartitionState) -> bool:
     """Whether a copy is of this mirror and not of one that was begun again since."""
     return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)
-
-
-def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
-    """What is wrong if somebody added partitions to the mirror topic: real brokers lead them, and what producers write
-    there never reaches the source."""
-    if len(topic.partitions) <= mirror.partitions:
-        return None
-    return (
-        f"somebody added partitions to the mirror topic at the target: it has {len(topic.partitions)}, the source "
-        f"topic {mirror.partitions}; writes to the new ones stay at the target: delete the mirror and create it again"
-    )
-
-
-def _partitions(
-    image: ClusterImage, tps: Iterable[TopicPartition]
-) -> Iterator[tuple[TopicPartition, PartitionImage]]:
-    """Those that are there."""
-    for tp in tps:
-        topic = image.topics_by_name.get(tp.topic)
-        partition = None if topic is None else topic.partitions.get(tp.partition)
-        if partition is not None:
-            yield tp, partition
-
-
-def _cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
-    return None if any(partition.adding for _, partition in _partitions(image, tps)) else True
-
-
-def _reduced(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
-    found = _partitions(image, wanted)
-    return True if all(set(partition.replicas) <= set(wanted[tp]) for tp, partition in found) else None
-
-
-def _leadership(partition: PartitionImage) -> Leadership:
-    return Leadership(partition.leader, partition.leader_epoch, partition.isr)

@@ -63,7 +63,7 @@ def link_validation(runtime: LinkRuntime) -> LinkValidation:
         mirror = image.mirrors.get((runtime.name, state.topic))
         if state.phase not in _OPEN or mirror is None:
             continue
-        copy = runtime.copy(state.tp)
+        copy = runtime.copies.get(state.tp)
         end = copy.high_watermark if copy is not None and copy.loaded else None
         start = max(state.start_offset or 0, 0 if copy is None else copy.log_start_offset)
         for broker in replicas_of(runtime.target.image, mirror, state.tp, runtime.validation.link_brokers()):

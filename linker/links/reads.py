@@ -9,9 +9,7 @@ client after its group, and Spark's groups are all called alike) and Java consum
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from controller.state import JsonValue
 from linker.admin.models import LinkOptions, patterns
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
@@ -25,11 +23,6 @@ class ReadPolicy:
         self._allow = _compiled(options.unpromoted_reads_allow)
         self._else = options.unpromoted_reads == "hold"
         self._known: dict[str, bool] = {}
-
-    @classmethod
-    def of(cls, options: Mapping[str, JsonValue]) -> ReadPolicy:
-        """Of a link's stored options."""
-        return cls(LinkOptions.model_validate(dict(options)))
 
     def holds(self, client_id: str | None) -> bool:
         """Whether the client gets no records before the promote."""

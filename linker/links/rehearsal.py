@@ -90,7 +90,7 @@ async def rehearse(runtime: LinkRuntime) -> list[Check]:
         return []
     checks: list[Check] = []
     try:
-        checks += producer_checks(await runtime.writers.look(tps, timeout=TIMEOUT))
+        checks += producer_checks(await runtime.ports.writers.look(tps, timeout=TIMEOUT))
     except LinkerError as error:
         checks.append(
             Check(
@@ -112,7 +112,7 @@ async def _measure(runtime: LinkRuntime, tps: list[TopicPartition], batches: int
     # Once to connect, once to measure.
     for _ in range(2):
         started = time.monotonic()
-        await runtime.source_ends.ends(tps, timeout=TIMEOUT)
+        await runtime.ports.source_ends.ends(tps, timeout=TIMEOUT)
         between = time.monotonic()
         await runtime.target.metadata.caught_up(TIMEOUT)
         ended = time.monotonic()

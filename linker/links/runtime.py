@@ -1,7 +1,7 @@
 """LinkRuntime: one link's tasks in one place, from the first connection to the source to the last promote.
 
 Lives here: the order in which things start, and what is restarted when the source was away. Does not live here: bringing
-a mirror up (bring_up.py), producer ids (producer_ids.py), promotes (promotes.py) and their ports (promote_ports.py).
+a mirror up (bring_up.py), producer ids (producer_ids.py), promotes (promotes.py) and their ports (link_ports.py).
 """
 
 from __future__ import annotations
@@ -11,53 +11,46 @@ import contextlib
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from controller.fleet.head import Head
 from controller.fleet.progress import copy_lag
 from controller.fleet.shared import NotTheController
 from controller.group_phases import HELD_GROUPS, UNDER_WAY
 from controller.manager import LinkController
-from controller.ports import PromotePorts, PromoteSettings
+from controller.ports import PromoteSettings
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
-from controller.take_over import TakeOverPorts
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_ports import FetchLimits
+from linker.admin.models import LinkOptions
 from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import GROUP_OPTIONS
 from linker.links.bring_up import BringUp
-from linker.links.copies import Copies, CopyView
+from linker.links.copies import Copies
+from linker.links.link_ports import LinkPorts
 from linker.links.producer_ids import ProducerIdGuard
-from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
 from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
-from linker.links.source import SourceMismatch, source_cluster, source_side
+from linker.links.reign import Reign
+from linker.links.source import SourceMismatch, nowhere, source_cluster, source_side
 from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
-from linker.links.source_fence import AclSourceFence
 from linker.links.source_watch import SourceWatch
-from linker.links.source_writers import SourceWriters
 from linker.links.stand_in import StandIn
-from linker.links.take_over_ports import make_take_over_ports
 from linker.links.throttle import OPTION as RATE_OPTION
 from linker.links.throttle import LinkThrottle
 from linker.target import TargetCluster
-from linker.validation.promote import PromoteValidation
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator
 from router.dispatch import Router
 from wire.buffers import FramePool
-from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
-from wire.security import ClientSecurity
 from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition
 
@@ -103,12 +96,10 @@ class LinkRuntime:
             self.source = source_cluster(link.name, dict(link.properties), rack)
         except LinkerError as error:
             self.unusable = error
-            self.source = Cluster(
-                f"source {link.name}", (), ClientSecurity.from_properties({}), "kafka-linker"
-            )
-        self.reads = ReadPolicy.of(link.options)
+            self.source = nowhere(link.name)
+        options = LinkOptions.model_validate(dict(link.options))
+        self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
-        options = link.options
         self.throttle = LinkThrottle(link.name, controller)
         self.fetcher = FetcherManager(
             link.name,
@@ -120,10 +111,9 @@ class LinkRuntime:
             client_id=self.source.client_id,
             rack=self.source.rack,
             limits=FetchLimits(
-                partition_bytes=_int_option(options.get("partition_fetch_bytes"), 1 << 20),
-                max_bytes=_int_option(options.get("request_fetch_bytes"), 8 << 20),
+                partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes
             ),
-            fetchers_per_node=_int_option(options.get("fetchers_per_node"), 1),
+            fetchers_per_node=options.fetchers_per_node,
             throttle=self.throttle.bucket,
         )
         self._head = head
@@ -154,9 +144,6 @@ class LinkRuntime:
         self.watch = SourceWatch(link.name, self.source, controller)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, head)
-        self.source_ends = ListedSourceEnds(self.source)
-        self.writers = SourceWriters(self.source, self._producer_id_floor)
-        self.source_fence = AclSourceFence(self.source)
         self.validation = LinkValidation(
             link.name,
             controller,
@@ -165,6 +152,17 @@ class LinkRuntime:
             lambda: source_side(self.link),
             self.copies.get,
             link_brokers,
+        )
+        self.ports = LinkPorts(
+            link.name,
+            controller,
+            self.source,
+            target,
+            head,
+            link_brokers,
+            validation=self.validation,
+            copy=self.copies.get,
+            targets=self.targets,
         )
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
@@ -185,8 +183,8 @@ class LinkRuntime:
         self.promotes = LinkPromotes(
             link.name,
             controller,
-            self._ports,
-            self.take_over_ports,
+            self.ports.promote,
+            self.ports.take_over,
             self.fetcher,
             self.bring_up,
             self.validation,
@@ -194,9 +192,7 @@ class LinkRuntime:
             source_known=self._verified,
             source_hopeless=self.unusable is not None,
         )
-        # While this sidecar is the head, and the link runs: what only the head does.
-        self._reigning = False
-        self._reign: set[asyncio.Task[None]] = set()
+        self._reign = Reign(link.name)
         self._running = False
 
     @property
@@ -250,16 +246,16 @@ class LinkRuntime:
 
     def begin_reign(self) -> None:
         """This sidecar is the head now, or the link begins to run while it is."""
-        if self._running and self._head() is not None and not self._reigning:
-            self._reigning = True
+        if self._running and self._head() is not None and not self._reign.on:
+            self._reign.on = True
             self.promotes.begin()
-            self._rule(self.promotes.settle(), "settling promotes")
-            self._rule(self.promotes.watch(), "promotes that nobody runs")
+            self._reign.rule(self.promotes.settle(), "settling promotes")
+            self._reign.rule(self.promotes.watch(), "promotes that nobody runs")
             # Not after the source: gates that stand open by themselves if nobody takes them over in time.
-            self._rule(self.groups.run(), "groups")
-            self._rule(self.validation.run(), "validation")
-            self._rule(
-                open_owed(self.name, self.controller, self.source_fence, self._verified.is_set),
+            self._reign.rule(self.groups.run(), "groups")
+            self._reign.rule(self.validation.run(), "validation")
+            self._reign.rule(
+                open_owed(self.name, self.controller, self.ports.source_fence, self._verified.is_set),
                 "sources that refuse writes",
             )
             for mirror in self.controller.image.link_mirrors(self.name):
@@ -267,12 +263,7 @@ class LinkRuntime:
 
     async def end_reign(self) -> None:
         """It is not any more: what only the head may do ends here, wherever it stands."""
-        self._reigning = False
-        tasks = set(self._reign)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._reign -= tasks
+        await self._reign.end()
         self.promotes.progress.clear()
 
     def _source_trouble(self) -> str | None:
@@ -280,52 +271,6 @@ class LinkRuntime:
         if self._verified.is_set():
             return None
         return self.trouble or "the source was not reached yet"
-
-    def _rule(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"{self.name}: {what}")
-        self._reign.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._reign.discard(task)
-            if not task.cancelled() and task.exception() is not None:
-                log.error("link %s: %s ended", self.name, what, exc_info=task.exception())
-
-        task.add_done_callback(done)
-        return task
-
-    def _ports(self) -> PromotePorts:
-        head = self._head()
-        if head is None:
-            raise LinkerError("this sidecar is not the link controller")
-        ports = make_promote_ports(
-            self.name,
-            head,
-            self.source,
-            self.source_ends,
-            self.target,
-            self._link_brokers,
-            self._promote_validation(),
-            self.validation.note_tail,
-        )
-        return replace(
-            ports,
-            producers=self.writers,
-            source_topics=self.source_ends,
-            source_fence=self.source_fence,
-        )
-
-    def _producer_id_floor(self) -> int | None:
-        found = self.controller.image.floors.get(self.name)
-        return None if found is None else found.floor
-
-    def _promote_validation(self) -> PromoteValidation:
-        distance = self.validation.validator.config.max_distance
-        return PromoteValidation(self.validation, self.controller, self.copies.get, self.targets, distance)
-
-    def unproved(self, tp: TopicPartition) -> str | None:
-        """What the validator has to prove of a partition before a promote may hold its producers."""
-        found = self._promote_validation().unproved([tp]).get(tp)
-        return None if found is None else found.reason
 
     async def _reach_source(self) -> None:
         pause = _FIRST_PAUSE
@@ -356,11 +301,11 @@ class LinkRuntime:
     async def _without_source(self) -> None:
         """What needs no source, which may be gone for good with all that led to it: what was handed over is finished, a
         failover may be asked for, and comes to its end, and groups are held."""
-        while self.promotes.settling and self._reign:
-            await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
+        while self.promotes.settling and self._reign.tasks:
+            await asyncio.wait(self._reign.tasks, return_when=asyncio.FIRST_COMPLETED)
         await self._until_usable()
-        while self.promotes.running and self._reign:
-            await asyncio.wait(self._reign, return_when=asyncio.FIRST_COMPLETED)
+        while self.promotes.running and self._reign.tasks:
+            await asyncio.wait(self._reign.tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _until_usable(self) -> None:
         """A moment, in which a failover may be asked for. For as long as groups are held from here, too: ended with the
@@ -374,7 +319,7 @@ class LinkRuntime:
 
     @property
     def _holds_groups(self) -> bool:
-        return self._reigning and any(
+        return self._reign.on and any(
             group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
         )
 
@@ -390,13 +335,6 @@ class LinkRuntime:
         )
 
     # --- promote -----------------------------------------------------------------------------------------------------
-
-    def take_over_ports(self) -> TakeOverPorts:
-        """LinkerError if this sidecar is not the link controller."""
-        head, ports = self._head(), self._ports()
-        if head is None:
-            raise LinkerError("this sidecar is not the link controller")
-        return make_take_over_ports(self.name, head, ports, self.target, self._link_brokers)
 
     @property
     def settling(self) -> bool:
@@ -417,11 +355,11 @@ class LinkRuntime:
         """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
         ceased to be it meanwhile."""
         self._require_running()
-        if not self._reigning:
+        if not self._reign.on:
             raise NotTheController(None)  # while the job was written down; the next one settles it
         if self.promotes.runs(job.id):
             raise LinkerError(f"promote {job.id} of link {self.name} runs already")
-        task = self._rule(self.promotes.run(job, settings), f"promote {job.id}")
+        task = self._reign.rule(self.promotes.run(job, settings), f"promote {job.id}")
         self.promotes.started(job.id, task)
 
     def _require_running(self) -> None:
@@ -439,20 +377,9 @@ class LinkRuntime:
 
     def follow(self, records: Sequence[Record]) -> None:
         """Another sidecar decides: serve as what it has committed says; everything, if nobody says what that is."""
-        topics = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}
-        if records:
-            topics = {
-                record.topic
-                for record in records
-                if isinstance(record, MirrorTopic | PartitionState | RemoveMirror)
-                and record.link == self.name
-            }
-        for topic in topics:
+        ours = {mirror.topic for mirror in self.controller.image.link_mirrors(self.name)}
+        for topic in _named(records, self.name) if records else ours:
             self.bring_up.ask(topic)
-
-    def copy(self, tp: TopicPartition) -> CopyView | None:
-        """The copy of a partition, wherever it is led."""
-        return self.copies.get(tp)
 
     def served(self) -> Mapping[TopicPartition, MirrorPartition]:
         """The copies that this sidecar holds."""
@@ -467,5 +394,7 @@ class LinkRuntime:
         return copy_lag(self.copies.get(tp), self.targets(tp))
 
 
-def _int_option(value: object, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+def _named(records: Sequence[Record], link: str) -> set[str]:
+    """The topics of a link that records are about."""
+    kinds = MirrorTopic | PartitionState | RemoveMirror
+    return {one.topic for one in records if isinstance(one, kinds) and one.link == link}

@@ -31,6 +31,11 @@ def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> C
         )
 
 
+def nowhere(name: str) -> Cluster:
+    """In the place of a source whose properties cannot even be read."""
+    return Cluster(f"source {name}", (), ClientSecurity.from_properties({}), "kafka-linker")
+
+
 def source_side(link: Link) -> m.Side:
     """The source as the validator is told of it."""
     properties = dict(link.properties)

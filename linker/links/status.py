@@ -45,7 +45,7 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
     available = runtime.source_available and state.tp not in runtime.events.unavailable
     shown = MirrorState(shown_state(state.phase, source_available=available).value)
     if shown is MirrorState.ACTIVE:
-        copy = runtime.copy(state.tp)
+        copy = runtime.copies.get(state.tp)
         if copy is not None and copy.failed is not None:
             return MirrorState.FAILED  # and on its way to the store
         if copy is None or any(replica not in copy.followers for replica in runtime.targets(state.tp)):
@@ -56,7 +56,7 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
 def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
     if state.failure or state.reason:
         return state.failure or state.reason
-    copy = runtime.copy(state.tp)
+    copy = runtime.copies.get(state.tp)
     if copy is not None and (copy.failed or copy.trouble) is not None:
         return copy.failed or copy.trouble
     return (
@@ -86,7 +86,7 @@ def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
 
 
 def _lag_fields(runtime: LinkRuntime, state: PartitionState) -> dict[str, Any]:
-    copy = runtime.copy(state.tp)
+    copy = runtime.copies.get(state.tp)
     known = copy is not None and copy.loaded
     lag = runtime.lag(state.tp)
     return {
@@ -123,7 +123,7 @@ def _lag_ms(copy: CopyView | None, lag: int | None, targets: Sequence[int]) -> i
 
 
 def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionStatus:
-    copy = runtime.copy(state.tp)
+    copy = runtime.copies.get(state.tp)
     end = copy.high_watermark if copy is not None and copy.loaded else None
     leader = runtime.source.leader(state.tp)
     replicas = []
@@ -164,7 +164,7 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     times: list[int] = []
     for state in states:
         if state.phase not in ENDED:
-            copy, targets = runtime.copy(state.tp), runtime.targets(state.tp)
+            copy, targets = runtime.copies.get(state.tp), runtime.targets(state.tp)
             lag = copy_lag(copy, targets)
             lags.append(lag)
             behind = _lag_ms(copy, lag, targets)

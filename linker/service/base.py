@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from controller.decisions import next_job
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.placement import Broker
 from controller.ports import PromoteSettings
+from controller.promote_decisions import next_job
 from controller.state import MirrorTopic, PromoteJob
 from controller.store.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 from linker import preflight

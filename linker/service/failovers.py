@@ -73,7 +73,7 @@ class Failovers(ServiceBase):
         return FailoverPlan(link=link, partitions=partitions, blockers=blockers, warnings=warnings)
 
     async def _planned(self, runtime: LinkRuntime, tps: Tps) -> list[FailoverPartition]:
-        ports = runtime.take_over_ports()
+        ports = runtime.ports.take_over()
         targets = {tp: runtime.targets(tp) for tp in tps}
         known = await ports.source.known_ends(tps, timeout=_ASK_REPLICAS)
         ends = await ports.replicas.log_ends(targets, timeout=_ASK_REPLICAS)

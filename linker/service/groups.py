@@ -17,9 +17,10 @@ from linker.admin.models import (
     PromoteGroupsRequest,
 )
 from linker.admin.service import GroupNotFound, IllegalState, NotReady
-from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.group_reader import GroupReader
 from linker.groups.manager import GroupManager
 from linker.groups.status import group_description, group_summary
+from linker.groups.views import GroupView
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
 from wire.errors import LinkerError

@@ -34,7 +34,7 @@ from linker.links.runtime import LinkRuntime
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
 from linker.tasks import together
-from linker.validation.process import missing_parts
+from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
 
 _CLOCK_PATIENCE = 3.0  # the caller waits for the answer

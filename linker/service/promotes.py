@@ -27,12 +27,12 @@ from linker.admin.service import (
     PromoteNotFound,
 )
 from linker.links import status as view
-from linker.links.bring_up import grown_at_target
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
 from linker.links.source_fence import check_source_fence
+from linker.links.topic_shape import grown_at_target
 from linker.service.validations import Validations
-from linker.validation.process import missing_parts
+from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
 
 _FENCE_DRAIN_TIMEOUT = 5.0
@@ -106,7 +106,7 @@ class Promotes(Validations):
         if not tps:
             return []
         try:
-            ends = await runtime.source_ends.ends(tps, timeout=preflight.TIMEOUT)
+            ends = await runtime.ports.source_ends.ends(tps, timeout=preflight.TIMEOUT)
         except LinkerError as error:
             return [f"the source's ends cannot be read: {error}"]
         return [
@@ -128,7 +128,7 @@ class Promotes(Validations):
         if not tps:
             return [], []
         try:
-            seen = await runtime.writers.look(tps, timeout=preflight.TIMEOUT)
+            seen = await runtime.ports.writers.look(tps, timeout=preflight.TIMEOUT)
         except LinkerError as error:
             return [], [f"the source's producers cannot be listed: {error}"]
         return source_producers(seen), direct_warnings(seen)

@@ -14,7 +14,7 @@ from linker.admin.validation_models import (
 from linker.links import proved
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
-from linker.validation.process import missing_parts
+from linker.validation.needs import missing_parts
 from linker.validation.runner import INTERVAL_OPTION, NotRunning
 from linker.validation.runs import RunStatus
 from validator.mode import Mode
@@ -91,7 +91,7 @@ class Validations(ServiceBase):
             for state in self._image.topic_partitions(runtime.name, topic):
                 if state.phase in ENDED:
                     continue
-                reason = runtime.unproved(state.tp)
+                reason = runtime.ports.unproved(state.tp)
                 if reason is not None:
                     lines.append(f"{state.tp}: {reason}")
         return lines

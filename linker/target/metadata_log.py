@@ -19,21 +19,19 @@ Rules (`KafkaRaftClient`, KIP-595, KIP-630):
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from linker.target.controller_channel import ControllerChannel
-from linker.target.discovery import ActiveController
 from linker.target.errors import (
     ClusterIdChanged,
     MetadataLogFailed,
     MissingRight,
     TargetUnsupported,
-    check_error,
 )
+from linker.target.quorum import Quorum, Verdict
 from linker.target.raft_requests import fetch_request, fetch_snapshot_request
 from linker.target.uncommitted import OffsetGap, UncommittedTail
 from wire.errors import (
@@ -64,21 +62,8 @@ _REQUEST_TIMEOUT = 3.0
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 
-_FENCED_LEADER_EPOCH = 74
-_UNKNOWN_LEADER_EPOCH = 75
-_NOT_LEADER_OR_FOLLOWER = 6
-_EPOCH_ERRORS = frozenset({_FENCED_LEADER_EPOCH, _UNKNOWN_LEADER_EPOCH, _NOT_LEADER_OR_FOLLOWER})
 _SNAPSHOT_NOT_FOUND = 98
 _POSITION_OUT_OF_RANGE = 99
-_INCONSISTENT_CLUSTER_ID = 104
-
-
-class _Verdict(enum.Enum):
-    """What an answer's error code asks for."""
-
-    TAKE = "the answer holds what was asked for"
-    ASK_AGAIN = "same leader, newer epoch: ask again at once"
-    PAUSE = "the leader is another one, or unknown"
 
 
 class _SnapshotGone(LinkerError):
@@ -90,11 +75,10 @@ class MetadataLog:
 
     def __init__(self, channel: ControllerChannel) -> None:
         self._channel = channel
-        self._cluster_id: str | None = None
         self.image = ClusterImage()
         self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
         self._replacement: ClusterImage | None = None
-        self.quorum_epoch = 0
+        self.quorum = Quorum(channel)
         self.high_watermark = -1
         self.last_contact = float("-inf")
         self.snapshots_loaded = 0
@@ -179,7 +163,7 @@ class MetadataLog:
 
     def expect_cluster(self, cluster_id: str) -> None:
         """Have every request name the cluster, so that a controller of another one refuses it."""
-        self._cluster_id = cluster_id
+        self.quorum.cluster_id = cluster_id
 
     # --- the fetch loop -------------------------------------------------------------------------------------
 
@@ -227,8 +211,7 @@ class MetadataLog:
             raise UnsupportedApi(
                 "the controller is too old", api="fetch", version=version, peer=active.address
             )
-        if active.epoch > self.quorum_epoch:
-            self.quorum_epoch = active.epoch
+        self.quorum.epoch = max(self.quorum.epoch, active.epoch)
         try:
             response = await connection.call(
                 "fetch", self._fetch_request(version), timeout=_REQUEST_TIMEOUT, version=version
@@ -236,13 +219,13 @@ class MetadataLog:
         except LinkerError:
             self._channel.moved(active)
             raise
-        self._check_top_level(int(response.error_code), "fetch", active)
+        self.quorum.check_top_level(int(response.error_code), "fetch", active)
         if not response.responses or not response.responses[0].partitions:
             raise MalformedFrame("no metadata partition in the answer", api="fetch", peer=active.address)
         partition = response.responses[0].partitions[0]
-        verdict = self._check_partition(partition, "fetch", active)
-        if verdict is not _Verdict.TAKE:
-            return verdict is _Verdict.ASK_AGAIN
+        verdict = self.quorum.check_partition(partition, "fetch", active)
+        if verdict is not Verdict.TAKE:
+            return verdict is Verdict.ASK_AGAIN
         if partition.diverging_epoch.epoch >= 0:
             self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
             return True
@@ -268,39 +251,14 @@ class MetadataLog:
         waits_for_commit = bool(self._tail) and version < _HIGH_WATERMARK_VERSION
         wait_ms = _SHORT_WAIT_MS if self._in_a_hurry or waits_for_commit else _MAX_WAIT_MS
         return fetch_request(
-            cluster_id=self._cluster_id,
-            quorum_epoch=self.quorum_epoch,
+            cluster_id=self.quorum.cluster_id,
+            quorum_epoch=self.quorum.epoch,
             offset=self._tail.end_offset,
             last_epoch=self._tail.last_epoch,
             high_watermark=self.high_watermark,
             max_wait_ms=wait_ms,
             max_bytes=_MAX_BYTES,
         )
-
-    def _check_top_level(self, code: int, api: str, active: ActiveController) -> None:
-        if code == _INCONSISTENT_CLUSTER_ID:
-            raise ClusterIdChanged(
-                f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
-                f"cluster than {self._cluster_id}"
-            )
-        if code in _EPOCH_ERRORS:
-            self._channel.moved(active)
-        check_error(code, api, self._channel.cluster_name)
-
-    def _check_partition(self, partition: Any, api: str, active: ActiveController) -> _Verdict:
-        """Take leader and epoch from the answer, and say whether it holds anything else."""
-        code = int(partition.error_code)
-        leader = partition.current_leader
-        newer = leader.leader_epoch > self.quorum_epoch
-        if newer:
-            self.quorum_epoch = leader.leader_epoch
-        if code in _EPOCH_ERRORS:
-            if leader.leader_id == active.id and newer:
-                return _Verdict.ASK_AGAIN
-            self._channel.moved(active, leader_id=leader.leader_id, epoch=leader.leader_epoch)
-            return _Verdict.PAUSE
-        check_error(code, api, self._channel.cluster_name)
-        return _Verdict.TAKE
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -398,8 +356,8 @@ class MetadataLog:
                 response = await connection.call(
                     "fetch_snapshot",
                     fetch_snapshot_request(
-                        cluster_id=self._cluster_id,
-                        quorum_epoch=self.quorum_epoch,
+                        cluster_id=self.quorum.cluster_id,
+                        quorum_epoch=self.quorum.epoch,
                         snapshot=(end_offset, epoch),
                         position=len(data),
                         max_bytes=_MAX_SNAPSHOT_BYTES,
@@ -410,13 +368,13 @@ class MetadataLog:
             except LinkerError:
                 self._channel.moved(active)
                 raise
-            self._check_top_level(int(response.error_code), "fetch_snapshot", active)
+            self.quorum.check_top_level(int(response.error_code), "fetch_snapshot", active)
             if not response.topics or not response.topics[0].partitions:
                 raise MalformedFrame("no metadata partition", api="fetch_snapshot", peer=active.address)
             partition = response.topics[0].partitions[0]
             if int(partition.error_code) in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
                 raise _SnapshotGone(f"snapshot {end_offset}-{epoch} is gone, asking anew")
-            if self._check_partition(partition, "fetch_snapshot", active) is not _Verdict.TAKE:
+            if self.quorum.check_partition(partition, "fetch_snapshot", active) is not Verdict.TAKE:
                 raise _SnapshotGone(f"the leader changed while snapshot {end_offset}-{epoch} was read")
             size = partition.size
             if size > _MAX_SNAPSHOT:

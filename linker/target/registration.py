@@ -13,7 +13,7 @@ Rules (`ClusterControlManager.registerBroker`, `BrokerHeartbeatManager`, `Broker
   registration.
 - A log dir declared cordoned (heartbeat v2, KIP-1066) is never given a new replica by placement.
 - Only a broker that no partition lists may unregister (KIP-631); the controller does not check it, so it is
-  checked here.
+  checked here (hosting.py).
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from linker.target.errors import (
     StillHosting,
     check_error,
 )
+from linker.target.hosting import hosted_partitions
 from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, largest_rack, offered_features
 from linker.target.metadata_log import MetadataLog
+from linker.target.refusals import check_refused, taken
 from linker.target.versions import check_versions
-from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
-from wire.metadata.image import BrokerImage, ClusterImage
-from wire.types import TopicPartition, format_address, topic_id_str
+from wire.errors import ConnectionLost, LinkerError, RequestTimedOut
+from wire.metadata.image import ClusterImage
+from wire.types import topic_id_str
 from wire.waiting import until_set
 
 log = logging.getLogger(__name__)
@@ -48,12 +50,8 @@ _STARTING_INTERVAL = 0.05
 _RETRY_FIRST = 0.1
 _RETRY_MAX = 1.0
 
-_UNSUPPORTED_VERSION = 35
 _STALE_BROKER_EPOCH = 77
-_DUPLICATE_BROKER_REGISTRATION = 101
 _BROKER_ID_NOT_REGISTERED = 102
-_INCONSISTENT_CLUSTER_ID = 104
-_INVALID_REGISTRATION = 119
 
 _MAX_REGISTRATION_VERSION = 4
 _MAX_HEARTBEAT_VERSION = 2
@@ -148,7 +146,9 @@ class Registration:
             code, epoch = await self._register_once(remaining)
             if code == 0:
                 break
-            self._check_registration_error(code)
+            check_refused(
+                code, self._channel.cluster_name, self.identity, self._cluster_id, self._metadata.image
+            )
             await asyncio.sleep(min(backoff, max(0.0, deadline - time.monotonic())))
             backoff = min(backoff * 2, _RETRY_MAX)
         self.identity = dataclasses.replace(self.identity, broker_epoch=epoch)
@@ -161,7 +161,7 @@ class Registration:
         """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
         existing = image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(self._taken(existing))
+            raise BrokerIdTaken(taken(self._channel.cluster_name, self.broker_id, existing))
         for broker in image.brokers.values():
             if broker.id != self.broker_id and self.identity.log_dir_id in broker.log_dirs:
                 raise BrokerIdTaken(
@@ -169,19 +169,6 @@ class Registration:
                     f"{topic_id_str(self.identity.log_dir_id)}: two sidecars were started from one copied "
                     "state"
                 )
-
-    def _taken(self, existing: BrokerImage | None) -> str:
-        text = f"broker id {self.broker_id} is taken in {self._channel.cluster_name}"
-        if existing is not None:
-            where = ", ".join(
-                f"{name}://{format_address(end.host, end.port)}"
-                for name, end in sorted(existing.endpoints.items())
-            )
-            text += f" by a {'fenced' if existing.fenced else 'live'} broker at {where}"
-        return (
-            f"{text}; choose another broker.id, or if that broker is gone for good and no partition names it any more, "
-            f"remove it with kafka-cluster.sh unregister --id {self.broker_id}"
-        )
 
     async def _register_once(self, timeout: float) -> tuple[int, int]:
         _, connection = await self._channel.connection("heartbeat", timeout=timeout)
@@ -213,31 +200,6 @@ class Registration:
             max_version=_MAX_REGISTRATION_VERSION,
         )
         return int(response.error_code), response.broker_epoch
-
-    def _check_registration_error(self, code: int) -> None:
-        """Raise for a final answer; return for one that time may change."""
-        name = self._channel.cluster_name
-        if code == _DUPLICATE_BROKER_REGISTRATION:
-            raise BrokerIdTaken(self._taken(self._metadata.image.brokers.get(self.broker_id)))
-        if code == _INCONSISTENT_CLUSTER_ID:
-            raise ClusterIdChanged(f"{name}: the controller does not have cluster id {self._cluster_id}")
-        if code == _UNSUPPORTED_VERSION:
-            raise RegistrationRefused(
-                f"{name} refused broker {self.broker_id}: a finalized feature is outside the offered ranges "
-                "(the controllers were upgraded or downgraded just now? try again)"
-            )
-        if code == _INVALID_REGISTRATION:
-            raise RegistrationRefused(
-                f"{name} refused broker {self.broker_id} as invalid: its log dir id may belong to another "
-                "broker, or a listener of the target is missing among advertised.listeners; see the "
-                "controller's log"
-            )
-        try:
-            check_error(code, "broker_registration", name)
-        except BrokerError as error:
-            if not error.retriable:
-                raise
-            log.warning("registration: %s", error)
 
     # --- heartbeats -----------------------------------------------------------------------------------------
 
@@ -356,7 +318,7 @@ class Registration:
         await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
         existing = self._metadata.image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(self._taken(existing))
+            raise BrokerIdTaken(taken(self._channel.cluster_name, self.broker_id, existing))
         if self._stopping:
             return
         log.warning(
@@ -427,22 +389,3 @@ class Registration:
                 lambda image: True if self.broker_id not in image.brokers else None,
                 max(0.001, deadline - time.monotonic()),
             )
-
-
-def hosted_partitions(
-    image: ClusterImage, broker_id: int
-) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """(led, merely hosted) partitions that need the broker. One that only lists it as on its way out, with the ISR
-    without it, does not: it goes with the next change that completes the reassignment."""
-    leads, hosts = [], []
-    for topic in image.topics_by_id.values():
-        for partition in topic.partitions.values():
-            if partition.leader == broker_id:
-                leads.append(TopicPartition(topic.name, partition.index))
-            elif (
-                broker_id in partition.isr
-                or broker_id in partition.adding
-                or (broker_id in partition.replicas and broker_id not in partition.removing)
-            ):
-                hosts.append(TopicPartition(topic.name, partition.index))
-    return leads, hosts

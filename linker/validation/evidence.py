@@ -21,8 +21,8 @@ from controller.state import EvidenceStatus, JobStatus, MirrorPartition, Promote
 from linker import __version__
 from linker.admin.validation_models import ValidationState
 from linker.target import TargetCluster
+from linker.validation.errors import ValidatorError
 from linker.validation.planner import replicas_of
-from linker.validation.process import ValidatorError
 from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
@@ -269,20 +269,20 @@ class EvidenceWriter:
         replicas = []
         for broker_id in self._replicas(tp):
             one, key = None if known is None else known.of(broker_id), (tp, broker_id)
-            findings, count = validation.findings.get(key, ((), 0))
+            findings, count = validation.book.findings.get(key, ((), 0))
             replicas.append(
                 model.ReplicaEvidence(
                     broker_id=broker_id,
                     start=state.start_offset or 0 if one is None else one.start,
                     through=None if one is None else one.through,
-                    end=validation.replica_ends.get(key),
+                    end=validation.book.replica_ends.get(key),
                     batches=0 if one is None else one.batches,
                     records=0 if one is None else one.records,
                     bytes=0 if one is None else one.bytes,
                     source_digest=None if one is None else one.source_digest,
                     digest=None if one is None else one.digest,
                     validated_ms=None if one is None else one.at,
-                    tail_equal=validation.tails.get(key),
+                    tail_equal=validation.book.tails.get(key),
                     findings=findings,
                     findings_count=count,
                     lawful={} if one is None else dict(one.lawful),
@@ -295,7 +295,7 @@ class EvidenceWriter:
             end=state.aligned_end,
             handed_over_ms=state.since or None,
             replicas=tuple(replicas),
-            samples=validation.samples.of(tp, partitions),
+            samples=validation.book.samples.of(tp, partitions),
         )
 
     # --- looking up ----------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class EvidenceWriter:
             differing |= {
                 (tp, broker)
                 for broker in self._replicas(tp)
-                if broker == named or (tp, broker) in self._validation.findings
+                if broker == named or (tp, broker) in self._validation.book.findings
             }
         return len(differing)
 

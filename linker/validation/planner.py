@@ -14,6 +14,7 @@ from controller.handover import listed_targets
 from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
+from linker.links.copies import CopyView
 from validator import messages as m
 from validator.mode import Mode
 from wire.metadata.image import ClusterImage
@@ -196,6 +197,18 @@ def other_copies(
         if brokers:
             gone[tp] = brokers
     return gone
+
+
+def positions_of(copy: CopyView, now: int, monotonic: float) -> dict[int, tuple[Position, ...]]:
+    """Of each follower, on the wall clock (ms), as watermarks are. `monotonic`: seconds, the same moment."""
+    return {
+        broker: tuple(
+            Position(offset, now - int((monotonic - at) * 1000))
+            for offset, at in (*follower.restarts, (follower.fetch_offset, follower.last_fetch_monotonic))
+        )
+        for broker, follower in copy.followers.items()
+        if follower.last_fetch_monotonic > 0
+    }
 
 
 def lost(asked: Iterable[Position], through: int, since: int) -> bool:

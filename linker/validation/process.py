@@ -12,22 +12,20 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.util import find_spec
-from io import FileIO
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from linker.children import die_with_us, parent_environment, python_path
 from linker.config_validation import ValidationConfig
+from linker.validation.child import exit_text, keep_log, kill_group, kill_orphans
+from linker.validation.errors import Side, ValidatorCancelled, ValidatorError
+from linker.validation.needs import missing_parts
 from validator import messages as m
 from validator.evidence.model import Evidence
-from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 
 log = logging.getLogger(__name__)
@@ -42,55 +40,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
 _CHUNK = 1 << 16
 _NICE = 5
-JAVA_VERSIONS = (17, 21)  # on which Spark 4.0 is released
-_ORPHANS_LOOK, _ORPHANS_GRACE = 0.5, 2.0
-
-Side = Literal["source", "target", "spark"]
-
-
-class ValidatorError(LinkerError):
-    """The validator did not do it. `hopeless`: not before somebody changes something on this machine."""
-
-    def __init__(
-        self, reason: str, *, side: Side | None = None, address: str | None = None, hopeless: bool = False
-    ) -> None:
-        where = " ".join(part for part in (None if side is None else f"the {side}", address) if part)
-        super().__init__(f"{where}: {reason}" if where and where not in reason else reason)
-        self.side = side
-        self.hopeless = hopeless
-
-
-class ValidatorCancelled(ValidatorError):
-    """The run was asked to end and has."""
-
-
-def _java_version(java: Path) -> int | None:
-    """Out of the file that a Java has beside its programs; None if there is none. `java -version` would start a JVM, and
-    this is asked while clients are served."""
-    home = java.resolve().parent.parent
-    try:
-        text = (home / "release").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
-    return None if found is None else int(found[1])
-
-
-def missing_parts(environ: Mapping[str, str] | None = None) -> str | None:
-    """What the validator needs and this machine does not have; None if all is there, as far as that can be seen."""
-    environ = os.environ if environ is None else environ
-    if find_spec("pyspark") is None:
-        return "PySpark is not installed where the sidecar runs: pip install 'pyspark>=4.0,<4.1' there"
-    home = environ.get("JAVA_HOME")
-    java = Path(home) / "bin" / "java" if home else shutil.which("java", path=environ.get("PATH"))
-    if java is None:
-        return "there is no java on the sidecar's PATH: the validator needs Java 17 or 21 (or set JAVA_HOME)"
-    if home and not os.access(java, os.X_OK):
-        return f"JAVA_HOME is {home}, but there is no bin/java in it: the validator needs Java 17 or 21"
-    version = _java_version(Path(java))
-    if version is not None and version not in JAVA_VERSIONS:
-        return f"{java} is Java {version}: the validator needs Java 17 or 21 (set JAVA_HOME)"
-    return None
 
 
 class ValidatorProcess:
@@ -119,7 +68,6 @@ class ValidatorProcess:
         self._ending: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         self._events: asyncio.Queue[m.Event | ValidatorError] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._pause = 0.0
         self._not_before = 0.0
         self._busy = asyncio.Lock()
@@ -338,19 +286,19 @@ class ValidatorProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Events and log until both ends are closed; then whoever waits is told."""
-        reaper = asyncio.create_task(_kill_orphans(process), name="validator: orphans")
+        reaper = asyncio.create_task(kill_orphans(process), name="validator: orphans")
         try:
             async with TaskGroup() as group:
-                group.create_task(self._read_log(process))
+                group.create_task(keep_log(process.stderr, self.log_file, MAX_LOG_BYTES))
                 reason = await self._read_events(process)
                 if reason is not None:
-                    _kill_group(process)
+                    kill_group(process)
                 while process.stdout is not None and await process.stdout.read(_CHUNK):
                     pass  # to its end, or the pipe stays open
             code = await process.wait()
         finally:
             reaper.cancel()
-            _kill_group(process)  # what it has left behind
+            kill_group(process)  # what it has left behind
             await asyncio.shield(process.wait())
         if self._process is process:
             self._process = self.ready = None
@@ -358,7 +306,7 @@ class ValidatorProcess:
                 self._failed(
                     f"{reason}; see {self.log_file}"
                     if reason is not None
-                    else f"the validator process has ended ({_code(code)}); see {self.log_file}"
+                    else f"the validator process has ended ({exit_text(code)}); see {self.log_file}"
                 )
             )
 
@@ -377,26 +325,6 @@ class ValidatorProcess:
             except m.MessageError as error:
                 return f"the validator does not speak this sidecar's language ({error})"
         return None
-
-    async def _read_log(self, process: asyncio.subprocess.Process) -> None:
-        """What Spark and its JVM say, into a file of bounded size and one before it."""
-        errors = process.stderr
-        output: FileIO | None = None
-        try:
-            output = self.log_file.open("ab", buffering=0)
-            while errors is not None and (chunk := await errors.read(_CHUNK)):
-                if output.tell() + len(chunk) > MAX_LOG_BYTES:
-                    output.close()
-                    self.log_file.replace(self.log_file.with_suffix(".log.1"))
-                    output = self.log_file.open("ab", buffering=0)
-                output.write(chunk)
-        except OSError as error:
-            log.warning("the validator's log cannot be written: %s", error.strerror or error)
-            while errors is not None and await errors.read(_CHUNK):
-                pass  # it must not stand still for that
-        finally:
-            if output is not None:
-                output.close()
 
     def _rest(self) -> None:
         """Nothing to do: it ends in a while."""
@@ -437,7 +365,7 @@ class ValidatorProcess:
         done, _ = await asyncio.wait([pump], timeout=grace)
         if not done:
             log.info("the validator has not ended within %.0f s and is killed", grace)
-            _kill_group(process)
+            kill_group(process)
             await asyncio.wait([pump])
         _consume(pump)
 
@@ -447,7 +375,7 @@ class ValidatorProcess:
         if process is None:
             return
         log.warning("the validator (pid %d) is killed: %s", process.pid, why)
-        _kill_group(process)
+        kill_group(process)
         if pump is not None:
             await asyncio.wait([pump])
             _consume(pump)
@@ -456,24 +384,3 @@ class ValidatorProcess:
 def _consume(pump: asyncio.Task[None]) -> None:
     if not pump.cancelled() and (error := pump.exception()) is not None:
         log.error("watching the validator hit a bug", exc_info=error)
-
-
-def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """The process with its JVM; workers of Spark end when that does."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nobody is left
-
-
-async def _kill_orphans(process: asyncio.subprocess.Process) -> None:
-    """A JVM that outlives its driver holds the pipes open, and whoever reads them would wait for it;
-    so does wait(), which asyncio answers when the pipes are closed."""
-    while process.returncode is None:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(_ORPHANS_LOOK)
-    await asyncio.sleep(_ORPHANS_GRACE)
-    _kill_group(process)
-
-
-def _code(code: int) -> str:
-    return f"exit {code}" if code >= 0 else f"killed by signal {-code}"

@@ -14,7 +14,7 @@ from controller.manager import LinkController
 from controller.ports import Tps, Unproved
 from controller.state import PartitionValidation
 from linker.links.copies import CopyView
-from linker.validation.process import ValidatorError
+from linker.validation.errors import ValidatorError
 from linker.validation.runner import LinkValidation
 from linker.validation.turns import Urgency
 from wire.errors import LinkerError

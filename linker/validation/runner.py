@@ -24,15 +24,14 @@ from linker.admin.validation_models import ValidationState
 from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.target import TargetCluster
+from linker.validation.errors import ValidatorCancelled
 from linker.validation.evidence import EvidenceWriter
-from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan
-from linker.validation.process import ValidatorCancelled
-from linker.validation.runs import Recorder, RunStatus, Totals, differences
-from linker.validation.samples import SampleBook
+from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan, positions_of
+from linker.validation.result_book import ResultBook
+from linker.validation.runs import Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator
 from validator import messages as m
-from validator.facts import Finding
 from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
@@ -69,13 +68,7 @@ class LinkValidation:
         self.link = link
         self.validator = validator
         self.totals = Totals()
-        self.samples = SampleBook()
-        #: The first findings of each replica that has any, of this process's runs, and how many there are.
-        self.findings: dict[tuple[TopicPartition, int], tuple[tuple[Finding, ...], int]] = {}
-        #: Where each replica ended when it was read last.
-        self.replica_ends: dict[tuple[TopicPartition, int], int] = {}
-        #: Whose tail was compared inside a fence, with the result.
-        self.tails: dict[tuple[TopicPartition, int], bool] = {}
+        self.book = ResultBook(link, controller, copy)
         #: Why the last run of the continuous validation failed; None if it did not.
         self.trouble: str | None = None
         self.runs: deque[RunStatus] = deque()
@@ -181,7 +174,7 @@ class LinkValidation:
                     found,
                     status,
                     self.totals,
-                    self._note,
+                    self.book.note,
                     self._source_end,
                     self._lost,
                 )
@@ -246,40 +239,6 @@ class LinkValidation:
     def _source_end(self, tp: TopicPartition) -> int | None:
         copy = self._copy(tp)
         return copy.high_watermark if copy is not None and copy.loaded else None
-
-    def _note(self, results: Sequence[m.ReplicaResult]) -> None:
-        """For the evidence."""
-        now = wall_clock_ms()
-        for result in results:
-            tp = TopicPartition(result.topic, result.partition)
-            key = (tp, result.broker_id)
-            self.replica_ends[key] = result.replica_end
-            differing = differences(result)
-            if not differing:
-                self.findings.pop(key, None)
-            else:
-                self.findings[key] = differing, result.findings_count - len(result.findings) + len(differing)
-                log.error(
-                    "link %s: broker %d's replica of %s differs from the source: %d findings, the first at offset %d: "
-                    "%s, %s",
-                    self.link,
-                    result.broker_id,
-                    tp,
-                    result.findings_count,
-                    differing[0].offset,
-                    differing[0].kind,
-                    differing[0].detail,
-                )
-            known = self._controller.image.validations.get((self.link, tp))
-            copy = self._copy(tp)
-            self.samples.note(
-                tp,
-                now,
-                source_end=result.source_end,
-                lag=max(0, result.source_end - result.replica_end),
-                mirrored_bytes=None if copy is None else copy.bytes_fetched,
-                validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
-            )
 
     # --- what somebody asks for ------------------------------------------------------------------------------------
 
@@ -387,7 +346,7 @@ class LinkValidation:
 
     async def _forget(self) -> None:
         image = self._controller.image
-        self._forget_others({mirror.topic for mirror in image.link_mirrors(self.link)})
+        self.book.keep_only({mirror.topic for mirror in image.link_mirrors(self.link)})
         gone = self.other_copies([tp for link, tp in image.validations if link == self.link])
         for tp, brokers in gone.items():
             log.warning(
@@ -407,27 +366,16 @@ class LinkValidation:
 
     def _positions(self, tp: TopicPartition) -> dict[int, tuple[Position, ...]]:
         copy = self._copy(tp)
-        return {} if copy is None else _positions(copy)
+        return {} if copy is None else positions_of(copy, wall_clock_ms(), time.monotonic())
 
     def _lost(self, tp: TopicPartition, broker_id: int, through: int, since: int) -> bool:
         return lost(self._positions(tp).get(broker_id, ()), through, since)
-
-    def _forget_others(self, topics: set[str]) -> None:
-        """What is in memory of topics that are no mirrors any more."""
-        self.samples.forget(topics)
-        for book in (self.findings, self.replica_ends, self.tails):
-            for key in [key for key in book if key[0].topic not in topics]:
-                del book[key]
 
     # --- for promotes --------------------------------------------------------------------------------------------
 
     async def moved(self, timeout: float) -> None:
         """Until a run has got further, or ended, or the time is over."""
         await until_set(self._moved, timeout)
-
-    def note_tail(self, tp: TopicPartition, broker_id: int, equal: bool) -> None:
-        """A replica's last batches were compared inside a fence."""
-        self.tails[tp, broker_id] = equal
 
     def close_evidence(self, job: PromoteJob) -> None:
         """See to the last run of a promote, in the background, if it owes one."""
@@ -441,16 +389,3 @@ class LinkValidation:
         return await self.check(
             status, Urgency.EVIDENCE, lambda: tps, only_behind=False, wait=_WAIT_AFTER_HAND_OVER
         )
-
-
-def _positions(copy: CopyView) -> dict[int, tuple[Position, ...]]:
-    """On the wall clock, as watermarks are."""
-    now, monotonic = wall_clock_ms(), time.monotonic()
-    return {
-        broker: tuple(
-            Position(offset, now - int((monotonic - at) * 1000))
-            for offset, at in (*follower.restarts, (follower.fetch_offset, follower.last_fetch_monotonic))
-        )
-        for broker, follower in copy.followers.items()
-        if follower.last_fetch_monotonic > 0
-    }

@@ -10,8 +10,8 @@ from controller.manager import LinkController, wall_clock_ms
 from controller.state import ReplicaValidation, ValidationMismatch
 from controller.validations import Advance
 from linker.admin.validation_models import ValidationState
+from linker.validation.errors import ValidatorError
 from linker.validation.planner import Plan
-from linker.validation.process import ValidatorError
 from validator import messages as m
 from validator.facts import BatchFacts, Finding, FindingKind
 from validator.mode import Mode

@@ -14,10 +14,10 @@ from controller.fleet.member import Member
 from controller.fleet.progress import CopyReport
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
-from controller.manager import LinkController, StoredController
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from controller.store.base import Operation, StoreError
+from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition
 
@@ -52,7 +52,7 @@ class TroubledStore(MemoryStore):
 
 async def with_mirror(store: MemoryStore, partitions: int = 1) -> StoredController:
     """A controller whose store has an ACTIVE mirror that sidecar 900 leads."""
-    controller = await LinkController.open(store, now=lambda: int(now() * 1000))
+    controller = await StoredController.open(store, now=lambda: int(now() * 1000))
     await controller.create_link(LINK, "source", {})
     mirror = MirrorTopic(
         link=LINK, topic="t", topic_id=b"\x07" * 16, source_topic_id=None, partitions=partitions

@@ -21,6 +21,7 @@ from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
 from controller.replica_plan import Brokers, Cancel, Reassign, open_step
 from controller.state import MirrorPartition, MirrorTopic
 from controller.store import Operation, StoreError
+from controller.stored_controller import StoredController
 from tests.controller.kraft_model import Alter, Broker, Image, Kraft, Partition, Topic
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError, ConnectionLost, LinkerError
@@ -550,7 +551,7 @@ def ports_of(world: World) -> PromotePorts:
 
 async def mirrored(world: World) -> LinkController:
     """A link with one ACTIVE topic."""
-    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    controller = await StoredController.open(world.store, now=lambda: int(world.loop.time() * 1000))
     await controller.create_link(LINK, "source-cluster", {"bootstrap.servers": "s:9092"})
     mirror = MirrorTopic(
         link=LINK,
@@ -584,7 +585,7 @@ async def restarted(world: World, settings: PromoteSettings) -> tuple[LinkContro
     """The process starts again and takes up what the last one left, as often as it takes."""
     world.crash_at = None
     world.store.gated = False
-    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    controller = await StoredController.open(world.store, now=lambda: int(world.loop.time() * 1000))
     world.store.gated = True
     world.fenced = {s.tp for s in controller.image.link_partitions(LINK) if s.phase in HELD | LED_ELSEWHERE}
     world.handed_over = set()

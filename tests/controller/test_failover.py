@@ -18,6 +18,7 @@ from controller.ports import PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import AbortedTransaction, Failover, JobStatus, MirrorTopic
 from controller.store import Operation, StoreError
+from controller.stored_controller import StoredController
 from controller.take_over import TakeOverPorts
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, Ports, World, mirrored, ports_of
@@ -74,7 +75,7 @@ def test_what_was_not_copied_is_said(failover: Failover, lost: int | None, text:
 
 
 async def linked(*phases: Phase) -> LinkController:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("l", "cluster", {"bootstrap.servers": "a:1"})
     await controller.create_mirror(
         MirrorTopic(link="l", topic="t", topic_id=bytes(16), source_topic_id=None, partitions=len(phases))
@@ -280,7 +281,7 @@ def live(
 async def again(world: Doomed) -> tuple[LinkController, PromoteOutcome]:
     world.crash_at = None
     world.store.gated = False
-    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    controller = await StoredController.open(world.store, now=lambda: int(world.loop.time() * 1000))
     controller.listeners.add(lambda _: world.serve(controller))
     world.store.gated = True
     world.fenced = {s.tp for s in controller.image.link_partitions(LINK) if s.phase in HELD | LED_ELSEWHERE}

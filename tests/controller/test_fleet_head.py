@@ -10,9 +10,9 @@ from controller.fleet import messages as m
 from controller.fleet.commands import FleetIncomplete
 from controller.fleet.head import Head
 from controller.fleet.lease import DRIFT, Holder
-from controller.manager import LinkController, StoredController
 from controller.state import SidecarIdentity
 from controller.store import ControllerFenced, StoreError
+from controller.stored_controller import StoredController
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,
@@ -267,7 +267,7 @@ def test_leases_of_an_older_head_are_waited_for() -> None:
                     broker_id=broker, incarnation_id=bytes(16), log_dir_id=bytes(16), session=session
                 )
             )
-        controller = await LinkController.open(store)
+        controller = await StoredController.open(store)
         claimed = now() - 1.0
         async with running_head(controller, store, claimed_at=claimed) as head:
             assert head.leases.may_hold(now()) == [Holder(900, "a"), Holder(901, "b")]
@@ -516,7 +516,7 @@ def test_after_its_start_a_head_gives_everybody_time() -> None:
         await first.save_identity(
             SidecarIdentity(broker_id=901, incarnation_id=bytes(16), log_dir_id=bytes(16), session="b")
         )
-        controller: StoredController = await LinkController.open(store)
+        controller: StoredController = await StoredController.open(store)
         async with running_head(controller, store) as head:
             await asyncio.sleep(SETTINGS.failure_timeout)
             assert head.alive() == {901}

@@ -10,7 +10,7 @@ import pytest
 from controller.errors import NotFound
 from controller.fleet.balancer import Balancer
 from controller.fleet.messages import LinkTraffic, Report, SidecarReport
-from controller.manager import LinkController
+from controller.stored_controller import StoredController
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,
@@ -39,7 +39,7 @@ def test_marks_outlive_the_link_controller_but_not_the_process() -> None:
             await controller.mark_sidecar(901, draining=True)
             await controller.mark_sidecar(901, leaving=True)
             assert head.draining() == {901}
-        controller = await LinkController.open(store)
+        controller = await StoredController.open(store)
         kept = controller.image.identities[901]
         assert (kept.draining, kept.leaving, kept.session) == (True, True, "a")
         async with running_head(controller, store) as head:

@@ -12,7 +12,6 @@ import pytest
 from controller.fleet import messages as m
 from controller.fleet.shared import NotTheController, SharedController
 from controller.groups import GateKind
-from controller.manager import StoredController
 from controller.phases import Phase
 from controller.state import (
     GroupProtocol,
@@ -26,6 +25,7 @@ from controller.state import (
 )
 from controller.store import StoreError
 from controller.store.base import Candidate, Seat
+from controller.stored_controller import StoredController
 from controller.validations import watermark
 from tests.controller.fleet_kit import (
     LINK,

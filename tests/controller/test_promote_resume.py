@@ -6,16 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.decisions import Leadership
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.promote import PromoteDriver
 from controller.state import JobStatus, MirrorTopic
+from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition
 
 
 async def test_only_the_named_jobs_are_taken_up() -> None:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", "cluster", {})
     for topic in ("orders", "payments"):
         await controller.create_mirror(
@@ -46,7 +46,7 @@ async def test_only_the_named_jobs_are_taken_up() -> None:
 
 async def test_what_a_late_commit_left_without_a_promote_goes_back() -> None:
     """A commit that was given up may be carried out when its job has ended already."""
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", "cluster", {})
     await controller.create_mirror(
         MirrorTopic(link="east", topic="orders", topic_id=b"i" * 16, source_topic_id=None, partitions=1)

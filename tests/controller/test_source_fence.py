@@ -20,6 +20,7 @@ from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver
 from controller.source_fence import debts, whole_topics
 from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
+from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
@@ -133,7 +134,7 @@ def live(
 async def again(world: World, source: Source) -> LinkController:
     world.crash_at = None
     world.store.gated = False
-    controller = await LinkController.open(world.store, now=lambda: int(world.loop.time() * 1000))
+    controller = await StoredController.open(world.store, now=lambda: int(world.loop.time() * 1000))
     world.store.gated = True
     world.fenced = {s.tp for s in controller.image.link_partitions(LINK) if s.phase in HELD | LED_ELSEWHERE}
     world.up = True
@@ -232,7 +233,7 @@ def test_a_source_that_is_away_is_a_debt_and_one_that_refuses_is_insisted_on() -
 
 
 async def test_debts_are_of_jobs_that_are_over_and_topics_that_are_forwarded() -> None:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("l", "cluster", {})
     for topic in ("a", "b"):
         await controller.create_mirror(
@@ -269,7 +270,7 @@ async def test_debts_are_of_jobs_that_are_over_and_topics_that_are_forwarded() -
 
 async def abandoned(*topics: str, promoted: Collection[str] = ()) -> LinkController:
     """A promote of these topics that was given up while their source was closed, when some had been promoted."""
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("l", "cluster", {})
     for topic in topics:
         mirror = MirrorTopic(

@@ -65,6 +65,7 @@ from controller.state import (
     ValidationPolicy,
 )
 from controller.store import ControllerFenced, StoreError
+from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition
 
@@ -78,7 +79,7 @@ def mirror(link: str = "l", topic: str = "t", partitions: int = 2) -> MirrorTopi
 
 
 async def controller_with_mirror(store: MemoryStore | None = None) -> LinkController:
-    controller = await LinkController.open(store or MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(store or MemoryStore(), now=lambda: 7)
     await controller.create_link("l", "cluster", {"bootstrap.servers": "a:1"})
     await controller.create_mirror(mirror())
     for tp in (T0, T1):
@@ -512,7 +513,7 @@ async def test_a_fenced_controller_stays_fenced() -> None:
     """And tells nobody anything: whoever acts on what he is told would act on that for ever."""
     store = MemoryStore()
     old = await controller_with_mirror(store)
-    new = await LinkController.open(store)
+    new = await StoredController.open(store)
     told: list[object] = []
     old.listeners.add(told.append)
     for _ in range(2):
@@ -536,7 +537,7 @@ async def test_a_damaged_store_is_refused_with_its_path() -> None:
     await controller_with_mirror(store)
     store.nodes["/links/l/mirrors/t/1/state"] = ('{"phase": "BORED"}', 3)
     with pytest.raises(CorruptState, match="/links/l/mirrors/t/1/state"):
-        await LinkController.open(store)
+        await StoredController.open(store)
 
 
 def test_pure_decisions_leave_the_image_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from controller import validations
 from controller.decisions import Leadership
 from controller.errors import NotFound, Refused
-from controller.manager import LinkController, StoredController
+from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import (
     Attempt,
@@ -20,6 +20,7 @@ from controller.state import (
     ValidationPolicy,
 )
 from controller.store import SqliteStore, Store
+from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_state import T0, T1, controller_with_mirror, mirror
 from tests.controller.validation_kit import an_advance
@@ -216,13 +217,13 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_it_is_there_for_the_next_link_controller_and_goes_with_the_mirror(store: Store) -> None:
     first = await controller_with_mirror(store)  # type: ignore[arg-type]
     await first.advance_validation("l", [an_advance(T0, EPOCH, None, 10), an_advance(T1, EPOCH, None, 1)])
-    second = await LinkController.open(store, now=lambda: 8)
+    second = await StoredController.open(store, now=lambda: 8)
     assert second.image.validations == first.image.validations
     assert second.image.nodes() == first.image.nodes()
     await second.advance_validation("l", [an_advance(T0, EPOCH, 10, 11)])
     await second.delete_mirror("l", "t")
     assert not second.image.validations
-    third = await LinkController.open(store)
+    third = await StoredController.open(store)
     assert not third.image.validations
     await third.create_mirror(mirror())
     await third.delete_mirror("l", "t")

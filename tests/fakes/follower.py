@@ -173,7 +173,6 @@ class FakeFollower:
         return codec.decode_response(api, version, await reader.readexactly(size))
 
     # --- fetch
-    # ---------------------------------------------------------------------------------------------------
 
     async def _fetch_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         now = asyncio.get_running_loop().time()

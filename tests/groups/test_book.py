@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from controller.groups import GateKind, GateRecord, GateStage
-from controller.manager import LinkController
 from controller.state import GroupProtocol, MirrorGroup
 from controller.store import Operation, StoreError
+from controller.stored_controller import StoredController
 from linker.groups.book import GroupBook
 from linker.groups.sync import OffsetSync, SyncStats
 from tests.controller.memory_store import MemoryStore
@@ -46,7 +46,7 @@ class SlowStore(MemoryStore):
 async def a_book() -> tuple[GroupBook, SlowStore]:
     """With three groups, and a store that takes nothing yet."""
     store = SlowStore()
-    controller = await LinkController.open(store)
+    controller = await StoredController.open(store)
     await controller.create_link("old", "c", {})
     groups = [
         MirrorGroup(

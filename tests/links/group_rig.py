@@ -16,6 +16,7 @@ from controller.group_sync import Committed
 from controller.groups import GateKind
 from controller.manager import LinkController
 from controller.state import GroupPolicy, MirrorGroup, MirrorTopic
+from controller.stored_controller import StoredController
 from linker.groups.book import GroupBook
 from linker.groups.bounds import TargetBounds
 from linker.groups.gate_maker import TargetGates
@@ -145,7 +146,7 @@ class Rig:
 
     async def claim(self) -> None:
         """As the next link controller does: a new epoch, the state as the store has it."""
-        self.controller = await LinkController.open(self.store)
+        self.controller = await StoredController.open(self.store)
         if LINK not in self.controller.image.links:
             await self.controller.create_link(LINK, "source", {})
         self.coordinators = Coordinators(self.clusters[1])

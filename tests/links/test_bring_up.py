@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from controller.decisions import Leadership
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic
+from controller.stored_controller import StoredController
 from linker.links.bring_up import BringUp
 from tests.controller.memory_store import MemoryStore
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -32,7 +32,7 @@ TOPIC_ID = b"m" * 16
 async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
     leader: int, phase: Phase, after: Phase
 ) -> None:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", "cluster", {})
     mirror = MirrorTopic(
         link="east",

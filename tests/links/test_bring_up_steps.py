@@ -14,9 +14,11 @@ import pytest_asyncio
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, MirrorTopic
+from controller.stored_controller import StoredController
 from linker.links import copy_specs
-from linker.links.bring_up import BringUp, grown_at_target
+from linker.links.bring_up import BringUp
 from linker.links.promote_ports import TargetHandOver
+from linker.links.topic_shape import grown_at_target
 from linker.target import TargetCluster
 from linker.target.topic_operations import TOPIC_RESOURCE
 from tests.controller.memory_store import MemoryStore
@@ -122,7 +124,7 @@ class Rig:
 async def rig(quorum: FakeQuorum, target: TargetCluster, source: FakeCluster) -> AsyncIterator[Rig]:
     for _ in range(5):
         source.add("orders", 0)
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", source.cluster_id, {})
     await controller.create_mirror(
         MirrorTopic(

@@ -6,10 +6,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from controller.manager import LinkController, StoredController
 from controller.state import SidecarIdentity
+from controller.stored_controller import StoredController
 from linker.fleet.departures import Departures, Leaving, others_to_decide, others_to_lead
-from linker.target.registration import hosted_partitions
+from linker.target.hosting import hosted_partitions
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError
 from wire.metadata.image import PartitionImage
@@ -66,7 +66,7 @@ class Stage:
 
 
 async def stage(*leaving: int) -> Stage:
-    controller = await LinkController.open(MemoryStore())
+    controller = await StoredController.open(MemoryStore())
     for broker_id in (900, 901):
         identity = SidecarIdentity(
             broker_id=broker_id,

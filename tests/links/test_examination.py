@@ -24,7 +24,7 @@ from linker.examination import (
 )
 from linker.examination_alone import examine
 from linker.groups.gates import GroupMember
-from linker.groups.group_reader import GroupView
+from linker.groups.views import GroupView
 from linker.links.producer_states import ProducerState
 from linker.secrets import SecretError
 from tests.fakes import FakeCluster

@@ -14,9 +14,10 @@ from controller.phases import Phase
 from controller.state import GroupPolicy, GroupProtocol
 from linker.groups.confirm import confirmation, positions
 from linker.groups.gates import GroupMember
-from linker.groups.group_reader import GroupReader, GroupView
+from linker.groups.group_reader import GroupReader
 from linker.groups.members import subscribed_topics
 from linker.groups.status import group_summary, groups_status
+from linker.groups.views import GroupView
 from tests.fakes import FakeCluster
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
 from tests.links.group_rig import LINK, FakeCopy, Rig

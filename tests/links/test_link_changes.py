@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from controller.manager import LinkController
+from controller.stored_controller import StoredController
 from linker.admin.api import create_app
 from linker.groups.settings import GROUP_OPTIONS
 from linker.metrics import Metrics
@@ -22,7 +22,7 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 
 async def a_client(**links: dict[str, str]) -> httpx.AsyncClient:
     """Of the admin API of a sidecar with these links, as far as changing a link asks it."""
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     for name, properties in links.items():
         await controller.create_link(name, name, properties)
     sidecar: Any = SimpleNamespace(

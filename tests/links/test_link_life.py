@@ -19,10 +19,10 @@ from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import NotTheController
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
+from controller.stored_controller import StoredController
 from linker.config_file import parse_config
 from linker.groups import manager as manager_module
 from linker.links import promotes as promotes_module
@@ -61,7 +61,7 @@ async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
     """As far as links see it; cluster ids are the links' names."""
     sidecar = Sidecar(parse_config(CONFIG, base=Path("/none"), environ={}))
     store = MemoryStore()
-    controller: Any = await LinkController.open(store, now=lambda: 7)
+    controller: Any = await StoredController.open(store, now=lambda: 7)
     sidecar.controller = controller
     head = Head(
         controller, store, FleetSettings(), time.monotonic, endless_leases=True, cluster_id=lambda: "target"
@@ -198,9 +198,9 @@ async def test_a_promote_that_was_written_down_too_late_is_left_to_the_next_link
         job: Any = SimpleNamespace(id=1, topics=[])
         with pytest.raises(NotTheController):
             link.start_promote(job, PromoteSettings())
-        assert not link._reign
+        assert not link._reign.tasks
         link.begin_reign()
-        assert link._reign
+        assert link._reign.tasks
 
 
 async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> None:

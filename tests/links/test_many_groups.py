@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from controller.group_decisions import GroupRules
-from controller.manager import LinkController
 from controller.state import GroupPolicy
+from controller.stored_controller import StoredController
 from linker.groups.gates import Coordinators, GateSettings
 from linker.groups.manager import GroupManager
 from linker.groups.settings import GroupSettings
@@ -39,7 +39,7 @@ BEATS = 5.0  # seconds: every gate renews its member once in about that time
 @asynccontextmanager
 async def managed(far: FarGroups) -> AsyncIterator[GroupManager]:
     """The groups of a link, with the gates that a person gets who chooses none."""
-    controller = await LinkController.open(MemoryStore())
+    controller = await StoredController.open(MemoryStore())
     await controller.create_link(LINK, "source", {})
     copies = await mirrored(controller, TOPIC, PARTITIONS, far.source_topic_id, far.target_topic_id)
     clusters = [

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from controller.decisions import Leadership
-from controller.manager import LinkController
 from controller.state import UNBOUND, MirrorTopic
 from controller.store import StoreError
 from controller.store.base import Operation
+from controller.stored_controller import StoredController
 from fetcher.directory import MirrorDirectory
 from linker.links.mirrors import Mirrors, ServedPartition
 from tests.controller.memory_store import MemoryStore
@@ -44,7 +44,7 @@ class LosesAnswers(MemoryStore):
 
 async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_router() -> None:
     store = LosesAnswers()
-    controller = await LinkController.open(store, now=lambda: 7)
+    controller = await StoredController.open(store, now=lambda: 7)
     mirrors = Mirrors(lambda: controller.image, ClusterImage(), MirrorDirectory(), lambda link: True, 900)
     controller.listeners.add(mirrors.on_records)
     await controller.create_link("l", "cluster", {})
@@ -74,7 +74,7 @@ async def test_a_commit_that_was_carried_out_although_it_raised_reaches_the_rout
 
 
 async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_were() -> None:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     mirrors = Mirrors(lambda: controller.image, ClusterImage(), MirrorDirectory(), lambda link: True, 900)
     controller.listeners.add(mirrors.on_records)
     await controller.create_link("l", "cluster", {})
@@ -90,7 +90,7 @@ async def test_a_mirror_that_fails_its_validation_is_not_served_as_if_nothing_we
 
 
 async def test_a_mirror_that_somebody_still_holds_says_what_is_true_now() -> None:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     forwards = {"l"}
     image = ClusterImage()
     mirrors = Mirrors(lambda: controller.image, image, MirrorDirectory(), forwards.__contains__, 900)

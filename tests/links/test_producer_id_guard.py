@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from controller.manager import LinkController
+from controller.stored_controller import StoredController
 from linker.links.producer_ids import ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
 
@@ -27,7 +27,7 @@ class EmptySource:
 async def test_a_source_that_names_no_broker_is_asked_again() -> None:
     source: Any = EmptySource()
     target: Any = SimpleNamespace(metadata=SimpleNamespace(subscribe=lambda callback: lambda: None))
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     guard = ProducerIdGuard("east", source, target, controller, frozenset)
     task = asyncio.create_task(guard.run())
     try:

@@ -23,7 +23,7 @@ from linker.links.reads import ReadPolicy
     ],
 )
 def test_what_is_held_by_default(client: str | None, held: bool) -> None:
-    assert ReadPolicy.of({}).holds(client) is held
+    assert ReadPolicy(LinkOptions()).holds(client) is held
 
 
 def test_the_exceptions_win_in_both_directions() -> None:

@@ -13,6 +13,7 @@ from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, JobStatus, MirrorTopic
 from controller.store import ControllerFenced, StoreError
+from controller.stored_controller import StoredController
 from controller.topic_configs import ConfigPlan
 from linker import preflight
 from linker.admin.models import CreateMirrorsRequest, PromoteRequest
@@ -118,7 +119,7 @@ class Rig:
 
     @classmethod
     async def make(cls) -> Rig:
-        controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+        controller = await StoredController.open(MemoryStore(), now=lambda: 7)
         await controller.create_link("east", "cluster", {})
         await controller.create_mirror(
             MirrorTopic(link="east", topic="orders", topic_id=TOPIC_ID, source_topic_id=None, partitions=1)

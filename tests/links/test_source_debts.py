@@ -13,6 +13,7 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.source_fence import debts
 from controller.state import JobStatus, MirrorTopic
+from controller.stored_controller import StoredController
 from linker.admin.models import PromoteRequest
 from linker.admin.service import IllegalState, PreflightFailed
 from linker.links import source_debts
@@ -34,7 +35,7 @@ class Fence:
 
 async def indebted(*topics: str) -> LinkController:
     """A link on which a promote of these topics was abandoned while the source was away."""
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", "cluster", {})
     for topic in (*topics, "other"):
         mirror = MirrorTopic(

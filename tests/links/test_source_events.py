@@ -17,6 +17,7 @@ from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic
 from controller.store.base import Operation
+from controller.stored_controller import StoredController
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec
 from linker.links.source_events import SourceEvents
@@ -55,7 +56,7 @@ class Copies:
 
 
 async def controller_on(store: MemoryStore) -> LinkController:
-    controller = await LinkController.open(store, now=lambda: 7)
+    controller = await StoredController.open(store, now=lambda: 7)
     await controller.create_link("l", "cluster", {})
     await controller.create_mirror(
         MirrorTopic(link="l", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=2)
@@ -114,7 +115,7 @@ async def test_the_epochs_are_never_newer_than_the_truncation_before_them() -> N
     async with running(events):
         events.source_epoch(T0, 5, 0)  # from before; the truncation's own write waits behind it
         await asyncio.sleep(0.05)
-    state = (await LinkController.open(store)).image.partitions["l", T0]
+    state = (await StoredController.open(store)).image.partitions["l", T0]
     assert state.untruncated == ((2, 90),)
     assert state.source_epochs == ()
 

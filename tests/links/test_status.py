@@ -48,7 +48,7 @@ def runtime_of(copy: MirrorPartition) -> Any:
         source_available=True,
         trouble=None,
         events=SimpleNamespace(unavailable={}),
-        copy=lambda tp: copy,
+        copies=SimpleNamespace(get=lambda tp: copy),
         targets=lambda tp: (1, 2),
         bring_up=SimpleNamespace(trouble={}),
         watch=SimpleNamespace(grown={}),
@@ -95,7 +95,7 @@ def test_a_summary_adds_up_the_slowest_replica_of_each_partition() -> None:
     states.append(replace(STATE, partition=3, phase=Phase.PROMOTED))
     image = SimpleNamespace(topic_partitions=lambda link, topic: states)
     runtime = runtime_of(copy_with_followers(time.monotonic()))
-    runtime.copy = lambda tp: copies.get(tp.partition)
+    runtime.copies = SimpleNamespace(get=lambda tp: copies.get(tp.partition))
     runtime.controller = SimpleNamespace(image=image)
     runtime.bring_up.cancelled = {}
     mirror: Any = SimpleNamespace(link="l", topic="t", partitions=4)

@@ -8,6 +8,7 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorTopic, SidecarIdentity
+from controller.stored_controller import StoredController
 from linker.admin.models import LinkOptions, LinkOptionsUpdate, UpdateLinkRequest
 from linker.links.runtime import LIVE_OPTIONS
 from linker.links.throttle import LinkThrottle
@@ -18,7 +19,7 @@ TP = TopicPartition("orders", 0)
 
 
 async def limited(rate: int) -> tuple[LinkController, LinkThrottle]:
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     await controller.create_link("east", "id", {}, {"replication_bytes_per_second": rate})
     throttle = LinkThrottle("east", controller)
     controller.listeners.add(throttle.on_records)

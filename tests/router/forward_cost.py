@@ -20,8 +20,8 @@ import uvloop
 
 from controller.decisions import Leadership
 from controller.fleet.lease import Lease
-from controller.manager import LinkController
 from controller.state import MirrorTopic
+from controller.stored_controller import StoredController
 from fetcher.directory import MirrorDirectory
 from linker.fleet.clock import lease_clock
 from linker.fleet.ports import RouterLease
@@ -103,7 +103,7 @@ class Cost(NamedTuple):
 
 async def with_the_sidecars_own(rig: Rig) -> None:
     """In the place of what the rig has for tests."""
-    controller = await LinkController.open(MemoryStore(), now=lambda: 7)
+    controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     links = RunningLinks(cast(Any, None), lambda: cast(Any, controller))
     runtime: Any = object.__new__(LinkRuntime)
     runtime.source = rig.cluster

@@ -92,7 +92,7 @@ def test_a_sidecar_loads_only_what_it_has_a_use_for(alone: bool, tmp_path: Path)
         "import sys; from pathlib import Path; from linker.cli.run import Arguments, run\n"
         f"run(Arguments(Path({str(config)!r}), check=True))\n"
         "from linker.cli.run import load_sidecar; load_sidecar()\n"
-        f"import linker.sidecar; linker.sidecar.load_admin(alone={alone})\n"
+        f"from linker.admin.loading import load_admin; load_admin(alone={alone})\n"
         f"print([name for name in {UNUSED!r} if sys.modules.get(name)], 'fastapi' in sys.modules)"
     )
     done = python(program)

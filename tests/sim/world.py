@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller import paths
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
+from controller.stored_controller import StoredController
 from tests.controller.kraft_model import Image
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
@@ -79,7 +79,7 @@ class World:
 
     async def begin(self) -> None:
         self.target.start()
-        controller = await LinkController.open(self.store.data, now=lambda: 0)
+        controller = await StoredController.open(self.store.data, now=lambda: 0)
         await controller.create_link(LINK, "source", {})
         mirror = MirrorTopic(
             link=LINK,

@@ -167,7 +167,7 @@ async def test_newer_epoch_of_the_same_leader(quorum: FakeQuorum, member: Target
     quorum.elect(0)
     quorum.append_values([feature(4)])
     await eventually(lambda: level(member) == 4, timeout=1)
-    assert member.metadata.quorum_epoch == quorum.epoch
+    assert member.metadata.quorum.epoch == quorum.epoch
 
 
 async def test_follows_the_leader_to_another_controller(
@@ -207,7 +207,7 @@ async def test_a_controller_that_was_cut_off_cannot_pull_back(
     target = await make_member().up()
     old = quorum.nodes[0]
     quorum.elect(1)
-    await eventually(lambda: target.metadata.quorum_epoch == quorum.epoch)
+    await eventually(lambda: target.metadata.quorum.epoch == quorum.epoch)
     stale = {"partition_index": 0, "leader_id": 0, "leader_epoch": 1, "error_code": 0}
     old.hooks["describe_quorum"] = lambda request: {
         "topics": [{"topic_name": "__cluster_metadata", "partitions": [stale]}],

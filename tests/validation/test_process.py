@@ -12,8 +12,11 @@ import pytest
 
 from controller.store.base import StoreError
 from linker.config_validation import ValidationConfig
+from linker.validation import needs
 from linker.validation import process as process_module
-from linker.validation.process import ValidatorError, ValidatorProcess, missing_parts
+from linker.validation.errors import ValidatorError
+from linker.validation.needs import missing_parts
+from linker.validation.process import ValidatorProcess
 from linker.validation.validator import Validator
 from tests.validation.conftest import FakeWorld
 from validator import messages as m
@@ -330,7 +333,7 @@ async def test_evidence_is_written(process: ValidatorProcess, tmp_path: Path) ->
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "no java on the sidecar's PATH" in (missing_parts({"PATH": str(tmp_path)}) or "")
     assert f"JAVA_HOME is {tmp_path}" in (missing_parts({"JAVA_HOME": str(tmp_path)}) or "")
-    monkeypatch.setattr(process_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(needs, "find_spec", lambda name: None)
     assert "PySpark is not installed" in (missing_parts() or "")
 
 

@@ -17,6 +17,7 @@ from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, EvidenceStatus, JobStatus, MirrorTopic, PromoteJob, ValidationPolicy
+from controller.stored_controller import StoredController
 from linker.admin.validation_models import ValidationState
 from linker.config_validation import ValidationConfig
 from linker.validation import evidence as evidence_module
@@ -187,7 +188,7 @@ async def stage(
     monkeypatch.setattr(runner_module, "_RETRY_FIRST", 0.05)
     monkeypatch.setattr(runner_module, "_LOOK_AGAIN", 0.01)
     monkeypatch.setattr(evidence_module, "_RETRY_FIRST", 0.05)
-    controller = await LinkController.open(MemoryStore())
+    controller = await StoredController.open(MemoryStore())
     await controller.create_link(LINK, "source-id", {})
     await controller.create_mirror(
         MirrorTopic(
@@ -445,7 +446,7 @@ async def test_a_promote_takes_the_validator_from_a_long_run(stage: Stage) -> No
 async def test_evidence_is_closed_with_the_exact_ends(stage: Stage) -> None:
     job = await stage.promoted()
     stage.ends = {T0: 500, T1: 500}  # clients go on at the target; the source is where it was
-    stage.validation.note_tail(T0, 1, True)
+    stage.validation.book.note_tail(T0, 1, True)
     stage.validation.close_evidence(job)
     await stage.until(lambda: stage.evidence(job).status is not EvidenceStatus.PENDING)
     found = stage.evidence(job)
@@ -481,7 +482,7 @@ async def test_a_broker_that_holds_the_partition_no_more_does_not_differ(stage: 
     job = await stage.promoted()
     run = stage.validation.begin(Urgency.EVIDENCE, ["t"])
     await stage.validation.after_hand_over(run, [T0, T1])
-    assert (T1, 2) in stage.validation.findings
+    assert (T1, 2) in stage.validation.book.findings
     topic = stage.image.topics_by_id[TOPIC_ID]
     topic.partitions[1] = replace(topic.partitions[1], replicas=(1,), isr=(1,))
     stage.say(differ={})
@@ -593,14 +594,14 @@ async def test_a_replica_is_counted_once_however_often_it_is_told_of(stage: Stag
             planned,
             run,
             totals,
-            stage.validation._note,
+            stage.validation.book.note,
             lambda tp: stage.ends[tp],
             stage.validation._lost,
         )
         for _ in range(3):  # group by group
             await recorder.seen(m.Checked(id="x", results=(result,)))
     assert (run.mismatches, totals.mismatches, len(run.findings)) == (1, 1, MAX_SHOWN)
-    assert stage.validation.findings[T0, 2] == (findings, 500)
+    assert stage.validation.book.findings[T0, 2] == (findings, 500)
 
 
 async def test_what_differs_lawfully_is_counted_once_however_often_it_is_told_of(stage: Stage) -> None:
@@ -626,7 +627,7 @@ async def test_what_differs_lawfully_is_counted_once_however_often_it_is_told_of
             await stage.validation.plan([T0, T1]),
             stage.validation.begin(Urgency.ONCE, ["t"]),
             Totals(),
-            stage.validation._note,
+            stage.validation.book.note,
             lambda tp: stage.ends[tp],
             stage.validation._lost,
         )
@@ -648,8 +649,8 @@ async def test_runs_that_are_not_over_are_kept(stage: Stage) -> None:
 
 async def test_what_is_remembered_of_a_mirror_goes_with_it(stage: Stage) -> None:
     await stage.over(stage.validation.start(["t"], Mode.BATCHES))
-    stage.validation.note_tail(T0, 1, True)
-    kept = stage.validation
+    stage.validation.book.note_tail(T0, 1, True)
+    kept = stage.validation.book
     assert kept.samples.of(T0, 1)
     assert kept.replica_ends[T0, 1] == 100
     await stage.controller.delete_mirror(LINK, "t")

@@ -23,7 +23,8 @@ from linker.groups.gates.ledger import Ledger
 from linker.groups.gates.member import MemberHold
 from linker.groups.gates.pair import PairGate
 from linker.groups.gates.settings import DEFAULT_PROTOCOLS, GateSettings
-from linker.groups.gates.transaction import TransactionGate, TransactionHold
+from linker.groups.gates.transaction import TransactionGate
+from linker.groups.gates.transaction_hold import TransactionHold
 
 _CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION})
 _CLASSIC = frozenset({GateKind.CLASSIC, GateKind.CLASSIC_AND_TRANSACTION})

@@ -10,7 +10,7 @@ between them and the records: `unheld` names them. With a classic member nothing
 
 Opening: the final offsets are committed by the member, the transaction is *aborted* (what it has pending are
 placeholders, so it is the same whether we end it or it expires), and the member leaves last: librdkafka must not have to
-wait for stable offsets while its partitions change (see `transaction`), and on leaving they do. Without a member the
+wait for stable offsets while its partitions change (see `transaction_hold`), and on leaving they do. Without a member the
 transaction publishes, as a TransactionGate does.
 """
 
@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from controller.groups import GateRecord, GateStage
 from linker.groups.gates.base import GateLost, GroupActive, LostReason, OffsetAndMetadata
 from linker.groups.gates.member import MemberHold, check_stage, committable, see_committed
-from linker.groups.gates.requests import describe
-from linker.groups.gates.transaction import TransactionHold
+from linker.groups.gates.requests import commit_as_nobody, describe
+from linker.groups.gates.transaction_hold import TransactionHold
 from wire.types import TopicPartition
 
 
@@ -41,7 +41,9 @@ class PairGate:
         return self.ledger.record
 
     def unheld(self) -> frozenset[TopicPartition]:
-        """What a client was given counts as unheld: only some libraries wait while it is pending (see `transaction`)."""
+        """What a client was given counts as unheld: only some libraries wait while it is pending (see
+        `transaction_hold`).
+        """
         return self.transaction.unheld | self.member.unheld
 
     def weakness(self) -> GateLost | None:
@@ -166,7 +168,8 @@ class PairGate:
         if self.member.joined:
             await self.member.commit(offsets, held_otherwise=self.transaction.pending)
             return True
-        return await self.transaction.commit_as_nobody(offsets)
+        hold, timeout = self.transaction, self.transaction.settings.operation_timeout
+        return await commit_as_nobody(hold.coordinators, hold.group, offsets, timeout=timeout)
 
     # --- opening --------------------------------------------------------------------------------------------
 

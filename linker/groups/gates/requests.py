@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from linker.groups.gates import codes
-from linker.groups.gates.base import GroupMember, OffsetAndMetadata
+from linker.groups.gates.base import CommitFailed, GroupMember, OffsetAndMetadata
 from linker.groups.gates.coordinators import Coordinators, KeyType
 from wire.errors import UnsupportedApi, error_name
 from wire.types import TopicPartition
@@ -225,3 +225,22 @@ async def offset_fetch(
                 if item.committed_offset >= 0:
                     offsets[tp] = OffsetAndMetadata(item.committed_offset, item.metadata or "")
     return FetchedOffsets(offsets, frozenset(unstable))
+
+
+async def commit_as_nobody(
+    coordinators: Coordinators,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    timeout: float,
+) -> bool:
+    """Commit without a member, which the coordinator allows while the group is empty. False if it is not."""
+    failed = await offset_commit(coordinators, group, offsets, timeout=timeout)
+    if codes.UNKNOWN_MEMBER_ID in failed.values() or codes.GROUP_ID_NOT_FOUND in failed.values():
+        return False
+    for tp, code in failed.items():
+        if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
+            codes.check(code, "offset_commit", group, resource=tp.topic)
+    if failed:
+        raise CommitFailed(group, explained(failed))
+    return True

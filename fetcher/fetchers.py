@@ -1,0 +1,87 @@
+"""The fetchers of one link: begun where a lane is placed, ended when nothing is left that they could be asked for.
+
+Not here: which lane goes where (manager.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from fetcher.change_over import sibling_slot
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.source_fetcher import SourceFetcher
+from wire.errors import LocalProtocolError
+from wire.task_group import TaskGroup
+from wire.types import Node
+
+
+class Fetchers:
+    """`put`: what a fetcher that is ended leaves behind has to find a place again."""
+
+    def __init__(
+        self, make: Callable[[Node, int], SourceFetcher], put: Callable[[MirrorPartition], None]
+    ) -> None:
+        #: By source node and slot; the quiet ones have slots below 0.
+        self.at_work: dict[tuple[int, int], SourceFetcher] = {}
+        #: While it is there others are begun in it.
+        self.group: TaskGroup | None = None
+        self._make = make
+        self._put = put
+        self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
+        self._idle: set[SourceFetcher] = set()
+
+    @property
+    def begin(self) -> bool:
+        """Whether any may be begun."""
+        return self.group is not None
+
+    def at(self, node: Node, slot: int) -> SourceFetcher:
+        """The one of that place, begun if there is none."""
+        fetcher = self.at_work.get((node.id, slot))
+        if fetcher is not None and fetcher.node != node:
+            self._stop(fetcher)  # its address changed
+            fetcher = None
+        if fetcher is not None:
+            return fetcher
+        if self.group is None:
+            raise LocalProtocolError(f"a fetcher of node {node.id} is begun after the end")
+        fetcher = self._make(node, slot)
+        self.at_work[node.id, slot] = fetcher
+        self._tasks[fetcher] = self.group.create_task(fetcher.run())
+        return fetcher
+
+    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
+        """See FetcherOwner."""
+        if self.group is None or self.at_work.get((fetcher.node.id, fetcher.slot)) is not fetcher:
+            return None
+        return self.at(fetcher.node, sibling_slot(fetcher.slot))
+
+    def look_after(self, now: float) -> None:
+        """Now and then: deadlines, memory, and those without lanes end at the second look. `now`: the event loop's."""
+        empty = set()
+        for fetcher in list(self.at_work.values()):
+            fetcher.check_deadline(now)
+            fetcher.check_memory()
+            other = self.at_work.get((fetcher.node.id, sibling_slot(fetcher.slot)))
+            if not fetcher.lanes and not (other is not None and other.lanes):
+                if fetcher in self._idle:
+                    self._stop(fetcher)
+                else:
+                    empty.add(fetcher)
+        self._idle = empty
+
+    def stop_all(self) -> None:
+        for fetcher in list(self.at_work.values()):
+            self._stop(fetcher)
+
+    def _stop(self, fetcher: SourceFetcher) -> None:
+        """End a fetcher; its lanes go back to the queue."""
+        if self.at_work.get((fetcher.node.id, fetcher.slot)) is fetcher:
+            del self.at_work[fetcher.node.id, fetcher.slot]
+        for lane in list(fetcher.lanes.values()):
+            fetcher.remove(lane)
+            self._put(lane.mirror)
+        task = self._tasks.pop(fetcher, None)
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,112 @@
+"""Groups as a cluster's brokers show them: what group_reader.py brings, and out of which answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.group_sync import Committed
+from controller.state import GroupProtocol
+from linker.groups.gates import GroupMember
+from linker.groups.gates.requests import assigned_partitions
+from linker.groups.members import subscribed_topics
+from wire.types import TopicPartition
+
+_EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as ListGroups shows it. State and protocol are None where the broker is too old to tell."""
+
+    group: str
+    protocol_type: str
+    state: str | None
+    protocol: GroupProtocol | None  # None: neither classic nor consumer
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as its coordinator describes it."""
+
+    group: str
+    state: str = "Dead"
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+    members: tuple[GroupMember, ...] = ()
+    topics: frozenset[str] = frozenset()  # subscribed or assigned
+    assignors: frozenset[str] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        return not self.members and self.state in _EMPTY_STATES
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Committed offsets by group, and why others are not among them."""
+
+    found: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    unstable: dict[str, str] = field(default_factory=dict)  # a transaction of its members is not over
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Listing:
+    """All groups of the cluster, as far as its brokers answered."""
+
+    groups: dict[str, ListedGroup] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)  # broker -> why its groups are not known
+
+
+def classic_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            getattr(member, "group_instance_id", None),
+            assigned_partitions(bytes(member.member_assignment)),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    if one.protocol_type == "consumer":
+        topics.update(*(subscribed_topics(bytes(member.member_metadata)) for member in one.members))
+    assignors = frozenset({one.protocol_data}) if members and one.protocol_data else frozenset()
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CLASSIC, members, frozenset(topics), assignors
+    )
+
+
+def consumer_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            member.instance_id,
+            tuple(
+                TopicPartition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            ),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    topics.update(name for member in one.members for name in member.subscribed_topic_names)
+    assignors = frozenset({one.assignor_name}) if members and one.assignor_name else frozenset()
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CONSUMER, members, frozenset(topics), assignors
+    )
+
+
+def protocol_of(group_type: str | None) -> GroupProtocol | None:
+    """KIP-848's group types; brokers before it know classic groups only."""
+    match (group_type or "classic").lower():
+        case "classic":
+            return GroupProtocol.CLASSIC
+        case "consumer":
+            return GroupProtocol.CONSUMER
+        case _:
+            return None

@@ -1,0 +1,99 @@
+"""What a promote or a failover of one link works with: the ports of its controller, put together out of the link's parts.
+
+Not here: what a port does (promote_ports.py, take_over_ports.py, source_fence.py, source_writers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from controller.fleet.head import Head
+from controller.manager import LinkController
+from controller.ports import PromotePorts
+from controller.take_over import TakeOverPorts
+from linker.links.copies import CopyView
+from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
+from linker.links.source_fence import AclSourceFence
+from linker.links.source_writers import SourceWriters
+from linker.links.take_over_ports import make_take_over_ports
+from linker.target import TargetCluster
+from linker.validation.promote import PromoteValidation
+from linker.validation.runner import LinkValidation
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.types import TopicPartition
+
+
+class LinkPorts:
+    """Of one link. Made anew for each promote, by the link controller alone."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        source: Cluster,
+        target: TargetCluster,
+        head: Callable[[], Head | None],
+        link_brokers: Callable[[], frozenset[int]],
+        *,
+        validation: LinkValidation,
+        copy: Callable[[TopicPartition], CopyView | None],
+        targets: Callable[[TopicPartition], tuple[int, ...]],
+    ) -> None:
+        """`targets`: the real brokers that are to hold a partition."""
+        self._link = link
+        self._controller = controller
+        self._source = source
+        self._target = target
+        self._head = head
+        self._link_brokers = link_brokers
+        self._validation = validation
+        self._copy = copy
+        self._targets = targets
+        self.source_ends = ListedSourceEnds(source)
+        self.writers = SourceWriters(source, self._producer_id_floor)
+        self.source_fence = AclSourceFence(source)
+
+    def promote(self) -> PromotePorts:
+        """LinkerError if this sidecar is not the link controller."""
+        ports = make_promote_ports(
+            self._link,
+            self._ruling(),
+            self._source,
+            self.source_ends,
+            self._target,
+            self._link_brokers,
+            self._promote_validation(),
+            self._validation.book.note_tail,
+        )
+        return replace(
+            ports,
+            producers=self.writers,
+            source_topics=self.source_ends,
+            source_fence=self.source_fence,
+        )
+
+    def take_over(self) -> TakeOverPorts:
+        """LinkerError if this sidecar is not the link controller."""
+        head = self._ruling()
+        return make_take_over_ports(self._link, head, self.promote(), self._target, self._link_brokers)
+
+    def unproved(self, tp: TopicPartition) -> str | None:
+        """What the validator has to prove of a partition before a promote may hold its producers."""
+        found = self._promote_validation().unproved([tp]).get(tp)
+        return None if found is None else found.reason
+
+    def _ruling(self) -> Head:
+        head = self._head()
+        if head is None:
+            raise LinkerError("this sidecar is not the link controller")
+        return head
+
+    def _promote_validation(self) -> PromoteValidation:
+        distance = self._validation.validator.config.max_distance
+        return PromoteValidation(self._validation, self._controller, self._copy, self._targets, distance)
+
+    def _producer_id_floor(self) -> int | None:
+        found = self._controller.image.floors.get(self._link)
+        return None if found is None else found.floor

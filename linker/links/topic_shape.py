@@ -1,0 +1,119 @@
+"""A mirror's topic as the target's metadata shows it, and as it is first made: pure questions of bring_up.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from controller.decisions import Leadership
+from controller.handover import undo_revoke
+from controller.phases import ENDED, PROMOTING
+from controller.replica_plan import copies_asked_for, led_by_link
+from controller.state import MirrorPartition as PartitionState
+from controller.state import MirrorTopic
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+
+def first_leaders(
+    partitions: int, brokers: Sequence[int], led: Mapping[int, int], replicas: int
+) -> dict[int, list[int]]:
+    """The link brokers of each partition of a new topic, each broker in its turn the leader. `led`: how many partitions
+    each leads already; `replicas`: how many a partition is given, if there are as many."""
+    leads = {broker: led.get(broker, 0) for broker in brokers}
+    chosen: dict[int, list[int]] = {}
+    for index in range(partitions):
+        order = sorted(brokers, key=lambda b: (leads[b], b))[:replicas]
+        leads[order[0]] += 1
+        chosen[index] = order
+    return chosen
+
+
+def all_asked_for(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+    for tp, replicas in wanted.items():
+        topic = image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        if partition is None or not copies_asked_for(partition, replicas):
+            return None
+    return True
+
+
+def on_link_brokers_alone(topic: TopicImage, link_brokers: frozenset[int]) -> bool:
+    """Never copied: made by a run of ours, which may have ended before it could note the id."""
+    return all(link_brokers.issuperset(partition.replicas) for partition in topic.partitions.values())
+
+
+def plain_copies(
+    image: ClusterImage, tps: Iterable[TopicPartition], link_brokers: Collection[int]
+) -> dict[TopicPartition, list[int]]:
+    """Partitions that link brokers lead and whose copies are plain replicas of them, each with its ISR: all of that, or a
+    reassignment to it would not complete at once. Where others are in the ISR somebody forced an election: not undone.
+    """
+    ours = frozenset(link_brokers)
+    return {
+        tp: [broker for broker in partition.replicas if broker in partition.isr]
+        for tp, partition in partitions_of(image, tps)
+        if led_by_link(partition, ours) and not ours.issuperset(partition.replicas)
+    }
+
+
+def led_by_others(
+    states: Iterable[PartitionState], topic: TopicImage, link_brokers: Collection[int]
+) -> Iterator[tuple[PartitionState, int]]:
+    """What a real broker leads although nobody promotes it, and that broker."""
+    for state in states:
+        partition = topic.partitions.get(state.partition)
+        if (
+            state.phase not in PROMOTING
+            and partition is not None
+            and partition.leader >= 0
+            and partition.leader not in link_brokers
+        ):
+            yield state, partition.leader
+
+
+def undone_late(
+    states: Iterable[PartitionState], topic: TopicImage, link_brokers: frozenset[int]
+) -> list[TopicPartition]:
+    """What is over, and a request that was to make a hand-over stale has put link brokers into it again."""
+    return [
+        state.tp
+        for state in states
+        if state.phase in ENDED
+        and (partition := topic.partitions.get(state.partition)) is not None
+        and undo_revoke(partition, link_brokers)
+    ]
+
+
+def grown_at_target(mirror: MirrorTopic, topic: TopicImage) -> str | None:
+    """What is wrong if somebody added partitions to the mirror topic: real brokers lead them, and what producers write
+    there never reaches the source."""
+    if len(topic.partitions) <= mirror.partitions:
+        return None
+    return (
+        f"somebody added partitions to the mirror topic at the target: it has {len(topic.partitions)}, the source "
+        f"topic {mirror.partitions}; writes to the new ones stay at the target: delete the mirror and create it again"
+    )
+
+
+def partitions_of(
+    image: ClusterImage, tps: Iterable[TopicPartition]
+) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    """Those that are there."""
+    for tp in tps:
+        topic = image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        if partition is not None:
+            yield tp, partition
+
+
+def cancelled(image: ClusterImage, tps: Iterable[TopicPartition]) -> bool | None:
+    return None if any(partition.adding for _, partition in partitions_of(image, tps)) else True
+
+
+def reduced(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+    found = partitions_of(image, wanted)
+    return True if all(set(partition.replicas) <= set(wanted[tp]) for tp, partition in found) else None
+
+
+def leadership_of(partition: PartitionImage) -> Leadership:
+    return Leadership(partition.leader, partition.leader_epoch, partition.isr)

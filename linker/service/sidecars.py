@@ -1,0 +1,266 @@
+"""The sidecars of a fleet and its link controller, as people see them.
+
+Not here: what changes them (`fleet`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from controller.fleet.head import Head
+from controller.manager import wall_clock_ms
+from controller.state import JobStatus, PromoteJob
+from linker.admin.models import (
+    ControllerDescription,
+    FleetMember,
+    FleetStatus,
+    LeaseHolder,
+    MovingPartition,
+    SidecarDescription,
+    SidecarState,
+    SidecarStatus,
+    StayingPartition,
+    Trouble,
+    WaitingCommand,
+)
+from linker.admin.service import NoLinkController, SidecarNotFound
+from linker.links import status as view
+from linker.service.base import ServiceBase
+from linker.target.hosting import hosted_partitions
+from wire.types import TopicPartition, format_address
+
+_MOST_SHOWN = 200
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)
+
+
+class SidecarViews(ServiceBase):
+    def _head(self) -> Head:
+        head = self._sidecar.fleet.head
+        if head is None:
+            raise NoLinkController("this sidecar is not the link controller; try again in a few seconds")
+        return head
+
+    def _heartbeat_age_ms(self) -> int | None:
+        age = time.monotonic() - self._sidecar.target.registration.last_heartbeat
+        return None if age == float("inf") else int(age * 1000)
+
+    def _sidecar_status(self) -> SidecarStatus:
+        """This one."""
+        target = self._sidecar.target
+        leading, in_isr = self._load_of_sidecars()
+        not_ready = self._sidecar.not_ready()
+        head = self._sidecar.fleet.head
+        if head is not None and not self._sidecar.fleet.alone:
+            return self._status_of(target.broker_id, head, leading, in_isr)
+        return SidecarStatus(
+            id=target.broker_id,
+            state=SidecarState.STARTING
+            if not_ready
+            else SidecarState.FENCED
+            if target.registration.fenced
+            else SidecarState.RUNNING,
+            version=self._sidecar.version,
+            advertised_listeners=[
+                f"{listener.name}://{format_address(listener.host, listener.port)}"
+                for listener in self._sidecar.advertised
+            ],
+            rack=target.registration.rack,
+            controller=self._sidecar.controller.is_head,
+            leading_partitions=leading[target.broker_id],
+            isr_partitions=in_isr[target.broker_id],
+            last_heard_ms=0,
+            heartbeat_age_ms=self._heartbeat_age_ms(),
+            reason=not_ready,
+        )
+
+    def _load_of_sidecars(self) -> tuple[Counter[int], Counter[int]]:
+        """Partitions led, and those in whose ISR a broker is, by broker id: as the target has it."""
+        leading: Counter[int] = Counter()
+        in_isr: Counter[int] = Counter()
+        for topic in self._sidecar.target.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                leading[partition.leader] += 1
+                in_isr.update(partition.isr)
+        return leading, in_isr
+
+    def _ids(self, head: Head) -> list[int]:
+        return sorted(self._image.identities.keys() | head.members.keys())
+
+    def _status_of(
+        self, broker_id: int, head: Head, leading: Counter[int], in_isr: Counter[int]
+    ) -> SidecarStatus:
+        target = self._sidecar.target
+        mine = broker_id == target.broker_id
+        member, identity = head.members.get(broker_id), self._image.identities.get(broker_id)
+        broker = target.image.brokers.get(broker_id)
+        said = None if member is None else member.said
+        not_ready = self._sidecar.not_ready() if mine else None if said is None else said.not_ready
+        draining, leaving = (identity.draining, identity.leaving) if identity is not None else (False, False)
+        heard = head.heard_ago(broker_id)
+        reason = not_ready
+        if member is None or broker_id not in head.alive():
+            state = SidecarState.AWAY
+            reason = (
+                "not heard of since this link controller began"
+                if heard is None
+                else f"not heard of for {heard:.1f} s"
+            )
+        elif leaving:
+            state = SidecarState.LEAVING
+        elif broker is None or (not_ready is not None and broker.fenced):
+            state = SidecarState.STARTING
+        elif broker.fenced:
+            state = SidecarState.FENCED
+        else:
+            state = SidecarState.DRAINING if draining else SidecarState.RUNNING
+        age = None if said is None else said.heartbeat_age
+        return SidecarStatus(
+            id=broker_id,
+            state=state,
+            version=None if member is None else member.hello.version or None,
+            advertised_listeners=[]
+            if broker is None
+            else [
+                f"{name}://{format_address(end.host, end.port)}"
+                for name, end in sorted(broker.endpoints.items())
+            ],
+            rack=member.hello.rack if member is not None else None if broker is None else broker.rack,
+            controller=mine,
+            leading_partitions=leading[broker_id],
+            isr_partitions=in_isr[broker_id],
+            draining=draining,
+            leaving=leaving,
+            lease_ms=_ms(head.lease_left(broker_id)),
+            last_heard_ms=_ms(heard),
+            heartbeat_age_ms=self._heartbeat_age_ms() if mine else _ms(age),
+            reason=reason,
+        )
+
+    async def list_sidecars(self) -> list[SidecarStatus]:
+        if self._sidecar.fleet.alone:
+            return [self._sidecar_status()]
+        head = self._head()
+        leading, in_isr = self._load_of_sidecars()
+        return [self._status_of(broker_id, head, leading, in_isr) for broker_id in self._ids(head)]
+
+    async def describe_sidecar(self, sidecar_id: int) -> SidecarDescription:
+        for one in await self.list_sidecars():
+            if one.id == sidecar_id:
+                staying = self._staying(sidecar_id, leaving=one.leaving)
+                return SidecarDescription(
+                    **one.model_dump(), staying_partitions=len(staying), staying=staying[:_MOST_SHOWN]
+                )
+        raise SidecarNotFound(sidecar_id)
+
+    def _staying(self, broker_id: int, *, leaving: bool) -> list[StayingPartition]:
+        """Stuck ones first."""
+        leads, hosts = hosted_partitions(self._sidecar.target.image, broker_id)
+        balancer = self._sidecar.reign.balancer
+        reasons = {} if balancer is None else balancer.why_led(broker_id)
+        unknown = "the link controller has just begun" if balancer is None else "no mirror of this fleet"
+        found = [_staying(tp, True, reasons.get(tp, unknown)) for tp in leads]
+        if leaving:
+            isr = {tp for tp in hosts if self._alone_in_isr(tp, broker_id)}
+            found += [
+                _staying(tp, False, "nobody else is in its ISR: it would be lost" if tp in isr else None)
+                for tp in hosts
+            ]
+        return sorted(found, key=lambda one: (one.reason is None, not one.leads, one.topic, one.partition))
+
+    def _alone_in_isr(self, tp: TopicPartition, broker_id: int) -> bool:
+        topic = self._sidecar.target.image.topics_by_name.get(tp.topic)
+        partition = None if topic is None else topic.partitions.get(tp.partition)
+        return partition is not None and tuple(partition.isr) == (broker_id,)
+
+    def _fleet_status(self) -> FleetStatus | None:
+        """None without others, or while another sidecar is the link controller."""
+        fleet = self._sidecar.fleet
+        head = fleet.head
+        if fleet.alone or head is None:
+            return None
+        ids, there = self._ids(head), head.alive() & head.members.keys()
+        balancer = self._sidecar.reign.balancer
+        return FleetStatus(
+            sidecars_alive=len(there),
+            sidecars=len(ids),
+            controller=self._sidecar.target.broker_id,
+            controller_epoch=head.controller.controller_epoch,
+            moving_partitions=0 if balancer is None else len(balancer.moving),
+            trouble=0 if balancer is None else len(balancer.trouble),
+            draining=sorted(head.draining()),
+            away=[broker_id for broker_id in ids if broker_id not in there],
+        )
+
+    async def describe_controller(self) -> ControllerDescription:
+        head = self._head()
+        fleet, config = self._sidecar.fleet, self._sidecar.config
+        balancer = self._sidecar.reign.balancer
+        now = fleet.clock()
+        ids = self._ids(head)
+        connected = {member.holder for member in head.members.values()}
+        return ControllerDescription(
+            id=self._sidecar.target.broker_id,
+            controller_epoch=head.controller.controller_epoch,
+            since=view.moment(wall_clock_ms() - int(head.reigning_for * 1000)),
+            store=config.store.type,
+            lease_ms=None if fleet.alone else _ms(fleet.settings.lease),
+            control=fleet.candidate.control or None,
+            admin=fleet.candidate.admin,
+            sidecars_alive=len(head.alive() & head.members.keys()),
+            sidecars=len(ids),
+            members=[
+                FleetMember(
+                    id=broker_id,
+                    session=member.hello.session,
+                    address="this sidecar" if member.local else member.channel.peer,
+                    version=member.hello.version,
+                    connected_ms=int(max(0.0, now - member.connected_at) * 1000),
+                    last_heard_ms=_ms(head.heard_ago(broker_id)) or 0,
+                    lease_ms=_ms(head.lease_left(broker_id)),
+                )
+                for broker_id, member in sorted(head.members.items())
+            ],
+            # One that is alone has no others to wait for, and its own lease does not end.
+            away=[]
+            if fleet.alone
+            else [
+                LeaseHolder(
+                    id=holder.broker_id,
+                    session=holder.session,
+                    lease_ms=int(max(0.0, head.leases.until(holder) - now) * 1000),
+                )
+                for holder in head.leases.may_hold(now)
+                if holder not in connected
+            ],
+            moving=[]
+            if balancer is None
+            else [
+                MovingPartition(topic=tp.topic, partition=tp.partition, change=what)
+                for tp, what in sorted(balancer.moving.items())
+            ],
+            trouble=[]
+            if balancer is None
+            else [Trouble(what=what, reason=why) for what, why in sorted(balancer.trouble.items())],
+            promotes=[view.job_id(job) for job in self._running_jobs()],
+            waiting=[
+                WaitingCommand(
+                    command=command.what,
+                    link=command.link,
+                    partitions=len(command.partitions),
+                    sidecars=silent,
+                )
+                for command, silent in head.commands.waiting()
+                if silent
+            ],
+        )
+
+    def _running_jobs(self) -> list[PromoteJob]:
+        return [job for job in self._image.jobs.values() if job.status is JobStatus.RUNNING]
+
+
+def _staying(tp: TopicPartition, leads: bool, reason: str | None) -> StayingPartition:
+    return StayingPartition(topic=tp.topic, partition=tp.partition, leads=leads, reason=reason)

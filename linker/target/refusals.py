@@ -1,0 +1,61 @@
+"""What it means that the target does not take this sidecar for a broker, in words that say what to do."""
+
+from __future__ import annotations
+
+import logging
+
+from linker.target.errors import BrokerIdTaken, ClusterIdChanged, RegistrationRefused, check_error
+from linker.target.identity import Identity
+from wire.errors import BrokerError
+from wire.metadata.image import BrokerImage, ClusterImage
+from wire.types import format_address
+
+log = logging.getLogger(__name__)
+
+_UNSUPPORTED_VERSION = 35
+_DUPLICATE_BROKER_REGISTRATION = 101
+_INCONSISTENT_CLUSTER_ID = 104
+_INVALID_REGISTRATION = 119
+
+
+def taken(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
+    """Somebody else has this broker id."""
+    text = f"broker id {broker_id} is taken in {cluster_name}"
+    if existing is not None:
+        where = ", ".join(
+            f"{name}://{format_address(end.host, end.port)}"
+            for name, end in sorted(existing.endpoints.items())
+        )
+        text += f" by a {'fenced' if existing.fenced else 'live'} broker at {where}"
+    return (
+        f"{text}; choose another broker.id, or if that broker is gone for good and no partition names it any more, "
+        f"remove it with kafka-cluster.sh unregister --id {broker_id}"
+    )
+
+
+def check_refused(
+    code: int, cluster_name: str, identity: Identity, cluster_id: str, image: ClusterImage
+) -> None:
+    """Raise for a final answer to a registration; return for one that time may change."""
+    broker_id = identity.broker_id
+    if code == _DUPLICATE_BROKER_REGISTRATION:
+        raise BrokerIdTaken(taken(cluster_name, broker_id, image.brokers.get(broker_id)))
+    if code == _INCONSISTENT_CLUSTER_ID:
+        raise ClusterIdChanged(f"{cluster_name}: the controller does not have cluster id {cluster_id}")
+    if code == _UNSUPPORTED_VERSION:
+        raise RegistrationRefused(
+            f"{cluster_name} refused broker {broker_id}: a finalized feature is outside the offered ranges "
+            "(the controllers were upgraded or downgraded just now? try again)"
+        )
+    if code == _INVALID_REGISTRATION:
+        raise RegistrationRefused(
+            f"{cluster_name} refused broker {broker_id} as invalid: its log dir id may belong to another "
+            "broker, or a listener of the target is missing among advertised.listeners; see the "
+            "controller's log"
+        )
+    try:
+        check_error(code, "broker_registration", cluster_name)
+    except BrokerError as error:
+        if not error.retriable:
+            raise
+        log.warning("registration: %s", error)

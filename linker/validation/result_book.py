@@ -1,0 +1,79 @@
+"""What this process has seen of each replica: kept for the evidence, and gone with the process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from controller.manager import LinkController, wall_clock_ms
+from linker.links.copies import CopyView
+from linker.validation.runs import differences
+from linker.validation.samples import SampleBook
+from validator import messages as m
+from validator.facts import Finding
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class ResultBook:
+    """Of one link."""
+
+    def __init__(
+        self, link: str, controller: LinkController, copy: Callable[[TopicPartition], CopyView | None]
+    ) -> None:
+        self.samples = SampleBook()
+        #: The first findings of each replica that has any, of this process's runs, and how many there are.
+        self.findings: dict[tuple[TopicPartition, int], tuple[tuple[Finding, ...], int]] = {}
+        #: Where each replica ended when it was read last.
+        self.replica_ends: dict[tuple[TopicPartition, int], int] = {}
+        #: Whose tail was compared inside a fence, with the result.
+        self.tails: dict[tuple[TopicPartition, int], bool] = {}
+        self._link = link
+        self._controller = controller
+        self._copy = copy
+
+    def note(self, results: Sequence[m.ReplicaResult]) -> None:
+        """What a run has found."""
+        now = wall_clock_ms()
+        for result in results:
+            tp = TopicPartition(result.topic, result.partition)
+            key = (tp, result.broker_id)
+            self.replica_ends[key] = result.replica_end
+            differing = differences(result)
+            if not differing:
+                self.findings.pop(key, None)
+            else:
+                self.findings[key] = differing, result.findings_count - len(result.findings) + len(differing)
+                log.error(
+                    "link %s: broker %d's replica of %s differs from the source: %d findings, the first at offset %d: "
+                    "%s, %s",
+                    self._link,
+                    result.broker_id,
+                    tp,
+                    result.findings_count,
+                    differing[0].offset,
+                    differing[0].kind,
+                    differing[0].detail,
+                )
+            known = self._controller.image.validations.get((self._link, tp))
+            copy = self._copy(tp)
+            self.samples.note(
+                tp,
+                now,
+                source_end=result.source_end,
+                lag=max(0, result.source_end - result.replica_end),
+                mirrored_bytes=None if copy is None else copy.bytes_fetched,
+                validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
+            )
+
+    def note_tail(self, tp: TopicPartition, broker_id: int, equal: bool) -> None:
+        """A replica's last batches were compared inside a fence."""
+        self.tails[tp, broker_id] = equal
+
+    def keep_only(self, topics: set[str]) -> None:
+        """Forget what is no mirror any more."""
+        self.samples.forget(topics)
+        for book in (self.findings, self.replica_ends, self.tails):
+            for key in [key for key in book if key[0].topic not in topics]:
+                del book[key]
