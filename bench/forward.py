@@ -33,7 +33,7 @@ from wire.types import Node, TopicPartition
 TOPIC = "routed"
 BATCH_BYTES = 64 * 1024
 SHARE = 0.4  # of the settings' bytes, in each round
-SIDES = 3
+SIDES = 3  # direct, relay, link
 
 
 class Relayed(Cluster):
@@ -57,12 +57,12 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         "connections, acks=1; through the sidecar, beside straight to the source and through a process that only "
         "passes bytes on",
     )
-    # Every round stays on the source's disk, and what went through either side is copied to the target's at the end.
-    turns = 1 + SIDES * (settings.copy_warm_up + settings.copy_rounds)
-    require_disk(source.directory, 2 * turns * total, "the case forward")
-    await source.cluster.create_topic(TOPIC, [[1]] * PARTITIONS)
+    # Every round stays on the source's disk, and all of it is copied to the target's at the end.
+    rounds = SIDES * (settings.copy_warm_up + settings.copy_rounds)
+    require_disk(source.directory, 2 * rounds * total, "the case forward")
     batch = build_batch(1000, BATCH_BYTES, int(time.time() * 1000))
     async with (
+        _topic(source.cluster),
         stage(source, "forward", 1) as on,
         RelayProcess(on.source.brokers[0].port(), source.directory / "relay") as relay,
         _relayed(on.source, relay) as relayed,
@@ -97,9 +97,19 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
             result.problems.append(
                 f"{expected} bytes were acknowledged, the logs hold {result.checked['bytes']}"
             )
-    await source.cluster.delete_topic(TOPIC)
     _judge(result)
     return result
+
+
+@asynccontextmanager
+async def _topic(source: BenchCluster) -> AsyncIterator[None]:
+    """Its files are gone with the block: the cases that follow have the disk, and nobody beside them takes them away."""
+    await source.create_topic(TOPIC, [[1]] * PARTITIONS)
+    try:
+        yield
+    finally:
+        await source.delete_topic(TOPIC)
+        await source.wait_gone(TOPIC, 1)
 
 
 @asynccontextmanager

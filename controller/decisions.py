@@ -1,7 +1,7 @@
 """Decisions: pure functions of the image that answer with records and change nothing. A refusal is an
 exception.
 
-Who commits and replays the records is `manager`. Time and ids are passed in.
+Who commits and replays the records is `stored_controller`. Time and ids are passed in.
 """
 
 from __future__ import annotations
@@ -307,5 +307,6 @@ def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
+    """`a, b and 7 more`."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -259,6 +259,7 @@ class Checks:
         await self._wait_progress(tps, decided, min(context.fence_left(), _SLICE))
         verdict = judge()
         if verdict.ahead:
+            context.waiting = dict(verdict.ahead)
             # Ahead of what was read of the source: if that has moved meanwhile, this says who is to blame.
             await self._source_rests(tps)
             raise PromoteAbandoned("a target replica is ahead of the source", verdict.ahead)
@@ -267,6 +268,7 @@ class Checks:
             self._name_dead_brokers(verdict)
             context.tell()
             return None
+        context.waiting = {}
         return Verified(ends, plan.replicas, plan.leader_epochs)
 
     def _name_dead_brokers(self, verdict: PositionsVerdict) -> None:
@@ -284,7 +286,7 @@ class Checks:
         try:
             ends = await self._read_ends(tps, timeout)
         except LinkerError as error:
-            # Asked with what was left of the fence's time, perhaps next to nothing.
+            # Asked with what was left of the fence's time, perhaps next to nothing: then that is not why.
             context.fence_left(error)
             raise
         verdict = judge_ends(self._baseline, ends)

@@ -134,8 +134,8 @@ class BatchContext:
         self.fence_end = self._fenced_since + self.settings.fence_deadline
 
     def fence_left(self, last: LinkerError | None = None) -> float:
-        """Seconds until the fence has to be given up; raises with what was waited for when they are over. `last` is what
-        the end of that time has cut short: seldom the reason, but told along.
+        """Seconds until the fence has to be given up; raises with what was waited for when they are over. `last` is
+        a question to the source that the end of that time has cut short: told along.
         """
         left = self.fence_end - self.now()
         if left <= 0:

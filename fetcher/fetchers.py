@@ -17,7 +17,8 @@ from wire.types import Node
 
 
 class Fetchers:
-    """`put`: what a fetcher that is ended leaves behind has to find a place again."""
+    """One for each source node and slot that a lane was placed on. `make`: a new one, not at work yet. `put`: what one that
+    is ended leaves behind has to find a place again."""
 
     def __init__(
         self, make: Callable[[Node, int], SourceFetcher], put: Callable[[MirrorPartition], None]
@@ -32,8 +33,8 @@ class Fetchers:
         self._idle: set[SourceFetcher] = set()
 
     @property
-    def begin(self) -> bool:
-        """Whether any may be begun."""
+    def may_begin(self) -> bool:
+        """Whether others may be begun."""
         return self.group is not None
 
     def at(self, node: Node, slot: int) -> SourceFetcher:
@@ -74,6 +75,7 @@ class Fetchers:
     def stop_all(self) -> None:
         for fetcher in list(self.at_work.values()):
             self._stop(fetcher)
+        self._idle.clear()
 
     def _stop(self, fetcher: SourceFetcher) -> None:
         """End a fetcher; its lanes go back to the queue."""

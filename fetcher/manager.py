@@ -1,4 +1,4 @@
-"""The fetchers of one link: which source node serves which partition, and what happens when it does not.
+"""Which source node serves which partition of a link, and what happens when it does not.
 
 A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter what
 is closed or failed, read the source's metadata for all of the batch at once, check that it is still the
@@ -44,6 +44,8 @@ _LEADER_ONLY = 300.0
 
 
 class FetcherManager:
+    """Of one link."""
+
     def __init__(
         self,
         link: str,
@@ -88,7 +90,6 @@ class FetcherManager:
         )
         self._watched: set[MirrorPartition] = set()
         self._fetchers = Fetchers(self._make, self._queue.put)
-        self.sibling = self._fetchers.sibling
         self._reclaimed_at = 0.0
 
     # --- for the composing process
@@ -162,7 +163,7 @@ class FetcherManager:
     def lane_opened(self, lane: Lane) -> None:
         mirror = lane.mirror
         node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
-        if node is None or not self._fetchers.begin:
+        if node is None or not self._fetchers.may_begin:
             self._queue.put(mirror)
         else:
             self._place(lane, node)
@@ -288,6 +289,9 @@ class FetcherManager:
                 break
         return freed > 0
 
+    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
+        return self._fetchers.sibling(fetcher)
+
     # --- placing
 
     def _place(self, lane: Lane, node: Node) -> None:
@@ -297,7 +301,7 @@ class FetcherManager:
             return
         if current is not None:
             current.remove(lane)
-        if not self._fetchers.begin:
+        if not self._fetchers.may_begin:
             return
         mirror = lane.mirror
         first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition

@@ -26,7 +26,7 @@ from wire.types import TopicPartition
 
 
 class LinkPorts:
-    """Of one link. Made anew for each promote, by the link controller alone."""
+    """Of one link. What promote() and take_over() give is made anew for each of them, on the link controller alone."""
 
     def __init__(
         self,

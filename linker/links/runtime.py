@@ -31,11 +31,11 @@ from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import GROUP_OPTIONS
 from linker.links.bring_up import BringUp
 from linker.links.copies import Copies
+from linker.links.head_tasks import HeadTasks
 from linker.links.link_ports import LinkPorts
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
-from linker.links.reign import Reign
 from linker.links.source import SourceMismatch, nowhere, source_cluster, source_side
 from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
@@ -192,7 +192,7 @@ class LinkRuntime:
             source_known=self._verified,
             source_hopeless=self.unusable is not None,
         )
-        self._reign = Reign(link.name)
+        self._reign = HeadTasks(link.name)
         self._running = False
 
     @property
@@ -246,8 +246,8 @@ class LinkRuntime:
 
     def begin_reign(self) -> None:
         """This sidecar is the head now, or the link begins to run while it is."""
-        if self._running and self._head() is not None and not self._reign.on:
-            self._reign.on = True
+        if self._running and self._head() is not None and not self._reign.reigning:
+            self._reign.begin()
             self.promotes.begin()
             self._reign.rule(self.promotes.settle(), "settling promotes")
             self._reign.rule(self.promotes.watch(), "promotes that nobody runs")
@@ -319,7 +319,7 @@ class LinkRuntime:
 
     @property
     def _holds_groups(self) -> bool:
-        return self._reign.on and any(
+        return self._reign.reigning and any(
             group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
         )
 
@@ -355,7 +355,7 @@ class LinkRuntime:
         """Run a job of the controller in the background; it is durable already. NotTheController if this sidecar has
         ceased to be it meanwhile."""
         self._require_running()
-        if not self._reign.on:
+        if not self._reign.reigning:
             raise NotTheController(None)  # while the job was written down; the next one settles it
         if self.promotes.runs(job.id):
             raise LinkerError(f"promote {job.id} of link {self.name} runs already")

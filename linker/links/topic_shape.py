@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controller.decisions import Leadership
 from controller.handover import undo_revoke
@@ -29,6 +29,7 @@ def first_leaders(
 
 
 def all_asked_for(image: ClusterImage, wanted: Mapping[TopicPartition, list[int]]) -> bool | None:
+    """None: not yet; as in the questions below, for `MetadataLog.wait_for`."""
     for tp, replicas in wanted.items():
         topic = image.topics_by_name.get(tp.topic)
         partition = None if topic is None else topic.partitions.get(tp.partition)
@@ -43,21 +44,20 @@ def on_link_brokers_alone(topic: TopicImage, link_brokers: frozenset[int]) -> bo
 
 
 def plain_copies(
-    image: ClusterImage, tps: Iterable[TopicPartition], link_brokers: Collection[int]
+    image: ClusterImage, tps: Iterable[TopicPartition], link_brokers: frozenset[int]
 ) -> dict[TopicPartition, list[int]]:
     """Partitions that link brokers lead and whose copies are plain replicas of them, each with its ISR: all of that, or a
     reassignment to it would not complete at once. Where others are in the ISR somebody forced an election: not undone.
     """
-    ours = frozenset(link_brokers)
     return {
         tp: [broker for broker in partition.replicas if broker in partition.isr]
         for tp, partition in partitions_of(image, tps)
-        if led_by_link(partition, ours) and not ours.issuperset(partition.replicas)
+        if led_by_link(partition, link_brokers) and not link_brokers.issuperset(partition.replicas)
     }
 
 
 def led_by_others(
-    states: Iterable[PartitionState], topic: TopicImage, link_brokers: Collection[int]
+    states: Iterable[PartitionState], topic: TopicImage, link_brokers: frozenset[int]
 ) -> Iterator[tuple[PartitionState, int]]:
     """What a real broker leads although nobody promotes it, and that broker."""
     for state in states:

@@ -26,6 +26,8 @@ _LEAVE_TIMEOUT = 30.0
 
 
 class FleetService(SidecarViews):
+    """Each change is a mark in the state, or refused with what is in its way."""
+
     def _known(self, sidecar_id: int) -> Head:
         head = self._head()
         if sidecar_id not in self._image.identities:

@@ -38,6 +38,8 @@ def _ms(seconds: float | None) -> int | None:
 
 
 class SidecarViews(ServiceBase):
+    """What the fleet looks like from the link controller; from any sidecar, where it is the only one."""
+
     def _head(self) -> Head:
         head = self._sidecar.fleet.head
         if head is None:

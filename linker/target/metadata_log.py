@@ -1,6 +1,6 @@
 """The target's metadata log, followed as an observer and replayed into a ClusterImage.
 
-Here: the fetch loop, what is committed and what is not, snapshots, epochs of the quorum, and who is told.
+Here: the fetch loop, what is committed and what is not, snapshots, and who is told. Epochs of the quorum are quorum.py's.
 What a record means is wire.metadata's business; which controller is active is ControllerChannel's.
 
 Rules (`KafkaRaftClient`, KIP-595, KIP-630):
@@ -211,7 +211,7 @@ class MetadataLog:
             raise UnsupportedApi(
                 "the controller is too old", api="fetch", version=version, peer=active.address
             )
-        self.quorum.epoch = max(self.quorum.epoch, active.epoch)
+        self.quorum.heard(active.epoch)
         try:
             response = await connection.call(
                 "fetch", self._fetch_request(version), timeout=_REQUEST_TIMEOUT, version=version

@@ -37,7 +37,15 @@ class Quorum:
         self.cluster_id: str | None = None
         self.epoch = 0
 
+    def heard(self, epoch: int) -> bool:
+        """Somebody names an epoch; whether it is newer than what was known."""
+        newer = epoch > self.epoch
+        if newer:
+            self.epoch = epoch
+        return newer
+
     def check_top_level(self, code: int, api: str, active: ActiveController) -> None:
+        """Raise for an error that is about the whole answer; note a leader that is none any more."""
         if code == _INCONSISTENT_CLUSTER_ID:
             raise ClusterIdChanged(
                 f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
@@ -51,9 +59,7 @@ class Quorum:
         """Take leader and epoch from the answer, and say whether it holds anything else."""
         code = int(partition.error_code)
         leader = partition.current_leader
-        newer = leader.leader_epoch > self.epoch
-        if newer:
-            self.epoch = leader.leader_epoch
+        newer = self.heard(leader.leader_epoch)
         if code in _EPOCH_ERRORS:
             if leader.leader_id == active.id and newer:
                 return Verdict.ASK_AGAIN

@@ -18,8 +18,8 @@ _INCONSISTENT_CLUSTER_ID = 104
 _INVALID_REGISTRATION = 119
 
 
-def taken(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
-    """Somebody else has this broker id."""
+def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
+    """That somebody else has this broker id, and what to do."""
     text = f"broker id {broker_id} is taken in {cluster_name}"
     if existing is not None:
         where = ", ".join(
@@ -39,7 +39,7 @@ def check_refused(
     """Raise for a final answer to a registration; return for one that time may change."""
     broker_id = identity.broker_id
     if code == _DUPLICATE_BROKER_REGISTRATION:
-        raise BrokerIdTaken(taken(cluster_name, broker_id, image.brokers.get(broker_id)))
+        raise BrokerIdTaken(taken_text(cluster_name, broker_id, image.brokers.get(broker_id)))
     if code == _INCONSISTENT_CLUSTER_ID:
         raise ClusterIdChanged(f"{cluster_name}: the controller does not have cluster id {cluster_id}")
     if code == _UNSUPPORTED_VERSION:

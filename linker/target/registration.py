@@ -35,7 +35,7 @@ from linker.target.errors import (
 from linker.target.hosting import hosted_partitions
 from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, largest_rack, offered_features
 from linker.target.metadata_log import MetadataLog
-from linker.target.refusals import check_refused, taken
+from linker.target.refusals import check_refused, taken_text
 from linker.target.versions import check_versions
 from wire.errors import ConnectionLost, LinkerError, RequestTimedOut
 from wire.metadata.image import ClusterImage
@@ -161,7 +161,7 @@ class Registration:
         """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
         existing = image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(taken(self._channel.cluster_name, self.broker_id, existing))
+            raise BrokerIdTaken(taken_text(self._channel.cluster_name, self.broker_id, existing))
         for broker in image.brokers.values():
             if broker.id != self.broker_id and self.identity.log_dir_id in broker.log_dirs:
                 raise BrokerIdTaken(
@@ -318,7 +318,7 @@ class Registration:
         await self._metadata.caught_up(_HEARTBEAT_TIMEOUT)
         existing = self._metadata.image.brokers.get(self.broker_id)
         if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(taken(self._channel.cluster_name, self.broker_id, existing))
+            raise BrokerIdTaken(taken_text(self._channel.cluster_name, self.broker_id, existing))
         if self._stopping:
             return
         log.warning(

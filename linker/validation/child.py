@@ -14,7 +14,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 16
+CHUNK = 1 << 16
 _ORPHANS_LOOK, _ORPHANS_GRACE = 0.5, 2.0
 
 
@@ -23,14 +23,14 @@ async def keep_log(errors: asyncio.StreamReader | None, file: Path, most: int) -
     output: FileIO | None = None
     try:
         output = _append(file)
-        while errors is not None and (chunk := await errors.read(_CHUNK)):
+        while errors is not None and (chunk := await errors.read(CHUNK)):
             if output.tell() + len(chunk) > most:
                 output.close()
                 output = _append(file, anew=True)
             output.write(chunk)
     except OSError as error:
         log.warning("the validator's log cannot be written: %s", error.strerror or error)
-        while errors is not None and await errors.read(_CHUNK):
+        while errors is not None and await errors.read(CHUNK):
             pass  # it must not stand still for that
     finally:
         if output is not None:

@@ -21,7 +21,7 @@ from typing import Literal
 
 from linker.children import die_with_us, parent_environment, python_path
 from linker.config_validation import ValidationConfig
-from linker.validation.child import exit_text, keep_log, kill_group, kill_orphans
+from linker.validation.child import CHUNK, exit_text, keep_log, kill_group, kill_orphans
 from linker.validation.errors import Side, ValidatorCancelled, ValidatorError
 from linker.validation.needs import missing_parts
 from validator import messages as m
@@ -38,7 +38,6 @@ STOP_TIMEOUT = 10.0
 CLOSE_GRACE = 1.0  # when the sidecar ends: whoever waits for its successor does not wait for Spark
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 MAX_LOG_BYTES = 16 << 20
-_CHUNK = 1 << 16
 _NICE = 5
 
 
@@ -293,7 +292,7 @@ class ValidatorProcess:
                 reason = await self._read_events(process)
                 if reason is not None:
                     kill_group(process)
-                while process.stdout is not None and await process.stdout.read(_CHUNK):
+                while process.stdout is not None and await process.stdout.read(CHUNK):
                     pass  # to its end, or the pipe stays open
             code = await process.wait()
         finally:

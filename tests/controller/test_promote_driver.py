@@ -21,6 +21,7 @@ from tests.controller.simulation import (
     OTHER,
     SIDECAR,
     Chances,
+    Ports,
     World,
     mirrored,
     ports_of,
@@ -188,6 +189,41 @@ def test_what_was_waited_for_is_the_reason_not_the_question_that_was_cut_short()
     assert reason.startswith(cut_short)
     assert "t-0: " in reason
     assert "broker 2" in reason
+
+
+def test_a_replica_that_has_caught_up_is_not_blamed_for_a_source_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was behind inside the fence; then, while the tails are compared, the source says no more."""
+
+    def prepare(world: World, _: LinkController) -> None:
+        def behind(*, until: float) -> None:
+            if world.fenced and world.loop.time() < until:
+                for tp in world.tps:
+                    world.positions[tp][2] = ReplicaPosition(1, 12)
+                world.loop.call_later(0.01, lambda: behind(until=until))
+            elif world.fenced:
+                for tp in world.tps:
+                    world.positions[tp][2] = ReplicaPosition(world.source[tp], 12)
+                    world.held[tp][2] = world.source[tp]
+                world.notify()
+            else:
+                world.loop.call_later(0.0005, lambda: behind(until=world.loop.time() + 1.0))
+
+        behind(until=0.0)
+
+    async def silent(self: Ports, ends: object, *, timeout: float) -> dict[TopicPartition, str]:
+        self.world.source_answers_after = 100.0
+        return {}
+
+    monkeypatch.setattr(Ports, "check", silent)
+    world, controller, outcome, reports = promote(prepare, PromoteSettings(fence_deadline=3.0))
+    assert any("broker 2" in (report.waiting_for or "") for report in reports)
+    reason = returned(world, controller, outcome)
+    assert reason.startswith(
+        "not ready for the hand-over within 3 s of the fence (ListOffsets was not answered"
+    )
+    assert "broker 2" not in reason
 
 
 def test_a_source_that_does_not_answer_is_the_reason_where_there_was_time() -> None:

@@ -10,14 +10,17 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class Reign:
-    """Of one link."""
+class HeadTasks:
+    """Of one link. They are begun in a reign, one after the other (`rule`), and end with it."""
 
     def __init__(self, link: str) -> None:
         self._link = link
-        #: This sidecar is the head, and the link runs. Set by whoever begins it.
-        self.on = False
+        #: This sidecar is the head, and the link runs.
+        self.reigning = False
         self.tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        self.reigning = True
 
     def rule(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """One of its tasks. An error ends that task alone."""
@@ -33,7 +36,7 @@ class Reign:
         return task
 
     async def end(self) -> None:
-        self.on = False
+        self.reigning = False
         tasks = set(self.tasks)
         for task in tasks:
             task.cancel()
