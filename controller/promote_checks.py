@@ -205,7 +205,6 @@ class Checks:
         while True:
             verified = await self._verify_once(tps)
             if verified is not None:
-                self._context.waiting = {}
                 return verified
 
     async def _verify_once(self, tps: Collection[TopicPartition]) -> Verified | None:
