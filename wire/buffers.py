@@ -10,9 +10,9 @@ from typing import Final
 MIN_CLASS: Final = 1 << 16
 _STEPS: Final = 4
 """Sizes per doubling: at most a quarter of a new buffer lies idle behind its frame."""
-_LARGER: Final = 3, 2
-"""How much larger a free buffer may be than one that would be made, a fraction: answers of a gigabyte that is copied are
-nearly equal in size, and a buffer more for a slightly smaller one is 3 MiB more of memory."""
+_LARGER: Final = 2
+"""How many times as large a free buffer may be as one that would be made: answers of a gigabyte that is copied are nearly
+equal in size, and the last one is what is left over. A buffer of its own for that would be 2 or 3 MiB more of memory."""
 _SMALLER: Final = 4
 """Down to which part of a buffer that is made a free one goes for it: the first answers of a mirror are of those of its
 partitions that are there already, and what they were received into would be kept beside the buffers of whole ones."""
@@ -39,7 +39,7 @@ class FramePool:
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes (often more), with whatever was in it before."""
         capacity = size_class(size)
-        most = capacity * _LARGER[0] // _LARGER[1]
+        most = capacity * _LARGER
         for larger in sorted(one for one in self._buffers if capacity <= one <= most):
             buffers = self._buffers[larger]
             for position in range(len(buffers)):

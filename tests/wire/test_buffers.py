@@ -56,8 +56,11 @@ def test_a_free_buffer_that_is_somewhat_larger_is_taken_before_one_is_made() -> 
     assert other is not larger and len(other) < whole, "held ones are left alone"
     del larger
     del held
-    small = pool.take(700_000)
-    assert len(small) < 900_000, "not one that is nearly twice as large"
+    rest = pool.take(600_000)
+    assert len(rest) == whole, "one that is twice as large"
+    del rest
+    small = pool.take(500_000)
+    assert len(small) < 600_000, "not one that is more than twice as large"
     assert pool.allocated == 4
 
 
