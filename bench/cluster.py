@@ -14,6 +14,7 @@ from typing import Any
 
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from wire.cluster import Cluster
+from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import BrokerError, LinkerError
 from wire.security import ClientSecurity
 from wire.types import TopicPartition
@@ -21,7 +22,6 @@ from wire.types import TopicPartition
 CALL_TIMEOUT = 30.0
 GONE_TIMEOUT = 60.0
 POLL = 0.02
-UNKNOWN_TOPIC = 3
 HEAP_MB = 512
 
 # Deleted copies make room at once: rounds repeat, and so does their gigabyte.
@@ -137,7 +137,7 @@ class BenchCluster(KafkaCluster):
             },
         )
         for deleted in response.responses:
-            if deleted.error_code not in (0, UNKNOWN_TOPIC):
+            if deleted.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
                 raise BrokerError(int(deleted.error_code), message=f"deleting {topic}")
 
     async def wait_reassigned(self) -> None:

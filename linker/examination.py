@@ -20,12 +20,12 @@ from linker.links.producer_states import States, describe_producers
 from linker.links.source_writers import direct_writers, open_transactions, transaction_coordinator
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from wire.errors import LinkerError, error_name
 from wire.types import TopicPartition
 
 CLOCK_PATIENCE = 6.0  # seconds: consumers commit every five
 _APART_MS = 1000
-_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _PROBE = "linker-doctor"
 _MOST = 5
 FOLLOWER_BACKOFF = "replica.fetch.backoff.ms"
@@ -238,7 +238,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     if transactions is not None and not transactions.error and transactions.partitions:
         found = await transaction_coordinator(source, _PROBE, timeout=preflight.TIMEOUT)
         code = int(found.error_code)
-        if code == _TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             checks.append(
                 check_line(
                     "source rights",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.cluster import Cluster
+from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import ConnectionLost, LinkerError, error_name
 
 TIMEOUT = 15.0
@@ -41,8 +42,6 @@ _OPERATION_NAMES = {
     ALTER_CONFIGS: "ALTER_CONFIGS",
 }
 _NOT_TOLD = -(1 << 31)
-_UNKNOWN_TOPIC = 3
-_TOPIC_AUTHORIZATION_FAILED = 29
 
 #: api -> least version the source must speak: Fetch v12 detects a source that lost data, Produce v9 is forwarded.
 SOURCE_NEEDS = {"fetch": 12, "produce": 9, "list_offsets": 4, "metadata": 9, "init_producer_id": 2}
@@ -131,7 +130,7 @@ async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[F
         )
         for topic in response.topics
         for operation in (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS, WRITE)
-        if int(topic.error_code) == _TOPIC_AUTHORIZATION_FAILED
+        if int(topic.error_code) == TOPIC_AUTHORIZATION_FAILED
         or (not int(topic.error_code) and not allowed(int(topic.topic_authorized_operations), operation))
     ]
 
@@ -195,7 +194,7 @@ async def read_source_topics(
     for topic in response.topics:
         name = str(topic.name)
         code = int(topic.error_code)
-        if code == _UNKNOWN_TOPIC:
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
             missing.append(name)
         elif code:
             findings.append(

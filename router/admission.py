@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from router.authorize import Authorizer, Operation
 from router.fence import FenceState
 from router.hub import ForwardingHub
-from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from router.ports import Mirror
 from wire.batch import BATCH_OVERHEAD
 from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_producing
+from wire.error_codes import (
+    INVALID_RECORD,
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.produce import ProduceRequest, TopicKey
 from wire.types import TopicPartition
-
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-INVALID_REQUEST: Final = 42
-INVALID_RECORD: Final = 87
-UNKNOWN_TOPIC_ID: Final = 100
 
 
 def named_twice(request: ProduceRequest) -> bool:

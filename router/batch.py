@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from router.given_back import later
-from router.lane_states import NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, BatchState
+from router.lane_states import BatchState
+from wire.error_codes import NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from wire.produce import ProduceResult
 
 if TYPE_CHECKING:

@@ -24,24 +24,16 @@ from functools import partial
 from typing import Any, Final
 
 from router.authorize import Authorizer, Operation
-from router.fetch_decision import (
-    FENCED_LEADER_EPOCH,
-    NOT_LEADER_OR_FOLLOWER,
-    Part,
-    decide,
-    is_led_elsewhere,
-    led_elsewhere,
-    without_lease,
-)
+from router.fetch_decision import Part, decide, is_led_elsewhere, led_elsewhere, without_lease
 from router.fetch_job import PendingFetch, most_bytes
 from router.fetch_source import SOURCE_WAIT, SourceReads
 from router.hub import ForwardingHub
 from router.leadership import current_leader, endpoints_of
 from router.ports import Mirror
+from wire.error_codes import FENCED_LEADER_EPOCH, FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.server import Exchange, ServerConnection
 
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
 READ_UNCOMMITTED: Final = 0
 #: Who waits at the end of a log is not only told of what moves there: after so many seconds it looks for itself.
 _LOOK_AGAIN: Final = 0.5

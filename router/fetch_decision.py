@@ -15,18 +15,21 @@ from router.hub import ForwardingHub
 from router.leadership import current_leader
 from router.ports import LocalLog, Mirror
 from wire.batch import patch_batches
+from wire.error_codes import (
+    FENCED_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_NOT_AVAILABLE,
+    OFFSET_OUT_OF_RANGE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.fetch import FetchedPartition, FetchPartition, FetchPartitionResult, FetchRequest, TopicKey
 from wire.types import TopicPartition
 
-OFFSET_OUT_OF_RANGE: Final = 1
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
-UNKNOWN_TOPIC_ID: Final = 100
-# Of the source's errors, what the consumer has to know itself; 78: OFFSET_NOT_AVAILABLE.
-PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, 78})
+# Of the source's errors, what the consumer has to know itself.
+PASSED_ON: Final = frozenset({OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE})
 # Results that tell something of the log: what is or is not in it, and where it is.
 _OF_THE_LOG: Final = PASSED_ON | {0}
 # A replica that was at the end this recently takes over consumers of its rack.

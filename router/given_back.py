@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
+from wire.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from wire.types import TopicPartition
 
 # Codes that make a producer send the batch again, and what those behind it get: they certainly were not written.

@@ -7,14 +7,23 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    FENCED_LEADER_EPOCH,
+    INCONSISTENT_TOPIC_ID,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    SASL_AUTHENTICATION_FAILED,
+    SECURITY_DISABLED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
 from wire.errors import LocalProtocolError
-
-NONE: Final = 0
-NOT_LEADER_OR_FOLLOWER: Final = 6
-REQUEST_TIMED_OUT: Final = 7
-NOT_ENOUGH_REPLICAS: Final = 19
-OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
-DUPLICATE_SEQUENCE_NUMBER: Final = 46
 
 
 class Verdict(Enum):
@@ -40,20 +49,20 @@ class Verdict(Enum):
 
 # Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
 VERDICTS: Final[dict[int, Verdict]] = {
-    3: Verdict.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION: the broker has not replayed the metadata yet
-    5: Verdict.RETRY,  # LEADER_NOT_AVAILABLE
-    6: Verdict.RETRY,  # NOT_LEADER_OR_FOLLOWER
-    56: Verdict.RETRY,  # KAFKA_STORAGE_ERROR: the log dir went offline, leadership is about to move
-    74: Verdict.RETRY,  # FENCED_LEADER_EPOCH
-    75: Verdict.RETRY,  # UNKNOWN_LEADER_EPOCH
-    100: Verdict.RETRY,  # UNKNOWN_TOPIC_ID
-    103: Verdict.RETRY,  # INCONSISTENT_TOPIC_ID
-    29: Verdict.OURS,  # TOPIC_AUTHORIZATION_FAILED of the link's principal
-    45: Verdict.GAP,  # OUT_OF_ORDER_SEQUENCE_NUMBER
-    31: Verdict.OURS,  # CLUSTER_AUTHORIZATION_FAILED: IdempotentWrite on old sources
-    35: Verdict.OURS,  # UNSUPPORTED_VERSION: we chose the version
-    54: Verdict.OURS,  # SECURITY_DISABLED
-    58: Verdict.OURS,  # SASL_AUTHENTICATION_FAILED
+    UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,  # the broker has not replayed the metadata yet
+    LEADER_NOT_AVAILABLE: Verdict.RETRY,
+    NOT_LEADER_OR_FOLLOWER: Verdict.RETRY,
+    KAFKA_STORAGE_ERROR: Verdict.RETRY,  # the log dir went offline, leadership is about to move
+    FENCED_LEADER_EPOCH: Verdict.RETRY,
+    UNKNOWN_LEADER_EPOCH: Verdict.RETRY,
+    UNKNOWN_TOPIC_ID: Verdict.RETRY,
+    INCONSISTENT_TOPIC_ID: Verdict.RETRY,
+    TOPIC_AUTHORIZATION_FAILED: Verdict.OURS,  # of the link's principal
+    OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.GAP,
+    CLUSTER_AUTHORIZATION_FAILED: Verdict.OURS,  # IdempotentWrite on old sources
+    UNSUPPORTED_VERSION: Verdict.OURS,  # we chose the version
+    SECURITY_DISABLED: Verdict.OURS,
+    SASL_AUTHENTICATION_FAILED: Verdict.OURS,
 }
 
 

@@ -36,20 +36,13 @@ from typing import Generic
 
 from router.batch import Answer, Batch, JobT, follows
 from router.given_back import brings_back
-from router.lane_states import (
+from router.lane_states import ENDINGS, BatchState, Ending, LaneEvent, LaneState, Verdict, step, verdict
+from wire.error_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
-    ENDINGS,
     NONE,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     REQUEST_TIMED_OUT,
-    BatchState,
-    Ending,
-    LaneEvent,
-    LaneState,
-    Verdict,
-    step,
-    verdict,
 )
 from wire.errors import LocalProtocolError
 from wire.types import TopicPartition

@@ -37,9 +37,9 @@ from typing import Final, Generic
 
 from router.batch import Answer, Batch, Deferred, JobT
 from router.fence import LED_ELSEWHERE, FenceTable
-from router.lane_states import DUPLICATE_SEQUENCE_NUMBER, NONE
 from router.lanes import Lane
 from router.ports import LeasePort
+from wire.error_codes import DUPLICATE_SEQUENCE_NUMBER, NONE
 from wire.errors import LocalProtocolError
 from wire.produce import ProduceResult
 from wire.types import TopicPartition

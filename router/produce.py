@@ -19,13 +19,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from router.admission import INVALID_REQUEST, named_twice, not_mirrored, refusal
+from router.admission import named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
 from router.batch import Batch
 from router.express import Express
 from router.forwarder import TARGET, SourceRoute
 from router.hub import ForwardingHub
-from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER
 from router.lanes import Lane
 from router.ports import Mirror
 from router.produce_answers import ProduceAnswers
@@ -33,6 +32,7 @@ from router.produce_job import Pair, ProduceJob, source_request
 from router.ways import Ways
 from wire.batch import BATCH_OVERHEAD
 from wire.batch_fields import read_producing
+from wire.error_codes import INVALID_REQUEST, NONE, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LinkerError
 from wire.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_request
 from wire.server import Exchange, ServerConnection

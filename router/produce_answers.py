@@ -13,10 +13,11 @@ from router.batch import Answer, Batch
 from router.forwarder import TARGET, SourceRoute
 from router.given_back import GivenBack
 from router.hub import ForwardingHub
-from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER, BatchState, Verdict, verdict
+from router.lane_states import BatchState, Verdict, verdict
 from router.lanes import Lane
 from router.produce_job import Pair, ProduceJob, SourceRequest
 from router.produce_job import answer as send_answer
+from wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LocalProtocolError, MalformedFrame, WireError, error_name
 from wire.produce import ProduceResponse, ProduceResult, parse_produce_response
 from wire.server import ServerConnection

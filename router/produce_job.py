@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from router.batch import Batch
 from router.forwarder import TARGET, SourceRoute
 from router.hub import ForwardingHub
-from router.lane_states import NONE, NOT_LEADER_OR_FOLLOWER
 from router.lanes import Lane
 from router.leadership import current_leader, endpoints_of
 from router.ports import MirrorDirectory
+from wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.produce import (
     ProduceRequest,

@@ -14,8 +14,9 @@ from router.carrying import CarriedClient
 from router.fence import LED_ELSEWHERE, FenceState
 from router.forwarder import TARGET, RouteTable, SourceRoute, leader_of
 from router.hub import ForwardingHub
-from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
+from router.lane_states import LaneState
 from router.lanes import Lane
+from wire.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LinkerError
 from wire.types import Node
 

@@ -13,7 +13,6 @@ from wire.fetch import FetchedPartition, FetchPartition, FetchRequest, TopicKey
 from wire.types import TopicPartition
 
 FETCH_VERSION = 12  # the newest that names topics: ids differ between the clusters
-OFFSET_OUT_OF_RANGE = 1
 
 
 def fetch_request(

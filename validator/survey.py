@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 from validator.endpoint import Endpoint, SideFailed
 from validator.facts import FindingKind
-from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_once, fetch_request
+from validator.fetching import FETCH_VERSION, fetch_once, fetch_request
 from validator.messages import PartitionPlan, ReplicaPlan
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.spans import estimate_bytes
 from wire.cluster import Cluster
 from wire.cluster_metadata import TopicMetadata
+from wire.error_codes import OFFSET_OUT_OF_RANGE
 from wire.errors import BrokerError, WireError
 from wire.fetch import FetchedPartition
 from wire.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at

@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validator.fetching import FETCH_VERSION, OFFSET_OUT_OF_RANGE, fetch_once, fetch_request
+from validator.fetching import FETCH_VERSION, fetch_once, fetch_request
 from wire.batch import iter_batch_headers
 from wire.cluster import Cluster
+from wire.error_codes import OFFSET_OUT_OF_RANGE
 from wire.errors import BrokerError, MalformedFrame
 from wire.fetch import FetchedPartition
 from wire.types import TopicPartition

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from controller.store.base import StoreError, StoreMissing
 from controller.store.topic_brokers import PASSING, PAUSE, Brokers, TopicMetadata
+from wire.error_codes import INVALID_REPLICATION_FACTOR, TOPIC_ALREADY_EXISTS
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ CONFIGS = {
     "unclean.leader.election.enable": "false",
     "message.timestamp.type": "LogAppendTime",  # the brokers' clock; the writers' say none
 }
-_TOPIC_ALREADY_EXISTS = 36
-_INVALID_REPLICATION_FACTOR = 38
 _RESOURCE_TOPIC = 2
 
 
@@ -92,10 +91,10 @@ async def _create(brokers: Brokers, real_brokers: Sequence[int] | None, deadline
     code = int(result.error_code)
     if code == 0:
         log.info("created the state topic %s with %d replicas", brokers.topic, count)
-    elif error_is_retriable(code) or code == _INVALID_REPLICATION_FACTOR:
+    elif error_is_retriable(code) or code == INVALID_REPLICATION_FACTOR:
         # The latter while brokers are still starting; if it stays, the deadline's message names it.
         raise BrokerError(code, api="create_topics", message=result.error_message)
-    elif code != _TOPIC_ALREADY_EXISTS:
+    elif code != TOPIC_ALREADY_EXISTS:
         raise brokers.refused(code, "create_topics", result.error_message)
 
 

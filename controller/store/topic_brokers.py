@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from controller.store.base import StoreError
 from wire.connection import Connection
+from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import (
     BrokerError,
     ClusterUnreachable,
@@ -151,7 +152,7 @@ class Brokers:
         code = int(topic.error_code)
         if code in RIGHTS:
             raise self.refused(code, "metadata")
-        if code == 3:  # UNKNOWN_TOPIC_OR_PARTITION
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
             return None
         if code and not error_is_retriable(code):
             raise self.refused(code, "metadata")

@@ -27,6 +27,29 @@ from typing import Any, Final
 from controller.store.base import StoreError
 from controller.store.topic_brokers import PASSING, RIGHTS, Brokers
 from controller.store.topic_records import Item, batches_of, build_batch
+from wire.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    NETWORK_EXCEPTION,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    REQUEST_TIMED_OUT,
+    TRANSACTION_ABORTABLE,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
@@ -37,22 +60,35 @@ BATCH_BYTES: Final = 512 << 10
 # is the brokers' own, v5 of EndTxn and v12 of Produce are transactions V2.
 _INIT_VERSION, _ADD_VERSION, _END_VERSION, _PRODUCE_VERSION = 5, 3, 4, 11
 
-# INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING (the id expired or was rotated), PRODUCER_FENCED
-_FENCED: Final = frozenset({47, 49, 90})
-# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
-_COORDINATOR: Final = frozenset({14, 15, 16})
-_CONCURRENT_TRANSACTIONS: Final = 51
-_UNKNOWN_SERVER_ERROR: Final = -1
+# INVALID_PRODUCER_ID_MAPPING: the id expired or was rotated.
+_FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_COORDINATOR: Final = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 #: RecordBatch.NO_TIMESTAMP. Brokers refuse a batch whose time is an hour after theirs (message.timestamp.after.max.ms,
 #: LogValidator.validateTimestamp), and a sidecar's clock may be wrong.
 _NO_TIMESTAMP: Final = -1
-# UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT,
-# NETWORK_EXCEPTION, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR,
-# CONCURRENT_TRANSACTIONS: the same batch again, which the leader tells by its sequence number.
-_REPEAT_PRODUCE: Final = frozenset({-1, 3, 5, 6, 7, 13, 19, 20, 51, 56}) | _COORDINATOR
-# DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE, UNKNOWN_PRODUCER_ID,
-# TRANSACTION_ABORTABLE: this transaction is lost, the next one under a new epoch need not be.
-_ABORTED: Final = frozenset({45, 46, 48, 59, 120})
+# The same batch again, which the leader tells by its sequence number.
+_REPEAT_PRODUCE: Final = _COORDINATOR | {
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    LEADER_NOT_AVAILABLE,
+    NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT,
+    NETWORK_EXCEPTION,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    CONCURRENT_TRANSACTIONS,
+    KAFKA_STORAGE_ERROR,
+}
+# This transaction is lost, the next one under a new epoch need not be.
+_ABORTED: Final = frozenset(
+    {
+        OUT_OF_ORDER_SEQUENCE_NUMBER,
+        DUPLICATE_SEQUENCE_NUMBER,
+        INVALID_TXN_STATE,
+        UNKNOWN_PRODUCER_ID,
+        TRANSACTION_ABORTABLE,
+    }
+)
 
 
 class ProducerFenced(StoreError):
@@ -155,7 +191,7 @@ class TransactionalProducer:
             code = _partition_code(answer)
             if code == 0:
                 return clean
-            if code == 3:  # UNKNOWN_TOPIC_OR_PARTITION: the coordinator has not heard of the topic yet
+            if code == UNKNOWN_TOPIC_OR_PARTITION:  # the coordinator has not heard of the topic yet
                 await attempts.pause(BrokerError(code, api="add_partitions_to_txn"), NotCommitted)
                 continue
             await self._coordinator_said(code, "add_partitions_to_txn", attempts)
@@ -228,7 +264,7 @@ class TransactionalProducer:
             code = int(answer.error_code)
             if code == 0:
                 return not asked
-            if code == _CONCURRENT_TRANSACTIONS:
+            if code == CONCURRENT_TRANSACTIONS:
                 # This one did nothing: another transition, perhaps the commit of an earlier one, is under way.
                 failure: type[OutcomeUnknown | NotCommitted] = OutcomeUnknown if asked else NotCommitted
                 await attempts.pause(BrokerError(code, api="end_txn"), failure)
@@ -270,7 +306,7 @@ class TransactionalProducer:
             raise NotCommitted(f"{api}: {error_name(code)}")
         if code in _COORDINATOR:
             self._brokers.forget_coordinator()
-        elif code not in (_CONCURRENT_TRANSACTIONS, _UNKNOWN_SERVER_ERROR):
+        elif code not in (CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR):
             raise self._brokers.refused(code, api)
         await attempts.pause(BrokerError(code, api=api), NotCommitted)
 
@@ -288,7 +324,7 @@ class _Attempts:
         if time.monotonic() + self._pause >= self._deadline:
             raise failure(f"{self._api} did not succeed in time: {error}") from error
         await asyncio.sleep(self._pause)
-        quick = isinstance(error, BrokerError) and error.code == _CONCURRENT_TRANSACTIONS
+        quick = isinstance(error, BrokerError) and error.code == CONCURRENT_TRANSACTIONS
         self._pause = min(self._pause * 1.6, 0.05) if quick else min(max(self._pause * 2, 0.05), 0.5)
 
 

@@ -24,6 +24,13 @@ from linker.groups.views import (
 )
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+    NOT_COORDINATOR,
+    UNSTABLE_OFFSET_COMMIT,
+)
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
 from wire.types import TopicPartition
 
@@ -32,9 +39,7 @@ _BATCH = 200  # groups in one request: some ten milliseconds of decoding
 _GROUP_KEY = 0
 _FIRST_BATCHED_FIND = 4  # FindCoordinator: several keys
 _FIRST_BATCHED_OFFSETS = 8  # OffsetFetch: several groups
-_MOVED = frozenset({14, 15, 16})  # COORDINATOR_LOAD_IN_PROGRESS, _NOT_AVAILABLE, NOT_COORDINATOR
-_GROUP_ID_NOT_FOUND = 69
-_UNSTABLE_OFFSET_COMMIT = 88
+_MOVED = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
 class GroupReader:
@@ -110,7 +115,7 @@ class GroupReader:
         maybe_consumer = []
         for one in answer.groups:
             code = int(one.error_code)
-            if code == _GROUP_ID_NOT_FOUND or (not code and one.group_state == "Dead"):
+            if code == GROUP_ID_NOT_FOUND or (not code and one.group_state == "Dead"):
                 maybe_consumer.append(one.group_id)
             elif code:
                 self._failed(one.group_id, code, failed)
@@ -131,7 +136,7 @@ class GroupReader:
             return
         for one in answer.groups:
             code = int(one.error_code)
-            if code == _GROUP_ID_NOT_FOUND:
+            if code == GROUP_ID_NOT_FOUND:
                 views[one.group_id] = GroupView(one.group_id)
             elif code:
                 self._failed(one.group_id, code, failed)
@@ -182,7 +187,7 @@ class GroupReader:
 
     def _take_offsets(self, name: str, answer: Any, into: Offsets) -> None:
         code = int(getattr(answer, "error_code", 0))
-        if code == _GROUP_ID_NOT_FOUND:
+        if code == GROUP_ID_NOT_FOUND:
             into.found[name] = {}
             return
         if code:
@@ -192,7 +197,7 @@ class GroupReader:
         for topic in answer.topics:
             for partition in topic.partitions:
                 code = int(partition.error_code)
-                if code == _UNSTABLE_OFFSET_COMMIT:
+                if code == UNSTABLE_OFFSET_COMMIT:
                     into.unstable[name] = (
                         f"{topic.name}-{partition.partition_index} is in an open transaction"
                     )

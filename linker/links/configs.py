@@ -9,10 +9,11 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from wire.cluster import Cluster
+from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.errors import BrokerError, LinkerError
 
 _TOPIC, _BROKER = 2, 4
-_NOT_ALLOWED = frozenset({29, 31})  # TOPIC_ and CLUSTER_AUTHORIZATION_FAILED
+_NOT_ALLOWED = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigsResponse.ConfigSource
 
 #: Topic config -> the broker config that is its default (ServerTopicConfigSynonyms).

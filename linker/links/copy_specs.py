@@ -17,6 +17,7 @@ from linker.links.configs import topic_configs
 from linker.target import TargetCluster
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import BrokerError, LinkerError
 from wire.types import TopicPartition
 
@@ -24,7 +25,6 @@ _CALL_TIMEOUT = 15.0
 #: Short, since a partition of the source may have no leader for long, and other mirrors wait meanwhile: it is asked again.
 _OFFSETS_TIMEOUT = 2.0
 _LATEST, _EARLIEST = -1, -2
-_UNKNOWN_TOPIC = 3
 _METADATA_PAUSE = 0.05
 
 
@@ -73,7 +73,7 @@ class CopySpecs:
                 return _number(configs[topic].effective["segment.bytes"])
             except BrokerError as error:
                 # The topic was created just now; the broker that was asked has not heard of it yet.
-                if error.code != _UNKNOWN_TOPIC or asyncio.get_running_loop().time() > deadline:
+                if error.code != UNKNOWN_TOPIC_OR_PARTITION or asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(_METADATA_PAUSE)
 

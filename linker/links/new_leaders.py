@@ -17,6 +17,12 @@ from typing import Any
 
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import (
+    FENCED_LEADER_EPOCH,
+    NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
@@ -26,8 +32,9 @@ log = logging.getLogger(__name__)
 _PAUSE = 0.004
 _CALL_TIMEOUT = 5.0
 _LATEST = -1
-# UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
-_NOT_YET = frozenset({3, 6, 74, 75})
+_NOT_YET = frozenset(
+    {UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH}
+)
 _METADATA_VERSION = 12  # as wire.cluster asks
 
 

@@ -20,6 +20,12 @@ from controller.ports import Tps
 from linker.links.producer_states import ProducerState, States, describe_producers
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+)
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.types import TopicPartition
 
@@ -29,8 +35,9 @@ RECENT_MS = 15 * 60_000
 _MOST_NAMED = 3
 _TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
 _TRANSACTION_TIMEOUT_MS = 60_000
-# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS
-_LATER = frozenset({14, 15, 16, 51})
+_LATER = frozenset(
+    {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, CONCURRENT_TRANSACTIONS}
+)
 _PAUSE = 0.1
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from wire.error_codes import (
+    INELIGIBLE_REPLICA,
+    INVALID_UPDATE_VERSION,
+    NOT_LEADER_OR_FOLLOWER,
+    STALE_BROKER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.metadata.image import ClusterImage
 from wire.types import TopicId, TopicPartition
-
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_NOT_LEADER_OR_FOLLOWER = 6
-_STALE_BROKER_EPOCH = 77
-_INVALID_UPDATE_VERSION = 95
-_INELIGIBLE_REPLICA = 107
 
 
 class AlterPartitionItem(NamedTuple):
@@ -47,16 +48,16 @@ def alter_partition_request(
         topic = image.topics_by_name.get(tp.topic)
         partition = topic.partitions.get(tp.partition) if topic is not None else None
         if topic is None or partition is None:
-            results[tp] = _UNKNOWN_TOPIC_OR_PARTITION
+            results[tp] = UNKNOWN_TOPIC_OR_PARTITION
             continue
         if partition.leader != broker_id or item.leader_epoch not in (None, partition.leader_epoch):
-            results[tp] = _NOT_LEADER_OR_FOLLOWER
+            results[tp] = NOT_LEADER_OR_FOLLOWER
             continue
         if item.leader_broker_epoch not in (None, broker_epoch):
-            results[tp] = _STALE_BROKER_EPOCH
+            results[tp] = STALE_BROKER_EPOCH
             continue
         if item.partition_epoch not in (None, partition.partition_epoch):
-            results[tp] = _INVALID_UPDATE_VERSION
+            results[tp] = INVALID_UPDATE_VERSION
             continue
         epochs = []
         for index, member in enumerate(item.new_isr):
@@ -67,7 +68,7 @@ def alter_partition_request(
                 break  # it restarted since the caller looked
             epochs.append({"broker_id": member, "broker_epoch": broker.epoch})
         if len(epochs) != len(item.new_isr):
-            results[tp] = _INELIGIBLE_REPLICA
+            results[tp] = INELIGIBLE_REPLICA
             continue
         sent[(topic.id, tp.partition)] = tp
         topics.setdefault(topic.id, []).append(

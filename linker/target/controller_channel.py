@@ -17,6 +17,7 @@ from linker.target.discovery import PROBE_TIMEOUT, ActiveController, QuorumFinde
 from linker.target.errors import ControllerUnreachable
 from wire.cluster import Cluster
 from wire.connection import Connection
+from wire.error_codes import NOT_CONTROLLER
 from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -28,7 +29,6 @@ from wire.security import ClientSecurity
 
 log = logging.getLogger(__name__)
 
-NOT_CONTROLLER = 41
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 

@@ -19,6 +19,7 @@ from typing import Any
 from linker.target.errors import MissingRight, TargetUnsupported, check_error
 from wire.cluster import Cluster
 from wire.connection import Connection
+from wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from wire.errors import AuthenticationFailed, LinkerError, RequestTimedOut, WireError
 from wire.security import ClientSecurity
 from wire.types import format_address
@@ -26,7 +27,6 @@ from wire.types import format_address
 log = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
-NOT_LEADER_OR_FOLLOWER = 6
 PROBE_TIMEOUT = 3.0
 
 _DESCRIBE_QUORUM: dict[str, object] = {

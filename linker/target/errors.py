@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
+from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.types import TopicPartition
-
-CLUSTER_AUTHORIZATION_FAILED = 31
-TOPIC_AUTHORIZATION_FAILED = 29
 
 # ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each
 # handler.

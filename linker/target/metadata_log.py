@@ -34,6 +34,7 @@ from linker.target.errors import (
 from linker.target.quorum import Quorum, Verdict
 from linker.target.raft_requests import fetch_request, fetch_snapshot_request
 from linker.target.uncommitted import OffsetGap, UncommittedTail
+from wire.error_codes import POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
 from wire.errors import (
     AuthenticationFailed,
     LinkerError,
@@ -61,9 +62,6 @@ _SHORT_WAIT_MS = 20
 _REQUEST_TIMEOUT = 3.0
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
-
-_SNAPSHOT_NOT_FOUND = 98
-_POSITION_OUT_OF_RANGE = 99
 
 
 class _SnapshotGone(LinkerError):
@@ -372,7 +370,7 @@ class MetadataLog:
             if not response.topics or not response.topics[0].partitions:
                 raise MalformedFrame("no metadata partition", api="fetch_snapshot", peer=active.address)
             partition = response.topics[0].partitions[0]
-            if int(partition.error_code) in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
+            if int(partition.error_code) in (SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE):
                 raise _SnapshotGone(f"snapshot {end_offset}-{epoch} is gone, asking anew")
             if self.quorum.check_partition(partition, "fetch_snapshot", active) is not Verdict.TAKE:
                 raise _SnapshotGone(f"the leader changed while snapshot {end_offset}-{epoch} was read")

@@ -18,27 +18,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from linker.target.alter_partition import AlterPartitionItem, alter_partition_request
 from linker.target.controller_channel import ControllerChannel
-from linker.target.errors import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    check_error,
-    raise_refused,
-)
+from linker.target.errors import check_error, raise_refused
 from linker.target.metadata_log import MetadataLog
 from linker.target.producer_id_blocks import BlockAllocation
 from linker.target.topic_operations import DEFAULT_TIMEOUT, TopicOperations
+from wire.error_codes import (
+    BROKER_ID_NOT_REGISTERED,
+    CLUSTER_AUTHORIZATION_FAILED,
+    ELECTION_NOT_NEEDED,
+    NO_REASSIGNMENT_IN_PROGRESS,
+    STALE_BROKER_EPOCH,
+)
 from wire.errors import BrokerError, ConnectionLost, LinkerError, error_name
 from wire.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_NO_REASSIGNMENT_IN_PROGRESS = 85
-_ELECTION_NOT_NEEDED = 84
-_STALE_BROKER_EPOCH = 77
-_BROKER_ID_NOT_REGISTERED = 102
 _MAX_ALTER_PARTITION_VERSION = 3
 _MAX_HEARTBEAT_VERSION = 2
 # Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
-_ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, _STALE_BROKER_EPOCH)
+_ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, STALE_BROKER_EPOCH)
 _ELECT_PREFERRED = 0
 
 
@@ -96,7 +95,7 @@ class TargetOperations(TopicOperations):
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 code = int(partition.error_code)
-                if code == 0 or (code == _NO_REASSIGNMENT_IN_PROGRESS and targets.get(tp) is None):
+                if code == 0 or (code == NO_REASSIGNMENT_IN_PROGRESS and targets.get(tp) is None):
                     continue
                 failed[str(tp)] = (code, partition.error_message)
         if failed:
@@ -245,7 +244,7 @@ class TargetOperations(TopicOperations):
             max_version=_MAX_HEARTBEAT_VERSION,
         )
         code = int(response.error_code)
-        if code in (_STALE_BROKER_EPOCH, _BROKER_ID_NOT_REGISTERED):
+        if code in (STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED):
             return False
         check_error(code, "broker_heartbeat", self._channel.cluster_name)
         return True
@@ -258,7 +257,7 @@ class TargetOperations(TopicOperations):
             "unregister_broker", {"broker_id": broker_id}, timeout=timeout, idempotent=True
         )
         code = int(response.error_code)
-        if code != _BROKER_ID_NOT_REGISTERED:
+        if code != BROKER_ID_NOT_REGISTERED:
             check_error(code, "unregister_broker", self._channel.cluster_name, response.error_message)
         await self._metadata.wait_for(
             lambda image: True if broker_id not in image.brokers else None,
@@ -285,7 +284,7 @@ class TargetOperations(TopicOperations):
         check_error(int(response.error_code), "elect_leaders", self._channel.cluster_name)
         return {
             TopicPartition(topic.topic, result.partition_id): (
-                0 if int(result.error_code) == _ELECTION_NOT_NEEDED else int(result.error_code)
+                0 if int(result.error_code) == ELECTION_NOT_NEEDED else int(result.error_code)
             )
             for topic in response.replica_election_results
             for result in topic.partition_result

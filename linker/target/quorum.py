@@ -12,12 +12,14 @@ from typing import Any
 from linker.target.controller_channel import ControllerChannel
 from linker.target.discovery import ActiveController
 from linker.target.errors import ClusterIdChanged, check_error
+from wire.error_codes import (
+    FENCED_LEADER_EPOCH,
+    INCONSISTENT_CLUSTER_ID,
+    NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_LEADER_EPOCH,
+)
 
-_FENCED_LEADER_EPOCH = 74
-_UNKNOWN_LEADER_EPOCH = 75
-_NOT_LEADER_OR_FOLLOWER = 6
-_EPOCH_ERRORS = frozenset({_FENCED_LEADER_EPOCH, _UNKNOWN_LEADER_EPOCH, _NOT_LEADER_OR_FOLLOWER})
-_INCONSISTENT_CLUSTER_ID = 104
+_EPOCH_ERRORS = frozenset({FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER})
 
 
 class Verdict(enum.Enum):
@@ -46,7 +48,7 @@ class Quorum:
 
     def check_top_level(self, code: int, api: str, active: ActiveController) -> None:
         """Raise for an error that is about the whole answer; note a leader that is none any more."""
-        if code == _INCONSISTENT_CLUSTER_ID:
+        if code == INCONSISTENT_CLUSTER_ID:
             raise ClusterIdChanged(
                 f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
                 f"cluster than {self.cluster_id}"

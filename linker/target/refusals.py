@@ -6,16 +6,17 @@ import logging
 
 from linker.target.errors import BrokerIdTaken, ClusterIdChanged, RegistrationRefused, check_error
 from linker.target.identity import Identity
+from wire.error_codes import (
+    DUPLICATE_BROKER_REGISTRATION,
+    INCONSISTENT_CLUSTER_ID,
+    INVALID_REGISTRATION,
+    UNSUPPORTED_VERSION,
+)
 from wire.errors import BrokerError
 from wire.metadata.image import BrokerImage, ClusterImage
 from wire.types import format_address
 
 log = logging.getLogger(__name__)
-
-_UNSUPPORTED_VERSION = 35
-_DUPLICATE_BROKER_REGISTRATION = 101
-_INCONSISTENT_CLUSTER_ID = 104
-_INVALID_REGISTRATION = 119
 
 
 def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) -> str:
@@ -38,16 +39,16 @@ def check_refused(
 ) -> None:
     """Raise for a final answer to a registration; return for one that time may change."""
     broker_id = identity.broker_id
-    if code == _DUPLICATE_BROKER_REGISTRATION:
+    if code == DUPLICATE_BROKER_REGISTRATION:
         raise BrokerIdTaken(taken_text(cluster_name, broker_id, image.brokers.get(broker_id)))
-    if code == _INCONSISTENT_CLUSTER_ID:
+    if code == INCONSISTENT_CLUSTER_ID:
         raise ClusterIdChanged(f"{cluster_name}: the controller does not have cluster id {cluster_id}")
-    if code == _UNSUPPORTED_VERSION:
+    if code == UNSUPPORTED_VERSION:
         raise RegistrationRefused(
             f"{cluster_name} refused broker {broker_id}: a finalized feature is outside the offered ranges "
             "(the controllers were upgraded or downgraded just now? try again)"
         )
-    if code == _INVALID_REGISTRATION:
+    if code == INVALID_REGISTRATION:
         raise RegistrationRefused(
             f"{cluster_name} refused broker {broker_id} as invalid: its log dir id may belong to another "
             "broker, or a listener of the target is missing among advertised.listeners; see the "

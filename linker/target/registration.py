@@ -37,6 +37,7 @@ from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, l
 from linker.target.metadata_log import MetadataLog
 from linker.target.refusals import check_refused, taken_text
 from linker.target.versions import check_versions
+from wire.error_codes import BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH
 from wire.errors import ConnectionLost, LinkerError, RequestTimedOut
 from wire.metadata.image import ClusterImage
 from wire.types import topic_id_str
@@ -50,8 +51,6 @@ _STARTING_INTERVAL = 0.05
 _RETRY_FIRST = 0.1
 _RETRY_MAX = 1.0
 
-_STALE_BROKER_EPOCH = 77
-_BROKER_ID_NOT_REGISTERED = 102
 
 _MAX_REGISTRATION_VERSION = 4
 _MAX_HEARTBEAT_VERSION = 2
@@ -289,7 +288,7 @@ class Registration:
             max_version=_MAX_HEARTBEAT_VERSION,
         )
         code = int(response.error_code)
-        if code in (_STALE_BROKER_EPOCH, _BROKER_ID_NOT_REGISTERED):
+        if code in (STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED):
             await self._lost_registration(code)
             return False
         check_error(code, "broker_heartbeat", self._channel.cluster_name)
@@ -383,7 +382,7 @@ class Registration:
                 log.warning("unregister: %s", error)
             else:
                 code = int(response.error_code)
-                if code != _BROKER_ID_NOT_REGISTERED:
+                if code != BROKER_ID_NOT_REGISTERED:
                     check_error(code, "unregister_broker", name, response.error_message)
             await self._metadata.wait_for(
                 lambda image: True if self.broker_id not in image.brokers else None,

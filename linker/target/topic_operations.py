@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from linker.target.controller_channel import ControllerChannel
 from linker.target.errors import OperationFailed, raise_refused
 from linker.target.metadata_log import MetadataLog
+from wire.error_codes import TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import ConnectionLost
 from wire.metadata.image import ClusterImage, TopicImage
 from wire.types import TopicId
 
 DEFAULT_TIMEOUT = 15.0
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_TOPIC_ALREADY_EXISTS = 36
 TOPIC_RESOURCE = 2
 """ConfigResource.Type of a topic: the first part of a key of the image's configs."""
 _OP_SET, _OP_DELETE = 0, 1
@@ -87,7 +86,7 @@ class TopicOperations:
             )
         result = response.topics[0]
         code = int(result.error_code)
-        if code == _TOPIC_ALREADY_EXISTS and maybe_ours:
+        if code == TOPIC_ALREADY_EXISTS and maybe_ours:
             await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
             topic = self._metadata.image.topics_by_name.get(name)
             if topic is None or not _has_assignments(topic, assignments):
@@ -127,7 +126,7 @@ class TopicOperations:
         )
         for result in response.responses:
             code = int(result.error_code)
-            if code not in (0, _UNKNOWN_TOPIC_OR_PARTITION):
+            if code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
                 message = getattr(result, "error_message", None)
                 raise_refused(
                     "delete_topics",

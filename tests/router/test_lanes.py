@@ -12,21 +12,14 @@ import pytest
 
 from router.batch import Batch
 from router.fence import FenceState, FenceTable
-from router.lane_states import (
-    ENDINGS,
+from router.lane_states import ENDINGS, TRANSITIONS, BatchState, Ending, LaneEvent, LaneState, Verdict, step
+from router.lanes import Lane
+from wire.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
-    TRANSITIONS,
-    BatchState,
-    Ending,
-    LaneEvent,
-    LaneState,
-    Verdict,
-    step,
 )
-from router.lanes import Lane
 from wire.errors import LocalProtocolError
 from wire.types import TopicPartition
 

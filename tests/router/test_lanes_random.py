@@ -20,14 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.batch import Answer, Batch
 from router.fence import FenceState, FenceTable
-from router.lane_states import (
+from router.lane_states import BatchState
+from router.lanes import Lane
+from wire.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
-    BatchState,
 )
-from router.lanes import Lane
 from wire.types import TopicPartition
 
 TP = TopicPartition("orders", 0)

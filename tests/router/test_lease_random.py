@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from controller.fleet.lease import DRIFT, Lease
 from router.batch import Answer, Batch
 from router.fence import FenceState, FenceTable
-from router.lane_states import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from router.lanes import Lane
 from router.lease_gate import LeaseGate
 from tests.router.test_lanes_random import Source
+from wire.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from wire.produce import ProduceResult
 from wire.types import TopicPartition
 

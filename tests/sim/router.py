@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from router.batch import Answer, Batch
 from router.fence import LED_ELSEWHERE, FenceState, FenceTable
-from router.lane_states import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, LaneState
+from router.lane_states import LaneState
 from router.lanes import Lane
 from router.lease_gate import ACKNOWLEDGES, LeaseGate, Told
+from wire.error_codes import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LinkerError
 from wire.produce import ProduceResult
 from wire.types import TopicPartition

@@ -26,13 +26,22 @@ from linker.groups.gates.coordinators import KeyType
 from linker.groups.gates.member import MemberGate, MemberHold
 from linker.groups.gates.requests import describe, explained, offset_commit
 from linker.groups.gates.settings import DEFAULT_PROTOCOLS, REBALANCE_TIMEOUT_MS
+from wire.error_codes import (
+    GROUP_MAX_SIZE_REACHED,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    INVALID_SESSION_TIMEOUT,
+    MEMBER_ID_REQUIRED,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+)
 from wire.types import TopicPartition
 
 _ATTEMPTS = 8
 _SHORTEST_SESSION_MS = 6000  # group.min.session.timeout.ms of a stock broker
 # ConsumerProtocolAssignment version 0 without topics: what everybody in the group gets from us.
 _NOTHING_ASSIGNED = struct.pack(">hii", 0, 0, -1)
-_GONE = frozenset({codes.ILLEGAL_GENERATION}) | codes.MEMBER_GONE
+_GONE = frozenset({ILLEGAL_GENERATION}) | codes.MEMBER_GONE
 
 
 class ClassicHold(MemberHold):
@@ -70,15 +79,15 @@ class ClassicHold(MemberHold):
         for _ in range(_ATTEMPTS):
             answer = await self._join_group(topics, session_ms)
             code = int(answer.error_code)
-            if code == codes.MEMBER_ID_REQUIRED:
+            if code == MEMBER_ID_REQUIRED:
                 await self.ledger.classic(member_id=answer.member_id)  # from here on we can be found
-            elif code == codes.UNKNOWN_MEMBER_ID:
+            elif code == UNKNOWN_MEMBER_ID:
                 await self.ledger.classic(member_id="")
-            elif code == codes.INVALID_SESSION_TIMEOUT and session_ms > _SHORTEST_SESSION_MS:
+            elif code == INVALID_SESSION_TIMEOUT and session_ms > _SHORTEST_SESSION_MS:
                 session_ms = max(_SHORTEST_SESSION_MS, session_ms // 2)
-            elif code == codes.INCONSISTENT_GROUP_PROTOCOL:
+            elif code == INCONSISTENT_GROUP_PROTOCOL:
                 raise await self._active("its members use other assignors than the gate knows")
-            elif code == codes.GROUP_MAX_SIZE_REACHED:
+            elif code == GROUP_MAX_SIZE_REACHED:
                 raise GateRefused(self.group, "is full on the target (group.max.size)")
             else:
                 codes.check(code, "join_group", self.group)
@@ -136,7 +145,7 @@ class ClassicHold(MemberHold):
         code = int(answer.error_code)
         if code in _GONE:
             return False
-        if code != codes.REBALANCE_IN_PROGRESS:
+        if code != REBALANCE_IN_PROGRESS:
             codes.check(code, "sync_group", self.group)
         await self.ledger.classic(
             member_id=joined.member_id, generation=joined.generation_id, protocol=joined.protocol_name or ""
@@ -170,7 +179,7 @@ class ClassicHold(MemberHold):
         code = int(answer.error_code)
         if code in _GONE:
             raise await self.lost("its session ended, or the group was rebalanced without it")
-        if code != codes.REBALANCE_IN_PROGRESS:
+        if code != REBALANCE_IN_PROGRESS:
             codes.check(code, "heartbeat", self.group)
             self.weakness = None
             return

@@ -25,6 +25,7 @@ from linker.groups.gates.coordinators import KeyType
 from linker.groups.gates.member import MemberGate, MemberHold
 from linker.groups.gates.requests import DescribedMember, GroupDescription, describe, explained, offset_commit
 from linker.groups.gates.settings import REBALANCE_TIMEOUT_MS
+from wire.error_codes import FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH
 from wire.errors import UnsupportedApi
 from wire.types import TopicPartition, topic_id_to_uuid
 
@@ -150,7 +151,7 @@ class ConsumerHold(MemberHold):
                 return
             if code in codes.MEMBER_GONE:
                 raise await self.lost("its session ended")
-            if code != codes.FENCED_MEMBER_EPOCH:
+            if code != FENCED_MEMBER_EPOCH:
                 codes.check(
                     code,
                     "consumer_group_heartbeat",
@@ -216,7 +217,7 @@ class ConsumerHold(MemberHold):
             )
             if any(code in codes.MEMBER_GONE for code in failed.values()):
                 raise await self.lost("its session ended")
-            if codes.STALE_MEMBER_EPOCH in failed.values():
+            if STALE_MEMBER_EPOCH in failed.values():
                 continue
             self.check_rights(failed)
             why = explained(failed) | {tp: f"is read by {reading[tp]}" for tp in offsets if tp in reading}

@@ -26,6 +26,7 @@ from linker.groups.gates.coordinators import Coordinators
 from linker.groups.gates.ledger import Ledger
 from linker.groups.gates.requests import GroupDescription, describe, offset_fetch
 from linker.groups.gates.settings import GateSettings
+from wire.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.types import TopicPartition
 
 
@@ -132,7 +133,7 @@ class MemberHold(abc.ABC):
     def check_rights(self, failed: Mapping[TopicPartition, int]) -> None:
         """Raise if a right is missing, which no repetition helps."""
         for tp, code in failed.items():
-            if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
+            if code in (GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
                 codes.check(code, "offset_commit", self.group, resource=tp.topic)
 
 

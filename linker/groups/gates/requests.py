@@ -11,6 +11,15 @@ from typing import Any
 from linker.groups.gates import codes
 from linker.groups.gates.base import CommitFailed, GroupMember, OffsetAndMetadata
 from linker.groups.gates.coordinators import Coordinators, KeyType
+from wire.error_codes import (
+    GROUP_AUTHORIZATION_FAILED,
+    GROUP_ID_NOT_FOUND,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
+    UNSUPPORTED_VERSION,
+)
 from wire.errors import UnsupportedApi, error_name
 from wire.types import TopicPartition
 
@@ -46,7 +55,7 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
     try:
         found = await coordinators.describe(group, "consumer_group_describe", timeout=timeout)
         code = int(found.error_code)
-        if code not in (codes.GROUP_ID_NOT_FOUND, codes.UNSUPPORTED_VERSION):
+        if code not in (GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION):
             codes.check(code, "consumer_group_describe", group, message=found.error_message)
             return GroupDescription(
                 "consumer", found.group_state, tuple(map(_consumer_member, found.members)), found.group_epoch
@@ -55,7 +64,7 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
         pass  # a target without KIP-848
     found = await coordinators.describe(group, "describe_groups", timeout=timeout)
     code = int(found.error_code)
-    if code == codes.GROUP_ID_NOT_FOUND:
+    if code == GROUP_ID_NOT_FOUND:
         return GroupDescription("", "Dead", ())
     codes.check(code, "describe_groups", group)
     protocol = "" if found.group_state == "Dead" else "classic"
@@ -216,9 +225,9 @@ async def offset_fetch(
         for item in topic.partitions:
             tp = TopicPartition(topic.name, item.partition_index)
             code = int(item.error_code)
-            if code == codes.UNSTABLE_OFFSET_COMMIT:
+            if code == UNSTABLE_OFFSET_COMMIT:
                 unstable.add(tp)
-            elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            elif code == UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             else:
                 codes.check(code, "offset_fetch", group, resource=tp.topic)
@@ -236,10 +245,10 @@ async def commit_as_nobody(
 ) -> bool:
     """Commit without a member, which the coordinator allows while the group is empty. False if it is not."""
     failed = await offset_commit(coordinators, group, offsets, timeout=timeout)
-    if codes.UNKNOWN_MEMBER_ID in failed.values() or codes.GROUP_ID_NOT_FOUND in failed.values():
+    if UNKNOWN_MEMBER_ID in failed.values() or GROUP_ID_NOT_FOUND in failed.values():
         return False
     for tp, code in failed.items():
-        if code in (codes.GROUP_AUTHORIZATION_FAILED, codes.TOPIC_AUTHORIZATION_FAILED):
+        if code in (GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
             codes.check(code, "offset_commit", group, resource=tp.topic)
     if failed:
         raise CommitFailed(group, explained(failed))

@@ -46,6 +46,11 @@ from linker.groups.gates.requests import (
     offset_fetch,
 )
 from linker.groups.gates.settings import GateSettings
+from wire.error_codes import (
+    INVALID_TRANSACTION_TIMEOUT,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.types import TopicPartition
 
 # The last versions before KIP-890.
@@ -286,7 +291,7 @@ class TransactionHold:
                 },
             )
             code = int(answer.error_code)
-            if code == codes.INVALID_TRANSACTION_TIMEOUT and self._timeout_ms > _SHORTEST_TIMEOUT_MS:
+            if code == INVALID_TRANSACTION_TIMEOUT and self._timeout_ms > _SHORTEST_TIMEOUT_MS:
                 self._timeout_ms = max(_SHORTEST_TIMEOUT_MS, self._timeout_ms // 2)
                 continue
             if code in codes.TRANSACTION_GONE:
@@ -332,9 +337,9 @@ class TransactionHold:
         )
         failed = failed_partitions(answer)
         for tp, code in failed.items():
-            if code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            if code == UNKNOWN_TOPIC_OR_PARTITION:
                 continue
-            if code == codes.TOPIC_AUTHORIZATION_FAILED:
+            if code == TOPIC_AUTHORIZATION_FAILED:
                 codes.check(code, "txn_offset_commit", self.group, resource=tp.topic)
             await self._check_open(code, "txn_offset_commit", slot)
         self.pending |= part.keys() - failed.keys()
