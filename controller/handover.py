@@ -26,6 +26,20 @@ from typing import NamedTuple
 from controller.cluster_view import ImageView, PartitionView
 from controller.replica_plan import copies_asked_for, is_open
 from controller.state import Attempt
+from wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    FENCED_LEADER_EPOCH,
+    INELIGIBLE_REPLICA,
+    INVALID_REQUEST,
+    INVALID_UPDATE_VERSION,
+    NEW_LEADER_ELECTED,
+    NONE,
+    NOT_LEADER_OR_FOLLOWER,
+    STALE_BROKER_EPOCH,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
 from wire.errors import error_name
 from wire.types import TopicId, TopicPartition
 
@@ -216,18 +230,18 @@ class Answer(Enum):
 
 
 _ANSWERS: Mapping[int, Answer] = {
-    0: Answer.ACCEPTED,
-    108: Answer.ACCEPTED,  # NEW_LEADER_ELECTED
-    107: Answer.REREAD,  # INELIGIBLE_REPLICA
-    6: Answer.REREAD,  # NOT_LEADER_OR_FOLLOWER: not sent, the image shows another leader by now
-    95: Answer.REREAD,  # INVALID_UPDATE_VERSION: stale partition epoch
-    74: Answer.REREAD,  # FENCED_LEADER_EPOCH
-    77: Answer.REREAD,  # STALE_BROKER_EPOCH: the leader's registration changed
-    3: Answer.REREAD,  # UNKNOWN_TOPIC_OR_PARTITION
-    100: Answer.REREAD,  # UNKNOWN_TOPIC_ID
-    42: Answer.REREAD,  # INVALID_REQUEST: not the leader any more, or the reassignment was cancelled
-    31: Answer.FATAL,  # CLUSTER_AUTHORIZATION_FAILED
-    35: Answer.FATAL,  # UNSUPPORTED_VERSION
+    NONE: Answer.ACCEPTED,
+    NEW_LEADER_ELECTED: Answer.ACCEPTED,
+    INELIGIBLE_REPLICA: Answer.REREAD,
+    NOT_LEADER_OR_FOLLOWER: Answer.REREAD,  # not sent, the image shows another leader by now
+    INVALID_UPDATE_VERSION: Answer.REREAD,  # stale partition epoch
+    FENCED_LEADER_EPOCH: Answer.REREAD,
+    STALE_BROKER_EPOCH: Answer.REREAD,  # the leader's registration changed
+    UNKNOWN_TOPIC_OR_PARTITION: Answer.REREAD,
+    UNKNOWN_TOPIC_ID: Answer.REREAD,
+    INVALID_REQUEST: Answer.REREAD,  # not the leader any more, or the reassignment was cancelled
+    CLUSTER_AUTHORIZATION_FAILED: Answer.FATAL,
+    UNSUPPORTED_VERSION: Answer.FATAL,
 }
 
 
@@ -237,7 +251,7 @@ def judge_answer(code: int) -> Answer:
 
 
 def refusal_text(code: int) -> str:
-    if int(code) == 31:
+    if int(code) == CLUSTER_AUTHORIZATION_FAILED:
         return "the target refused AlterPartition: the sidecar's principal needs CLUSTER_ACTION on Cluster"
     return f"the target's controller answered {error_name(code)}"
 

@@ -27,6 +27,11 @@ from fetcher.source_session import PartitionKey
 from fetcher.throttle import Throttle
 from wire.buffers import size_below
 from wire.connection import Connection
+from wire.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+)
 from wire.errors import MalformedFrame, WireError
 from wire.fetch import (
     FetchedPartition,
@@ -41,6 +46,7 @@ MIN_VERSION, MAX_VERSION = 12, 17
 # The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
 _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 _RENEW_BEFORE = 5.0  # seconds
+_SESSION_ERRORS = (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR)
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5
 
@@ -360,7 +366,7 @@ class SourceFetcher:
         changed: list[MirrorPartition] = []
         if not self._asked.answered(response.error, response.session_id):
             self._give_back()
-            if response.error not in (70, 71, 106):
+            if response.error not in _SESSION_ERRORS:
                 self._pace.refused(self._answered_at)
             return changed
         if not response.throttle_ms:

@@ -14,6 +14,7 @@ from typing import Final
 
 from router.passthrough import Upstream
 from wire import codec
+from wire.error_codes import TOPIC_AUTHORIZATION_FAILED
 from wire.errors import RequestTimedOut
 
 _NOT_ASKED: Final = -(2**31)
@@ -139,7 +140,11 @@ class Authorizer:
         for item in answer.topics:
             if item.name == topic:
                 # TOPIC_AUTHORIZATION_FAILED: not even DESCRIBE
-                bits = 0 if int(item.error_code) == 29 else item.topic_authorized_operations
+                bits = (
+                    0
+                    if int(item.error_code) == TOPIC_AUTHORIZATION_FAILED
+                    else item.topic_authorized_operations
+                )
         self._known(topic, bits)
 
     def _cluster_answered(self, reply: memoryview) -> None:

@@ -14,7 +14,12 @@ from typing import Any, NamedTuple
 
 from controller.store.base import StoreError
 from wire.connection import Connection
-from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.errors import (
     BrokerError,
     ClusterUnreachable,
@@ -34,9 +39,9 @@ _TRANSACTION_COORDINATOR = 1  # FindCoordinator's key type
 
 #: Errors of rights; the message says which one is missing.
 RIGHTS = {
-    29: "READ, WRITE and DESCRIBE on topic {topic} (CREATE too if it does not exist)",
-    31: "CREATE on the cluster, or create topic {topic} by hand",
-    53: "WRITE and DESCRIBE on transactional id {transactional_id}",
+    TOPIC_AUTHORIZATION_FAILED: "READ, WRITE and DESCRIBE on topic {topic} (CREATE too if it does not exist)",
+    CLUSTER_AUTHORIZATION_FAILED: "CREATE on the cluster, or create topic {topic} by hand",
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE and DESCRIBE on transactional id {transactional_id}",
 }
 
 Address = tuple[str, int]

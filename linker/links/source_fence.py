@@ -21,13 +21,13 @@ from typing import NamedTuple
 from linker.preflight import ALTER, TIMEOUT, WRITE, Finding, allowed, cluster_operations
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
 from wire.errors import BrokerError, LinkerError, error_name
 
 _TOPIC = 2  # org.apache.kafka.common.resource.ResourceType
 _ANY, _LITERAL, _PREFIXED = 1, 3, 4  # PatternType; 1 is also any operation and any permission
 _DENY = 2  # AclPermissionType
 _EVERYBODY, _ANYWHERE = "User:*", "*"
-_SECURITY_DISABLED, _NOT_AUTHORIZED = 54, 31
 _POLL = 0.02
 
 
@@ -56,7 +56,8 @@ async def topic_acls(
     cluster: Cluster, node: int | None, *, timeout: float, fences: bool = False
 ) -> list[Acl]:
     """As one broker's authorizer has them; with `fences` only those that look like ours. BrokerError with the code if
-    it does not tell: 54 without an authorizer, 31 without DESCRIBE on Cluster."""
+    it does not tell: SECURITY_DISABLED without an authorizer, CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on
+    Cluster."""
     answer = await cluster.call(
         "describe_acls",
         {
@@ -182,7 +183,7 @@ async def check_source_fence(
     try:
         acls = await topic_acls(source, None, timeout=TIMEOUT)
     except BrokerError as error:
-        if error.code == _SECURITY_DISABLED:
+        if error.code == SECURITY_DISABLED:
             return [
                 Finding(
                     name,
@@ -191,7 +192,7 @@ async def check_source_fence(
                     "promote without --fence-source",
                 )
             ]
-        if error.code == _NOT_AUTHORIZED:
+        if error.code == CLUSTER_AUTHORIZATION_FAILED:
             return [_lacks(name, "DESCRIBE", "Describe")]
         raise
     findings: list[Finding] = []
