@@ -25,9 +25,11 @@ def asked_by_clients(rig: Rig) -> int:
 
 
 async def follow(mirror: MirrorPartition) -> None:
-    """A follower that takes what comes, and asks again a moment later."""
+    """A follower that takes what comes, and asks for more a moment later: whoever was told of it has looked by then."""
+    taken = 0
     while True:
-        mirror.follower_fetched(1, mirror.lanes[0].position if mirror.lanes else 0, 0, time.monotonic())
+        mirror.follower_fetched(1, taken, 0, time.monotonic())
+        taken = mirror.lanes[0].position if mirror.lanes else 0
         await asyncio.sleep(0.002)
 
 
