@@ -1,7 +1,8 @@
 """Catching up while clients write: what a gigabyte that is copied at full speed costs 20 MB/s of live produce beside it.
 
 The live produce is forwarded by the same sidecar that copies. Beside it, in turn: the same produce straight to the
-source while Kafka's own follower copies the same gigabyte from the same broker.
+source while Kafka's own follower copies the same gigabyte from the same broker; and forwarded again while the link copies
+with a limit, as an operator gives it who would rather have it take longer.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from bench.replication import LARGE, PARTITIONS, link_round, stock_round
 from bench.results import CaseResult, Goal, median_of, percentile, strip
 from bench.settings import Settings
 from bench.stage import Source, Stage, stage
+from linker.admin.models import LinkOptionsUpdate, UpdateLinkRequest
 from wire.batch import read_batch_header
 from wire.cluster import Cluster
 
 LIVE = "live"
 DIRECT = "live-direct"  # not mirrored: otherwise the link would copy it while the stock follower is measured
 RATE = 20e6
+LIMIT = 200_000_000
+"""Bytes per second of the limited link: a third of what it copies without a limit, ten times the live produce."""
 BATCH_BYTES = 64 * 1024
 
 
@@ -37,7 +41,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         "catch_up",
         f"{RATE / 1e6:.0f} MB/s of produce in {BATCH_BYTES // 1024} kB batches, acks=all; p99 of its latency while "
         f"{total / 1e9:.3g} GB are copied, over the p99 in the seconds before",
-        {"link": [], "stock": [], "link_warm_up": [], "stock_warm_up": []},
+        {f"{side}{part}": [] for part in ("", "_warm_up") for side in ("link", "stock", "limited")},
     )
     for topic in (LIVE, DIRECT):
         await source.cluster.create_topic(topic, [[1]] * PARTITIONS)
@@ -47,9 +51,11 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         sides: tuple[tuple[str, Cluster, str, Callable[[Stage], Awaitable[dict[str, Any]]]], ...] = (
             ("stock", on.source.connected, DIRECT, lambda on: stock_round(on, LARGE, total)),
             ("link", on.target.connected, LIVE, lambda on: link_round(on, LARGE, total)),
+            ("limited", on.target.connected, LIVE, lambda on: link_round(on, LARGE, total)),
         )
         for number in range(-settings.warm_up, settings.rounds):
             for side, cluster, topic, copy in sides:
+                await _limit(on, LIMIT if side == "limited" else 0)
                 producer = PacedProducer(cluster, topic, PARTITIONS, batch, RATE)
                 one = await _round(producer, on, copy, settings.window_seconds)
                 label = "warm-up" if number < 0 else f"round {number + 1}"
@@ -72,13 +78,29 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     stock = result.figures["stock_slower"] = (
         result.figures["stock_copying_p99_ms"] / result.figures["stock_alone_p99_ms"]
     )
+    limited = result.figures["limited_slower"] = (
+        result.figures["limited_copying_p99_ms"] / result.figures["limited_alone_p99_ms"]
+    )
     result.ratios = {"stock's slow-down / the link's": stock / slower}
-    result.goals = [Goal("forwarded produce p99, catching up beside / alone", slower, 1.5, at_least=False)]
+    result.goals = [
+        Goal("forwarded produce p99, catching up beside / alone", slower, 1.5, at_least=False),
+        Goal(
+            f"the same, the link limited to {LIMIT / 1e6:.0f} MB/s",
+            limited,
+            1.5,
+            at_least=False,
+        ),
+    ]
     result.plots = [
         strip("p99 of live produce, nothing else", "ms", result.rounds, "alone_p99_ms"),
         strip("p99 of live produce, catching up beside", "ms", result.rounds, "copying_p99_ms"),
     ]
     return result
+
+
+async def _limit(on: Stage, bytes_per_second: int) -> None:
+    options = LinkOptionsUpdate(replication_bytes_per_second=bytes_per_second)
+    await on.update_link(UpdateLinkRequest(options=options))
 
 
 def _written(on: Stage, topic: str) -> list[Path]:
