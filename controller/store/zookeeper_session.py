@@ -105,7 +105,8 @@ class ZooKeeperSession:
         self.session: int | None = None
         #: Sessions of this object before: over, or over when their time is out.
         self.former: set[int] = set()
-        self._attempt_timeout = session_timeout / max(len(hosts), _ATTEMPTS)
+        self._attempts = max(len(hosts), _ATTEMPTS)
+        self._attempt_timeout = session_timeout / self._attempts
         self._opened: socket.socket | None = None  # the newest one
         self._auth = auth
         self._tls = tls
@@ -266,7 +267,24 @@ class ZooKeeperSession:
             self._post(self._on_state, client, state, client.client_state, session)
 
         client.add_listener(listen)
+        # What the ensemble made of the timeout that was asked for, kazoo tells nobody else.
+        handshake: Any = client._connection  # noqa: SLF001 - kazoo has no other way
+        connect = handshake._connect  # noqa: SLF001 - as above
+
+        def connected(*where: Any) -> Any:  # in the connection's thread
+            read_timeout, of_one_host = connect(*where)  # milliseconds
+            self._post(self._granted, client, of_one_host * len(client.hosts) / 1000)
+            return read_timeout, of_one_host
+
+        handshake._connect = connected  # noqa: SLF001 - as above
         return client
+
+    def _granted(self, client: Any, session_timeout: float) -> None:
+        """An ensemble may grant less than was asked for (maxSessionTimeout, 20 ticks if it is not set): the attempts of the
+        next reconnecting have to find room in that.
+        """
+        if client is self._client:
+            self._attempt_timeout = min(session_timeout, self.session_timeout) / self._attempts
 
     def _connect(
         self, address: tuple[str, int], hostname: str | None = None, **_others: Any

@@ -131,6 +131,41 @@ async def test_a_server_that_takes_a_connection_and_says_nothing() -> None:
         await server.wait_closed()
 
 
+async def test_an_ensemble_that_grants_less_than_was_asked_for() -> None:
+    """A second and a half instead of six: a server that says nothing after that is left after half a second, not two."""
+    opened: list[float] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(time.monotonic())
+        if len(opened) == 2:
+            await reader.read()
+        else:
+            session = asyncio.create_task(_give_session(reader, writer))
+            tasks.add(session)
+            if len(opened) == 1:
+                await asyncio.sleep(0.3)
+                session.cancel()
+            await asyncio.wait([session])
+        await _closed(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    session = await ZooKeeperSession.open(
+        f"127.0.0.1:{port}", session_timeout=6.0, connect_timeout=10, auth=None, tls=None
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while len(opened) < 3 or not session.connected:
+            assert time.monotonic() < deadline, opened
+            await asyncio.sleep(0.02)
+        assert 0.4 <= opened[2] - opened[1] < 1.5
+    finally:
+        await session.close()
+        server.close()
+        await server.wait_closed()
+
+
 async def _give_session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Until the client says that it goes."""
 
