@@ -129,6 +129,8 @@ class ZooKeeperSession:
         tls: ssl.SSLContext | None,
     ) -> Self:
         client = cls(connect, session_timeout, auth, tls)
+        # There is no session yet whose time would count.
+        client._attempt_timeout = min(session_timeout, connect_timeout) / client._attempts
         try:
             client._issuer.submit(_start, client._client)
             async with asyncio.timeout(connect_timeout):
