@@ -84,12 +84,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
     result.ratios = {"stock's slow-down / the link's": stock / slower}
     result.goals = [
         Goal("forwarded produce p99, catching up beside / alone", slower, 1.5, at_least=False),
-        Goal(
-            f"the same, the link limited to {LIMIT / 1e6:.0f} MB/s",
-            limited,
-            1.5,
-            at_least=False,
-        ),
+        Goal(f"the same, the link limited to {LIMIT / 1e6:.0f} MB/s", limited, 1.5, at_least=False),
     ]
     result.plots = [
         strip("p99 of live produce, nothing else", "ms", result.rounds, "alone_p99_ms"),

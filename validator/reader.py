@@ -25,7 +25,7 @@ from validator.reading import Answer, Reading
 from validator.spans import LEADER, Cursor, Span, Walked
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.error_codes import CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE
+from wire.error_codes import CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 from wire.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -53,7 +53,6 @@ CALL_TIMEOUT = 30.0
 STALL_SECONDS = 30.0
 """Without any progress a read is given up after this long: Spark then tries the task elsewhere."""
 
-UNKNOWN_SERVER_ERROR = -1
 BROKEN_AFTER = 3  # times that a broker says it cannot read its own file
 
 

@@ -45,9 +45,14 @@ class ZooKeeperClient(ZooKeeperSession):
     """Make one with `open`."""
 
     def __init__(
-        self, connect: str, session_timeout: float, auth: tuple[str, str] | None, tls: ssl.SSLContext | None
+        self,
+        connect: str,
+        session_timeout: float,
+        connect_timeout: float,
+        auth: tuple[str, str] | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
-        super().__init__(connect, session_timeout, auth, tls)
+        super().__init__(connect, session_timeout, connect_timeout, auth, tls)
         self._acl = OPEN_ACL_UNSAFE if auth is None else CREATOR_ALL_ACL
         self._acl_bytes = 4 + sum(12 + len(acl.id.scheme) + len(acl.id.id) for acl in self._acl)
 

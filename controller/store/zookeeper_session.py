@@ -84,7 +84,12 @@ class ZooKeeperSession:
     """Make one with `open`. Paths are the store's; the ensemble's path in front of them is added here."""
 
     def __init__(
-        self, connect: str, session_timeout: float, auth: tuple[str, str] | None, tls: ssl.SSLContext | None
+        self,
+        connect: str,
+        session_timeout: float,
+        connect_timeout: float,
+        auth: tuple[str, str] | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.servers, _, root = connect.partition("/")
         try:
@@ -106,7 +111,8 @@ class ZooKeeperSession:
         #: Sessions of this object before: over, or over when their time is out.
         self.former: set[int] = set()
         self._attempts = max(len(hosts), _ATTEMPTS)
-        self._attempt_timeout = session_timeout / self._attempts
+        # Before the first session there is no more time than for opening; after that, see _granted.
+        self._attempt_timeout = min(session_timeout, connect_timeout) / self._attempts
         self._opened: socket.socket | None = None  # the newest one
         self._auth = auth
         self._tls = tls
@@ -128,9 +134,7 @@ class ZooKeeperSession:
         auth: tuple[str, str] | None,
         tls: ssl.SSLContext | None,
     ) -> Self:
-        client = cls(connect, session_timeout, auth, tls)
-        # There is no session yet whose time would count.
-        client._attempt_timeout = min(session_timeout, connect_timeout) / client._attempts
+        client = cls(connect, session_timeout, connect_timeout, auth, tls)
         try:
             client._issuer.submit(_start, client._client)
             async with asyncio.timeout(connect_timeout):

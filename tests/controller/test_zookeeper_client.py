@@ -141,19 +141,18 @@ async def test_a_server_that_takes_a_connection_and_says_nothing(
 async def test_an_ensemble_that_grants_less_than_was_asked_for() -> None:
     """A second and a half instead of six: a server that says nothing after that is left after half a second, not two."""
     opened: list[float] = []
-    tasks: set[asyncio.Task[None]] = set()
+    given = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opened.append(time.monotonic())
         if len(opened) == 2:
             await reader.read()
         else:
-            session = asyncio.create_task(_give_session(reader, writer))
-            tasks.add(session)
+            serving = asyncio.create_task(_give_session(reader, writer))
             if len(opened) == 1:
-                await asyncio.sleep(0.3)
-                session.cancel()
-            await asyncio.wait([session])
+                await given.wait()
+                serving.cancel()
+            await asyncio.wait([serving])
         await _closed(writer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -161,6 +160,7 @@ async def test_an_ensemble_that_grants_less_than_was_asked_for() -> None:
     session = await ZooKeeperSession.open(
         f"127.0.0.1:{port}", session_timeout=6.0, connect_timeout=10, auth=None, tls=None
     )
+    given.set()
     try:
         deadline = time.monotonic() + 10
         while len(opened) < 3 or not session.connected:
