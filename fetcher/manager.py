@@ -28,8 +28,8 @@ from fetcher.resolve import Resolver, Verdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import SourceFetcher
 from fetcher.source_ports import FetchLimits
+from fetcher.source_rate import SourceRate
 from fetcher.spec import FetcherEvents, MirrorSpec
-from fetcher.throttle import Throttle
 from wire.cluster import Cluster
 from wire.connection import Connection
 from wire.errors import MalformedFrame, WireError
@@ -64,9 +64,9 @@ class FetcherManager:
         attach_grace: float = 2.0,
         deleted_after: float = 10.0,
         resolver: Resolver | None = None,
-        throttle: Throttle | None = None,
+        rate: SourceRate | None = None,
     ) -> None:
-        """`resolver`: says where partitions are read, instead of the cluster's metadata. `throttle`: of them all."""
+        """`resolver`: says where partitions are read, instead of the cluster's metadata. `rate`: of them all."""
         self.link = link
         self.budget = budget
         self.directory = directory
@@ -81,7 +81,7 @@ class FetcherManager:
         self._client_id = client_id
         self._rack = rack or ""
         self._per_node = fetchers_per_node
-        self._throttle = throttle
+        self._rate = rate
         self._window_bytes = window_bytes
         self._detach_after = detach_after
         self._attach_grace = attach_grace
@@ -328,7 +328,7 @@ class FetcherManager:
             open_connection=self._open_connection,
             client_id=f"{self._client_id}-fetcher-{slot if slot >= 0 else f'{sibling_slot(slot)}-quiet'}",
             rack=self._rack,
-            throttle=self._throttle,
+            rate=self._rate,
         )
 
     def _displace(self, lane: Lane) -> None:
@@ -405,6 +405,8 @@ class FetcherManager:
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
+            if self._rate is not None:
+                self._rate.look(self.partitions.values())
             if now >= look_again:
                 look_again = now + _LOOK_AGAIN
                 self._look_again(now)

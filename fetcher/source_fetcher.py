@@ -22,9 +22,9 @@ from fetcher.lane_session import LaneSession
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.pace import Pace
 from fetcher.source_ports import FetcherOwner, FetchLimits
+from fetcher.source_rate import SourceRate
 from fetcher.source_records import charge_for, read_records
 from fetcher.source_session import PartitionKey
-from fetcher.throttle import Throttle
 from wire.buffers import size_below
 from wire.connection import Connection
 from wire.error_codes import (
@@ -63,7 +63,7 @@ class SourceFetcher:
         open_connection: Callable[[Node], Awaitable[Connection]],
         client_id: str,
         rack: str,
-        throttle: Throttle | None = None,
+        rate: SourceRate | None = None,
     ) -> None:
         self.node = node
         self.slot = slot
@@ -75,7 +75,7 @@ class SourceFetcher:
         self._open_connection = open_connection
         self._client_id = client_id
         self._rack = rack
-        self._throttle = throttle
+        self._rate = rate
         self._asked = LaneSession()
         self._change_over = ChangeOver(self, owner, limits)
         self._connection: Connection | None = None
@@ -149,7 +149,7 @@ class SourceFetcher:
         """
         if self._connection is None or self._short_of_memory or not self._asked.asks_for(lane):
             return False
-        if self._throttle is not None and self._throttle.debt > 0:
+        if self._rate is not None and self._rate.debt > 0:
             return False
         return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 
@@ -260,8 +260,8 @@ class SourceFetcher:
             return
         now = self._loop.time()
         delay = self._pace.delay(now)
-        if self._throttle is not None and len(asked):
-            delay = max(delay, self._throttle.delay())
+        if self._rate is not None and len(asked):
+            delay = max(delay, self._rate.delay())
         if delay > 0:
             self._scheduled = True
             self._loop.call_later(delay, self._send_scheduled)
@@ -275,8 +275,8 @@ class SourceFetcher:
         # Of the quiet ones hardly any has something: what they may bring is set aside as long as the poll lasts.
         share = self._limits.partition_bytes * (1 if self.quiet else wanted)
         size = min(self._limits.max_bytes, share, self._owner.request_bytes())
-        if self._throttle is not None:
-            size = self._throttle.fetch_size(size)
+        if self._rate is not None:
+            size = self._rate.fetch_size(size)
         # The answer has headers too, and it is received into a buffer of one of the pool's sizes.
         size = size_below(size)
         self._short_of_memory = not self._reserve(size)
@@ -343,8 +343,8 @@ class SourceFetcher:
             self._give_back()
             self._asked.failed()
             return
-        if self._throttle is not None:
-            self._throttle.spent(len(reply))
+        if self._rate is not None:
+            self._rate.spent(len(reply))
         version = self._version if self._asked.by_id else MIN_VERSION
         try:
             response = parse_fetch_response(reply, version)

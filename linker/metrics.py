@@ -88,6 +88,11 @@ CATALOGUE: dict[str, Entry] = {
     "linker_forwarding_enabled": Entry("gauge", "1 if produces are forwarded to the source.", ("link",)),
     "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
+    "linker_fetches_put_off_seconds": Entry(
+        "counter",
+        "Seconds that fetches of the source were put off, by all fetchers together: for the link's limit, or for writes.",
+        ("link", "for"),
+    ),
     "linker_forwarded_produces": Entry(
         "counter", "Produce requests sent to the source, those that had to be sent again included.", ("link",)
     ),
@@ -239,6 +244,8 @@ def _fill(page: _Page, now: Snapshot) -> None:
         page.add("linker_forwarding_enabled", int(link.forwarding_enabled), link.link)
         page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
         page.add("linker_served_bytes", link.served_bytes, link.link)
+        page.add("linker_fetches_put_off_seconds", link.waited_for_limit, link.link, "limit")
+        page.add("linker_fetches_put_off_seconds", link.waited_for_writes, link.link, "writes")
         page.add("linker_forwarded_produces", link.forwarded_produces, link.link)
         page.add("linker_forwarded_bytes", link.forwarded_bytes, link.link)
         page.add("linker_lease_waits", link.waited_answers, link.link)

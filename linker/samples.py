@@ -70,6 +70,8 @@ class LinkSample:
     forwarding_enabled: bool
     fetched_bytes: int = 0
     served_bytes: int = 0
+    waited_for_limit: float = 0.0  # seconds, of each fetcher
+    waited_for_writes: float = 0.0
     forwarded_produces: int = 0
     forwarded_bytes: int = 0
     waited_answers: int = 0

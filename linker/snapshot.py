@@ -81,6 +81,8 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         forwarding_enabled=runtime.forwards,
         fetched_bytes=traffic.fetched_bytes,
         served_bytes=traffic.served_bytes,
+        waited_for_limit=runtime.throttle.rate.waited_for_limit,
+        waited_for_writes=runtime.throttle.rate.waited_for_writes,
         forwarded_produces=traffic.forwarded_produces,
         forwarded_bytes=traffic.forwarded_bytes,
         waited_answers=stats.deferred,

@@ -169,6 +169,15 @@ def update(
             help="Most bytes read from the source; 0: no limit.",
         ),
     ] = None,
+    replication_bytes_per_second_beside_writes: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-bytes-per-second-beside-writes",
+            metavar="BYTES",
+            min=0,
+            help="Most bytes that each sidecar reads from the source while clients write through it; 0: no limit.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -186,6 +195,8 @@ def update(
     options: dict[str, object] = dict(key_values(option or [], "--option"))
     if replication_bytes_per_second is not None:
         options["replication_bytes_per_second"] = replication_bytes_per_second
+    if replication_bytes_per_second_beside_writes is not None:
+        options["replication_bytes_per_second_beside_writes"] = replication_bytes_per_second_beside_writes
     request = validated(UpdateLinkRequest, properties=properties, options=options)
     with connect(admin_url, token_file) as client:
         result = client.update_link(name, request, dry_run=dry_run)

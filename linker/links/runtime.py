@@ -41,8 +41,8 @@ from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
 from linker.links.stand_in import StandIn
+from linker.links.throttle import BESIDE_WRITES, LinkThrottle
 from linker.links.throttle import OPTION as RATE_OPTION
-from linker.links.throttle import LinkThrottle
 from linker.target import TargetCluster
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator
@@ -61,7 +61,7 @@ _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
 _CONNECT_TIMEOUT = 10.0
 _LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
-LIVE_OPTIONS = frozenset({RATE_OPTION, INTERVAL_OPTION}) | GROUP_OPTIONS
+LIVE_OPTIONS = frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS
 
 
 class LinkRuntime:
@@ -100,7 +100,7 @@ class LinkRuntime:
         options = LinkOptions.model_validate(dict(link.options))
         self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
-        self.throttle = LinkThrottle(link.name, controller)
+        self.throttle = LinkThrottle(link.name, controller, lambda: router.stats.produce_requests)
         self.fetcher = FetcherManager(
             link.name,
             self.source,
@@ -114,7 +114,7 @@ class LinkRuntime:
                 partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes
             ),
             fetchers_per_node=options.fetchers_per_node,
-            throttle=self.throttle.bucket,
+            rate=self.throttle.rate,
         )
         self._head = head
         self._link_brokers = link_brokers

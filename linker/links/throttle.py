@@ -1,48 +1,60 @@
-"""A link's limit on what it reads from its source, as the state has it: this sidecar's part of it, changed while it runs.
+"""How fast this sidecar may read a link's source, as the state has it, changed while it runs: its part of the link's limit,
+and how it gives way to clients' writes.
 
-Behind a fence there is none: producers wait there for the last bytes, which are few.
+Behind a fence there is no limit: producers wait there for the last bytes, which are few.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from controller.manager import LinkController
 from controller.phases import HELD
 from controller.state import Link, Record, RemoveSidecar, SidecarIdentity
 from controller.state import MirrorPartition as PartitionState
-from fetcher.throttle import Throttle
+from fetcher.source_rate import SourceRate
+from linker.admin.models import LinkOptions
 from wire.types import TopicPartition
 
 OPTION = "replication_bytes_per_second"
+BESIDE_WRITES = "replication_bytes_per_second_beside_writes"
 
 
 class LinkThrottle:
     """Of one link, shared by its fetchers."""
 
-    def __init__(self, link: str, controller: LinkController) -> None:
+    def __init__(self, link: str, controller: LinkController, writes: Callable[[], int]) -> None:
+        """`writes`: how many produce requests clients have sent to this process so far, of whatever link."""
         self._link = link
         self._controller = controller
         self._held: set[TopicPartition] = set()
-        self.bucket = Throttle(time.monotonic)
+        self.rate = SourceRate(time.monotonic, writes)
 
     def on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller."""
         if not records:
             self._held = {s.tp for s in self._controller.image.link_partitions(self._link) if s.phase in HELD}
-            self._set_rate()
+            self._set_rates()
         for record in records:
             if isinstance(record, PartitionState) and record.link == self._link:
                 (self._held.add if record.phase in HELD else self._held.discard)(record.tp)
             elif isinstance(record, Link | SidecarIdentity | RemoveSidecar):
-                self._set_rate()
-        self.bucket.lifted = bool(self._held)
+                self._set_rates()
+        self.rate.lifted = bool(self._held)
 
-    def _set_rate(self) -> None:
-        """Each sidecar of a fleet takes an equal part: less than all of it while one of them leads nothing, never more."""
+    def _set_rates(self) -> None:
+        """Each sidecar of a fleet takes an equal part of the limit: less than all of it while one of them leads nothing,
+        never more. To its own clients each gives way by itself.
+        """
         image = self._controller.image
         link = image.links.get(self._link)
-        wanted = 0 if link is None else link.options.get(OPTION, 0)
-        number = wanted if isinstance(wanted, int) else 0
-        self.bucket.set_rate(number / max(1, len(image.identities)) if number > 0 else None)
+        limit = _number(link, OPTION)
+        self.rate.limit.set_rate(limit / max(1, len(image.identities)) if limit > 0 else None)
+        self.rate.set_beside_writes(_number(link, BESIDE_WRITES) or None)
+
+
+def _number(link: Link | None, option: str) -> int:
+    """A link that was created before the option existed has its default."""
+    value = None if link is None else link.options.get(option)
+    return value if isinstance(value, int) else getattr(LinkOptions(), option)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fetcher.lane import Lane
-from fetcher.throttle import Throttle
+from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import append, pure_mirror
 from tests.fetcher.rig import Rig, eventually, fill
@@ -98,18 +98,19 @@ async def test_a_link_that_is_held_back_by_its_rate_is_not_relied_on() -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
         fill(source, 3)
-        throttle = Throttle(time.monotonic, 1e9)
-        rig = Rig(source, replicas=(1,), throttle=throttle)
+        rate = SourceRate(time.monotonic)
+        rate.limit.set_rate(1e9)
+        rig = Rig(source, replicas=(1,), rate=rate)
         async with rig.running():
             (mirror,) = rig.mirror("t")
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
-            throttle.spent(3_000_000_000)
-            waited = throttle.waited
+            rate.spent(3_000_000_000)
+            waited = rate.waited_for_limit
             assert mirror.read(6, 100) is None
-            assert throttle.waited == waited, "nobody waited"
-            throttle.set_rate(None)
+            assert rate.waited_for_limit == waited, "nobody waited"
+            rate.limit.set_rate(None)
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
 
 

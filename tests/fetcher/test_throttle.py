@@ -21,7 +21,7 @@ def read_for(throttle: Throttle, clock: Clock, seconds: float, sizes: list[int],
     """A reader that is as fast as it may be."""
     end, total = clock.now + seconds, 0
     while clock.now < end:
-        wait = throttle.delay()
+        wait = throttle.debt
         if wait:
             clock.now += wait
             continue
@@ -49,7 +49,7 @@ def test_without_a_rate_nobody_waits() -> None:
     clock = Clock()
     throttle = Throttle(clock)
     throttle.spent(1 << 40)
-    assert throttle.delay() == 0
+    assert throttle.debt == 0
     assert throttle.fetch_size(8 << 20) == 8 << 20
 
 
@@ -57,13 +57,13 @@ def test_a_long_debt_is_looked_at_again_and_a_raised_rate_holds_at_once() -> Non
     clock = Clock()
     throttle = Throttle(clock, 1000)
     throttle.spent(1_000_000)
-    assert throttle.delay() == LONGEST_DELAY
+    assert throttle.debt == LONGEST_DELAY
     throttle.set_rate(None)
-    assert throttle.delay() == 0
+    assert throttle.debt == 0
     throttle.set_rate(1000)
-    assert throttle.delay() == 0, "what was read without a limit is not charged"
+    assert throttle.debt == 0, "what was read without a limit is not charged"
     throttle.spent(500)
-    assert throttle.delay() == pytest.approx(0.5)
+    assert throttle.debt == pytest.approx(0.5)
 
 
 def test_the_same_rate_again_forgives_nothing() -> None:
@@ -71,7 +71,7 @@ def test_the_same_rate_again_forgives_nothing() -> None:
     throttle = Throttle(clock, 1000)
     throttle.spent(3000)
     throttle.set_rate(1000)
-    assert throttle.delay() == LONGEST_DELAY
+    assert throttle.debt == LONGEST_DELAY
 
 
 def test_a_pause_saves_up_one_second_and_not_more() -> None:
@@ -79,21 +79,9 @@ def test_a_pause_saves_up_one_second_and_not_more() -> None:
     throttle = Throttle(clock, 1000)
     clock.now += 3600
     throttle.spent(1000)
-    assert throttle.delay() == 0
+    assert throttle.debt == 0
     throttle.spent(1000)
-    assert throttle.delay() == pytest.approx(1.0)
-
-
-def test_lifted_reads_are_free() -> None:
-    clock = Clock()
-    throttle = Throttle(clock, 1000)
-    throttle.spent(5000)
-    throttle.lifted = True
-    assert throttle.delay() == 0
-    throttle.spent(1 << 30)
-    throttle.lifted = False
-    clock.now += 4
-    assert throttle.delay() == pytest.approx(0.0, abs=1e-6)
+    assert throttle.debt == pytest.approx(1.0)
 
 
 def test_fetches_are_no_larger_than_a_moment_allows() -> None:
@@ -102,3 +90,30 @@ def test_fetches_are_no_larger_than_a_moment_allows() -> None:
     assert throttle.fetch_size(1000) == 1000
     throttle.set_rate(10)
     assert throttle.fetch_size(8 << 20) == LEAST_FETCH
+
+
+def test_less_may_be_saved_up() -> None:
+    clock = Clock()
+    throttle = Throttle(clock, 1_000_000, burst_seconds=0.1)
+    clock.now += 3600
+    throttle.spent(200_000)
+    assert throttle.debt == pytest.approx(0.1)
+    assert throttle.fetch_size(8 << 20) == 100_000
+
+
+def test_a_rate_that_changes_forgives_nothing() -> None:
+    clock = Clock()
+    throttle = Throttle(clock, 1000)
+    throttle.spent(2000)
+    assert throttle.debt == pytest.approx(1.0)
+    throttle.change_rate(2000)
+    assert throttle.debt == pytest.approx(0.5)
+    clock.now += 0.25
+    throttle.change_rate(1000)
+    assert throttle.debt == pytest.approx(0.5), "what was due at the rate before is paid for at that rate"
+
+
+def test_without_a_rate_there_is_none_to_change() -> None:
+    throttle = Throttle(Clock())
+    throttle.change_rate(1000)
+    assert throttle.rate is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
@@ -18,10 +20,10 @@ from wire.types import TopicPartition
 TP = TopicPartition("orders", 0)
 
 
-async def limited(rate: int) -> tuple[LinkController, LinkThrottle]:
+async def limited(rate: int, **options: int) -> tuple[LinkController, LinkThrottle]:
     controller = await StoredController.open(MemoryStore(), now=lambda: 7)
-    await controller.create_link("east", "id", {}, {"replication_bytes_per_second": rate})
-    throttle = LinkThrottle("east", controller)
+    await controller.create_link("east", "id", {}, {"replication_bytes_per_second": rate, **options})
+    throttle = LinkThrottle("east", controller, lambda: 0)
     controller.listeners.add(throttle.on_records)
     throttle.on_records(())
     return controller, throttle
@@ -29,11 +31,11 @@ async def limited(rate: int) -> tuple[LinkController, LinkThrottle]:
 
 async def test_follows_the_link() -> None:
     controller, throttle = await limited(1000)
-    assert throttle.bucket.rate == 1000
+    assert throttle.rate.limit.rate == 1000
     await controller.update_link("east", None, {"replication_bytes_per_second": 5000})
-    assert throttle.bucket.rate == 5000
+    assert throttle.rate.limit.rate == 5000
     await controller.update_link("east", None, {"replication_bytes_per_second": 0})
-    assert throttle.bucket.rate is None
+    assert throttle.rate.limit.rate is None
 
 
 async def test_sidecars_share_it() -> None:
@@ -42,9 +44,27 @@ async def test_sidecars_share_it() -> None:
         await controller.save_identity(
             SidecarIdentity(broker_id=broker_id, incarnation_id=bytes(16), log_dir_id=bytes(16))
         )
-    assert throttle.bucket.rate == 500
+    assert throttle.rate.limit.rate == 500
     await controller.remove_sidecar(901)
-    assert throttle.bucket.rate == 1000
+    assert throttle.rate.limit.rate == 1000
+
+
+async def test_how_it_gives_way_follows_the_link_too_and_is_each_sidecars_own() -> None:
+    controller, throttle = await limited(0, replication_bytes_per_second_beside_writes=3000)
+    for broker_id in (900, 901):
+        await controller.save_identity(
+            SidecarIdentity(broker_id=broker_id, incarnation_id=bytes(16), log_dir_id=bytes(16))
+        )
+    assert throttle.rate.beside_writes.rate == 3000
+    await controller.update_link("east", None, {"replication_bytes_per_second_beside_writes": 0})
+    assert throttle.rate.beside_writes.rate is None
+    assert throttle.rate.limit.rate is None
+
+
+async def test_a_link_from_before_gives_way_as_a_new_one() -> None:
+    _, throttle = await limited(1000)
+    assert throttle.rate.beside_writes.rate == LinkOptions().replication_bytes_per_second_beside_writes > 0
+    assert throttle.rate.limit.rate == 1000
 
 
 async def test_lifted_behind_a_fence() -> None:
@@ -56,22 +76,25 @@ async def test_lifted_behind_a_fence() -> None:
         "east", TP, leadership=Leadership(900, 1, (900,)), session_epoch=1, start_offset=0
     )
     await controller.advance("east", [TP], Phase.CATCHING_UP)
-    assert not throttle.bucket.lifted
+    assert not throttle.rate.lifted
     await controller.advance("east", [TP], Phase.FENCED)
-    assert throttle.bucket.lifted
+    assert throttle.rate.lifted
     await controller.advance("east", [TP], Phase.ACTIVE)
-    assert not throttle.bucket.lifted
+    assert not throttle.rate.lifted
     state = replace(controller.image.partitions["east", TP], phase=Phase.FENCED)
     controller.image.replay([state])
     throttle.on_records(())
-    assert throttle.bucket.lifted
+    assert throttle.rate.lifted
 
 
-async def test_a_request_that_names_only_the_limit_names_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "option", ["replication_bytes_per_second", "replication_bytes_per_second_beside_writes"]
+)
+async def test_a_request_that_names_only_one_rate_names_nothing_else(option: str) -> None:
     """Clients send the fields they do not name as null: such a request once began the link anew."""
-    sent = UpdateLinkRequest(options=LinkOptionsUpdate(replication_bytes_per_second=7)).model_dump_json()
+    sent = UpdateLinkRequest(options=LinkOptionsUpdate.model_validate({option: 7})).model_dump_json()
     assert '"unpromoted_reads":null' in sent
     got = UpdateLinkRequest.model_validate_json(sent).options
-    assert got.named() == {"replication_bytes_per_second": 7}
+    assert got.named() == {option: 7}
     assert got.named().keys() <= LIVE_OPTIONS
     assert got.applied_to(LinkOptions(unpromoted_reads="hold")).unpromoted_reads == "hold"

@@ -1,4 +1,6 @@
-"""A limit on what a link reads: kept, raised while it runs, and nothing that producers would notice."""
+"""A limit on what a link reads: kept, raised while it runs, and nothing that producers would notice. One that holds while
+clients write ends with their writes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import PATIENCE
 
 RATE = 200_000
-RECORD, COUNT = 20_000, 400
+RECORD, COUNT = 1_000, 8_000
 BULK = RECORD * COUNT
 
 
@@ -37,22 +39,23 @@ async def fetched(scene: Scene) -> int:
     return found.fetched_bytes
 
 
-async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene) -> None:
-    scene = await make_scene()
-    limit = ("link", "update", LINK, "--replication-bytes-per-second")
-    await scene.sidecar.linker(*limit, str(RATE))
-    base = await fetched(scene)
-    bulk = Producer({"bootstrap.servers": scene.source.bootstrap, "acks": "all"})
+async def bulk(scene: Scene) -> None:
+    """Straight to the source."""
+    producer = Producer({"bootstrap.servers": scene.source.bootstrap, "acks": "all"})
     failed: list[object] = []
     for _ in range(COUNT):
-        bulk.produce(
+        producer.produce(
             scene.names[0],
             os.urandom(RECORD),
             partition=0,
             on_delivery=lambda error, _: failed.append(error) if error is not None else None,
         )
-    assert await asyncio.to_thread(bulk.flush, 60) == 0
+    assert await asyncio.to_thread(producer.flush, 60) == 0
     assert not failed
+
+
+async def kept(scene: Scene, base: int) -> None:
+    """The limit is, for some seconds in which forwarded writes go on."""
     # The seconds go from before the first look to after the last one: what is read in between was read in them.
     started = time.monotonic()
     before = await fetched(scene)
@@ -65,12 +68,41 @@ async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene
     assert read <= RATE * (seconds + ahead), f"{read} bytes in {seconds:.1f} s"
     assert read >= RATE * seconds * 0.3, f"{read} bytes in {seconds:.1f} s"
     assert await fetched(scene) - base < BULK, "the limit was never felt"
-    await scene.sidecar.linker(*limit, "0")
-    await scene.hush()
+
+
+async def all_read(scene: Scene, base: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while await fetched(scene) - base < BULK:
         assert time.monotonic() < deadline, f"{await fetched(scene) - base} of {BULK} bytes without a limit"
         await asyncio.sleep(0.2)
+
+
+async def test_a_limit_is_kept_and_producers_do_not_notice(make_scene: MakeScene) -> None:
+    scene = await make_scene()
+    limit = ("link", "update", LINK, "--replication-bytes-per-second")
+    await scene.sidecar.linker(*limit, str(RATE))
+    base = await fetched(scene)
+    await bulk(scene)
+    await kept(scene, base)
+    await scene.sidecar.linker(*limit, "0")
+    await scene.hush()
+    await all_read(scene, base)
+    scene.speak()
+    await scene.promoted()
+    await scene.judge()
+
+
+async def test_a_copy_gives_way_to_writes_until_they_end(make_scene: MakeScene) -> None:
+    scene = await make_scene()
+    await scene.acked_more(10, timeout=20.0)
+    base = await fetched(scene)
+    await scene.sidecar.linker(
+        "link", "update", LINK, "--replication-bytes-per-second-beside-writes", str(RATE)
+    )
+    await bulk(scene)
+    await kept(scene, base)
+    await scene.hush()
+    await all_read(scene, base)
     scene.speak()
     await scene.promoted()
     await scene.judge()

@@ -54,6 +54,8 @@ def full() -> Snapshot:
                 forwarding_enabled=False,
                 fetched_bytes=100,
                 served_bytes=300,
+                waited_for_limit=0.5,
+                waited_for_writes=2.5,
                 forwarded_produces=7,
                 forwarded_bytes=70,
                 forward_errors={"REQUEST_TIMED_OUT": 1},
