@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from fetcher.mirror_partition import MirrorPartition
-from fetcher.throttle import Throttle
+from fetcher.throttle import LEAST_FETCH, Throttle
 
 LATELY: Final = 1.0
 """Seconds after a write for which clients are taken to write: one that writes once a second minds, too."""
 HEADWAY: Final = 2.0
 """What may be read beside writes, at least, over what the source's log grows by."""
 _BURST_SECONDS: Final = 0.05
+_ANSWERS: Final = 4
 
 
 class SourceRate:
@@ -79,10 +80,11 @@ class SourceRate:
 
     def look(self, mirrors: Iterable[MirrorPartition]) -> None:
         """Called now and then: how fast the source's log grows, if that may matter."""
-        now, read = self._clock(), self._read
-        seconds, self._looked_at, self._read = now - self._looked_at, now, 0
-        if self._beside is None:
+        now, seconds = self._clock(), self._clock() - self._looked_at
+        # Long enough for some answers, of whatever size they may be.
+        if self._beside is None or seconds < _ANSWERS * LEAST_FETCH / self._beside:
             return
+        read, self._read, self._looked_at = self._read, 0, now
         grows = 0.0
         if self.lifted or not self._gives_way() or read * HEADWAY < self._beside * seconds:
             self._growth.forget()  # what comes is less than what may be read anyway

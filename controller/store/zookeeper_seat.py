@@ -211,7 +211,7 @@ class FleetNodes:
                 self._lose("its session with ZooKeeper has ended")
                 continue
             if not self._client.connected:
-                limit = self._client.session_timeout
+                limit = min(self._client.session_timeout, self._client.granted)  # then another may have it
                 remaining = self._client.disconnected_since + limit - time.monotonic()
                 if remaining <= 0:
                     self._lose(f"ZooKeeper at {self._client.servers} was not reachable for {limit:g} s")
@@ -298,7 +298,7 @@ class FleetNodes:
     async def announce(self, me: Candidate) -> None:
         await self.check_fleet(me)
         # A killed predecessor's node lives as long as its session, and the server rounds up to its ticks.
-        patience = 1.5 * self._client.session_timeout + 3.0
+        patience = 1.5 * max(self._client.session_timeout, self._client.granted) + 3.0
         try:
             async with asyncio.timeout(patience):
                 while True:

@@ -102,6 +102,8 @@ class ZooKeeperSession:
                 f"{connect!r} is not host:port,host:port/path of a ZooKeeper ensemble: {error}"
             ) from error
         self.session_timeout = session_timeout
+        #: Seconds that the ensemble made of it: from min- to maxSessionTimeout, 2 and 20 ticks unless it is told otherwise.
+        self.granted = session_timeout
         self.deadline = max(session_timeout, 5.0)  # of one call
         #: Sent after each change of what follows, and when a watch has fired.
         self.changed = Signal()
@@ -286,10 +288,9 @@ class ZooKeeperSession:
         return client
 
     def _granted(self, client: Any, session_timeout: float) -> None:
-        """An ensemble may grant less than was asked for (maxSessionTimeout, 20 ticks if it is not set): the attempts of the
-        next reconnecting have to find room in that.
-        """
+        """The attempts of the next reconnecting have to find room in that."""
         if client is self._client:
+            self.granted = session_timeout
             self._attempt_timeout = min(session_timeout, self.session_timeout) / self._attempts
 
     def _connect(

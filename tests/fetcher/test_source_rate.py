@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fetcher.mirror_partition import MirrorPartition
-from fetcher.source_rate import LATELY, SourceRate
+from fetcher.source_rate import LATELY, Growth, SourceRate
 
 MB = 1_000_000
 ANSWER = 4 * MB
@@ -108,6 +108,16 @@ def test_it_goes_on_giving_way_for_a_second() -> None:
     assert copy.rate.debt == 0
 
 
+def test_what_was_read_too_much_is_forgotten_when_they_have_ended() -> None:
+    copy = Copy((0.0,), (1000,), backlog=1e12)
+    copy.rate.set_beside_writes(MB // 10)
+    copy.pass_time(0.01)
+    copy.rate.spent(4 * MB)
+    assert copy.rate.debt == 1.0
+    copy.pass_time(1.1 * LATELY, writing=False)
+    assert copy.rate.debt == 0
+
+
 def test_what_a_link_was_told_not_to_mind_it_does_not() -> None:
     copy = Copy((20 * MB,), (1000,), backlog=1e12)
     copy.rate.set_beside_writes(None)
@@ -176,10 +186,42 @@ def test_a_partition_that_appears_or_vanishes_is_no_growth() -> None:
     copy = Copy((0.0,), (1000,), backlog=1e12)
     copy.run(2)
     new: Any = Partition(1000)
-    new.high_watermark, new.lane.position = 10**9, 10**9 - 5
+    new.high_watermark, new.lane.position, new.bytes_fetched = 10**9, 10**9 - 5, 10**12
     copy.partitions.append(new)
     copy.growth, copy._grown = (0.0, 0.0), [0.0, 0.0]
     assert copy.run(2) / 2 == pytest.approx(RATE, rel=0.1)
     copy.partitions.pop(0)
     copy.run(1)
     assert copy.rate.beside_writes.rate == RATE
+
+
+def test_a_partition_that_nobody_read_before_tells_nothing_yet() -> None:
+    growth = Growth()
+    partition = Partition(1000)
+    partition.high_watermark, partition.lanes = 10**6, []
+    mirrors = cast("list[MirrorPartition]", [partition])
+    assert growth.look(100.0, mirrors) == 0
+    partition.lanes, partition.lane.position = [partition.lane], 10**6 - 100
+    partition.high_watermark, partition.bytes_fetched = 10**6 + 50, 100_000
+    assert growth.look(101.0, mirrors) == 0
+    partition.high_watermark += 50
+    partition.lane.position += 100
+    partition.bytes_fetched += 100_000
+    assert growth.look(102.0, mirrors) == 50_000
+
+
+def test_nobody_looks_while_little_is_read() -> None:
+    copy = Copy((0.0,), (1000,))
+    looked = 0
+
+    def mirrors() -> Iterator[MirrorPartition]:
+        nonlocal looked
+        looked += 1
+        yield from ()
+
+    for read in (0, RATE // 3, RATE, 10 * RATE):
+        copy.now += 1
+        copy.writes += 1
+        copy.rate.spent(read)
+        copy.rate.look(mirrors())
+    assert looked == 2

@@ -28,7 +28,9 @@ from tests.real.harness_store_zookeeper import (
     is_alive,
     until,
 )
-from tests.real.harness_zookeeper_server import ZooKeeperServer
+from tests.real.harness_zookeeper_server import TICK_MS, ZooKeeperServer
+
+GRANTED_AT_MOST = 20 * TICK_MS / 1000
 
 server = rig.server
 open_store = rig.open_store
@@ -107,6 +109,21 @@ async def test_a_server_that_hangs(server: ZooKeeperServer, open_store: Open) ->
     await eventually_commits(store, "/c", following)
     assert (await other.tree("/"))["/c"].value == 1
     await until(lambda: is_alive(other, 1))
+
+
+async def test_a_seat_is_given_up_after_the_session_that_was_granted(
+    server: ZooKeeperServer, open_store: Open
+) -> None:
+    store = await open_store(session_timeout=120.0)  # of which the server makes 20 of its ticks
+    await store.take_seat(candidate(1))
+    lost = asyncio.create_task(store.seat_lost())
+    server.pause()
+    try:
+        assert await asyncio.wait_for(lost, 3 * GRANTED_AT_MOST) == (
+            f"ZooKeeper at {store._client.servers} was not reachable for {GRANTED_AT_MOST:g} s"
+        )
+    finally:
+        server.resume()
 
 
 async def test_a_server_that_restarts(server: ZooKeeperServer, open_store: Open) -> None:

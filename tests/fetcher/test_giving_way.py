@@ -1,0 +1,63 @@
+"""A whole fetcher beside clients that write: slower, but never so slow that it falls behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fetcher.source_rate import SourceRate
+from tests.fakes.cluster import FakeCluster
+from tests.fetcher.rig import Rig, fill
+
+RATE = 1_000_000
+
+
+def beside_writes(rate: int) -> SourceRate:
+    written = 0
+
+    def writes() -> int:
+        nonlocal written
+        written += 1
+        return written
+
+    found = SourceRate(time.monotonic, writes)
+    found.set_beside_writes(rate)
+    return found
+
+
+async def test_a_backlog_is_copied_at_the_rate_that_is_left() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        fill(source, 200, size=5_000)  # two records each
+        rate = beside_writes(RATE)
+        rig = Rig(source, replicas=(1,), rate=rate)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            began = time.monotonic()
+            await rig.settled()
+            took = time.monotonic() - began
+            assert mirror.bytes_fetched >= 2_000_000
+            assert took > 1.5, "read at full speed"
+            assert rate.waited_for_writes > 1.0
+
+
+async def test_what_comes_faster_than_that_is_copied_all_the_same() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        rig = Rig(source, replicas=(1,), rate=beside_writes(4 * RATE // 10))
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            fill(source, 1)
+            await rig.settled()
+            began = time.monotonic()
+            while time.monotonic() < began + 3.0:
+                fill(source, 1, size=2_500)
+                await asyncio.sleep(0.005)
+            (lane,) = mirror.lanes
+            brought, read = mirror.high_watermark, lane.position
+            seconds = time.monotonic() - began
+            assert mirror.bytes_fetched > 6 * RATE // 10 * seconds, "no more than the rate was read"
+            assert brought - read < brought / 2, f"{read} of {brought} records"
+            await rig.settled()
