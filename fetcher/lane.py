@@ -29,6 +29,7 @@ class Lane:
         "leader_only_since",
         "limit",
         "mirror",
+        "offset_bytes",
         "starved_from",
         "starved_since",
         "suspended",
@@ -61,6 +62,8 @@ class Lane:
         #: Since when the slowest follower holds others back, and `appended` then.
         self.starved_since: float | None = None
         self.starved_from = 0
+        #: Bytes per offset of what it read last; 0 if that is unknown.
+        self.offset_bytes = 0.0
         #: Waits after an error, or for its place.
         self.suspended = False
 

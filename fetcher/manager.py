@@ -405,8 +405,6 @@ class FetcherManager:
         while True:
             await asyncio.sleep(_TICK)
             now = time.monotonic()
-            if self._rate is not None:
-                self._rate.look(self.partitions.values())
             if now >= look_again:
                 look_again = now + _LOOK_AGAIN
                 self._look_again(now)

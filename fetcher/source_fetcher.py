@@ -22,7 +22,7 @@ from fetcher.lane_session import LaneSession
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.pace import Pace
 from fetcher.source_ports import FetcherOwner, FetchLimits
-from fetcher.source_rate import SourceRate
+from fetcher.source_rate import Growth, SourceRate
 from fetcher.source_records import charge_for, read_records
 from fetcher.source_session import PartitionKey
 from wire.buffers import size_below
@@ -49,6 +49,8 @@ _RENEW_BEFORE = 5.0  # seconds
 _SESSION_ERRORS = (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR)
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5
+#: Seconds that a link's rate may put off the next fetch for without anybody who waits for records minding.
+_FELT = 0.05
 
 
 class SourceFetcher:
@@ -85,6 +87,7 @@ class SourceFetcher:
         self._told_at = float("-inf")  # an answer that says of each lane whether there is more
         self._pace = Pace(limits)
         self._scheduled = False
+        self._put_off: asyncio.TimerHandle | None = None
         self._reserved = 0
         self._short_of_memory = False
         self._deadline: float | None = None
@@ -149,7 +152,7 @@ class SourceFetcher:
         """
         if self._connection is None or self._short_of_memory or not self._asked.asks_for(lane):
             return False
-        if self._rate is not None and self._rate.debt > 0:
+        if self._rate is not None and self._rate.debt > _FELT:
             return False
         return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 
@@ -164,6 +167,8 @@ class SourceFetcher:
         """Keep a connection open until cancelled. Failures are reported and retried with a growing pause."""
         first, last = self._limits.reconnect_backoff
         pause = first
+        if self._rate is not None:
+            self._rate.waiters.add(self._send_now)
         try:
             while True:
                 started = self._loop.time()
@@ -177,6 +182,8 @@ class SourceFetcher:
                 pause = min(pause * 2, last)
         finally:
             self._stopped = True
+            if self._rate is not None:
+                self._rate.waiters.discard(self._send_now)
             self._disconnected()
 
     async def _run_connection(self) -> None:
@@ -251,7 +258,15 @@ class SourceFetcher:
 
     def _send_scheduled(self) -> None:
         self._scheduled = False
+        self._put_off = None
         self._send()
+
+    def _send_now(self) -> None:
+        """The link's rate holds nobody back any more."""
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off, self._scheduled = None, False
+            self._schedule()
 
     def _send(self) -> None:
         connection = self._connection
@@ -261,10 +276,10 @@ class SourceFetcher:
         now = self._loop.time()
         delay = self._pace.delay(now)
         if self._rate is not None and len(asked):
-            delay = max(delay, self._rate.delay())
+            delay = self._rate.put_off(delay)
         if delay > 0:
             self._scheduled = True
-            self._loop.call_later(delay, self._send_scheduled)
+            self._put_off = self._loop.call_later(delay, self._send_scheduled)
             return
         self._change_over.take(now)
         self._change_over.part_with_idle(now)
@@ -343,8 +358,7 @@ class SourceFetcher:
             self._give_back()
             self._asked.failed()
             return
-        if self._rate is not None:
-            self._rate.spent(len(reply))
+        growth = self._rate.spent(len(reply)) if self._rate is not None else None
         version = self._version if self._asked.by_id else MIN_VERSION
         try:
             response = parse_fetch_response(reply, version)
@@ -353,14 +367,16 @@ class SourceFetcher:
             self._asked.failed()
             raise  # the channel closes itself with this as the reason
         self._pace.answered(self._answered_at, len(reply), response.throttle_ms)
-        changed = self._take(response, reply)
+        changed = self._take(response, reply, growth)
         if self._renewing and self._connection is not None:
             self._connection.close()
         self._send()
         for mirror in changed:
             mirror.notify()
 
-    def _take(self, response: FetchResponse, frame: memoryview) -> list[MirrorPartition]:
+    def _take(
+        self, response: FetchResponse, frame: memoryview, growth: Growth | None
+    ) -> list[MirrorPartition]:
         """Put an answer's batches into the windows; returns the partitions whose followers should know."""
         charge: Charge | None = None
         changed: list[MirrorPartition] = []
@@ -383,6 +399,7 @@ class SourceFetcher:
                     if part.error or part.diverging is not None:
                         continue
                 mirror = lane.mirror
+                end, position = mirror.high_watermark, lane.position
                 news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
                 if part.records_end > part.records_start:
                     if charge is None:
@@ -390,6 +407,8 @@ class SourceFetcher:
                     news = self._take_records(lane, part, frame, charge) or news
                 else:
                     lane.failures = 0
+                if growth is not None:
+                    growth.note(lane, end, position, part.records_end - part.records_start)
                 if mirror.trouble is not None and not lane.failures:
                     mirror.source_fine()
                 if news:

@@ -4,27 +4,28 @@ A copy at full speed takes all that a small machine has, whoever makes it, and c
 it feel that. So it gives way to them: while they write, no more than a rate is read. But the source's log grows meanwhile,
 by their writes and by those of others, and a copy that gives way must catch up all the same: it may read twice what came.
 
-Not here: the buckets' arithmetic (throttle.py), what the rates are (the link's options, followed by ``linker.links``).
+Not here: the bucket's arithmetic (throttle.py), what the rates are (the link's options, followed by ``linker.links``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from fetcher.mirror_partition import MirrorPartition
-from fetcher.throttle import LEAST_FETCH, Throttle
+from fetcher.lane import Lane
+from fetcher.throttle import Throttle
 
 LATELY: Final = 1.0
 """Seconds after a write for which clients are taken to write: one that writes once a second minds, too."""
 HEADWAY: Final = 2.0
 """What may be read beside writes, at least, over what the source's log grows by."""
 _BURST_SECONDS: Final = 0.05
-_ANSWERS: Final = 4
+_WINDOW: Final = 1.0
+"""Seconds over which growth is averaged."""
 
 
 class SourceRate:
-    """Of one link, shared by its fetchers. `writes`: how many produce requests clients have sent so far."""
+    """Of one link, shared by its fetchers. `writes`: how many writes of clients were forwarded so far."""
 
     def __init__(self, clock: Callable[[], float], writes: Callable[[], int] = lambda: 0) -> None:
         self._clock = clock
@@ -32,68 +33,77 @@ class SourceRate:
         self._seen = writes()
         self._wrote_at = float("-inf")
         self._beside: float | None = None
-        self._growth = Growth()
-        self._read = 0  # since the last look
-        self._looked_at = clock()
+        self._growth: Growth | None = None  # only while it gives way
         self.limit = Throttle(clock)
         self.beside_writes = Throttle(clock, burst_seconds=_BURST_SECONDS)
-        #: For as long as somebody waits for the last bytes.
-        self.lifted = False
+        self._lifted = False
+        #: Called when nobody has to wait any more.
+        self.waiters: set[Callable[[], None]] = set()
         #: Seconds that fetches were put off for, each fetcher's by themselves: for the limit, and for clients' writes.
         self.waited_for_limit = 0.0
         self.waited_for_writes = 0.0
 
     def set_beside_writes(self, rate: float | None) -> None:
         """Bytes per second while clients write, None for no limit."""
-        self._beside = rate
-        self.beside_writes.set_rate(rate)
+        if rate != self._beside:
+            self._beside, self._growth = rate, None
+            self.beside_writes.set_rate(rate)
 
-    def spent(self, size: int) -> None:
-        """So many bytes were read."""
-        if self.lifted:
-            return
-        self._read += size
+    @property
+    def lifted(self) -> bool:
+        """For as long as somebody waits for the last bytes."""
+        return self._lifted
+
+    def lift(self, *, lifted: bool) -> None:
+        if lifted and not self._lifted:
+            self._lifted, self._growth = True, None
+            for wake in list(self.waiters):
+                wake()
+        self._lifted = lifted
+
+    def spent(self, size: int) -> Growth | None:
+        """So many bytes were read. Returns who has to be told what they were, if that matters."""
+        if self._lifted:
+            return None
         self.limit.spent(size)
-        if self._gives_way():
-            self.beside_writes.spent(size)
+        beside = self._beside
+        if beside is None or not self._gives_way():
+            self._growth = None
+            return None
+        if self._growth is None:
+            self._growth = Growth(self._clock())
+        grows = self._growth.per_second(self._clock())
+        self.beside_writes.change_rate(max(beside, HEADWAY * grows))
+        self.beside_writes.spent(size)
+        return self._growth
 
     @property
     def debt(self) -> float:
         """Seconds until the next fetch may be sent."""
         return max(self._debts())
 
-    def delay(self) -> float:
-        """Seconds until the next fetch may be sent, which is put off for so long."""
+    def put_off(self, delay: float) -> float:
+        """Seconds until the next fetch is sent, one that has to wait for `delay` anyway. It does wait for so long."""
         limit, beside = self._debts()
+        wait = max(limit, beside)
+        if wait <= delay:
+            return delay
+        more = wait - max(delay, 0.0)
         if limit >= beside:
-            self.waited_for_limit += limit
-            return limit
-        self.waited_for_writes += beside
-        return beside
+            self.waited_for_limit += more
+        else:
+            self.waited_for_writes += more
+        return wait
 
     def fetch_size(self, size: int) -> int:
         """How much one fetch may ask for, of `size` bytes that it would like to."""
-        if self.lifted:
+        if self._lifted:
             return size
         size = self.limit.fetch_size(size)
         return self.beside_writes.fetch_size(size) if self._gives_way() else size
 
-    def look(self, mirrors: Iterable[MirrorPartition]) -> None:
-        """Called now and then: how fast the source's log grows, if that may matter."""
-        now, seconds = self._clock(), self._clock() - self._looked_at
-        # Long enough for some answers, of whatever size they may be.
-        if self._beside is None or seconds < _ANSWERS * LEAST_FETCH / self._beside:
-            return
-        read, self._read, self._looked_at = self._read, 0, now
-        grows = 0.0
-        if self.lifted or not self._gives_way() or read * HEADWAY < self._beside * seconds:
-            self._growth.forget()  # what comes is less than what may be read anyway
-        else:
-            grows = self._growth.look(now, mirrors)
-        self.beside_writes.change_rate(max(self._beside, HEADWAY * grows))
-
     def _debts(self) -> tuple[float, float]:
-        if self.lifted:
+        if self._lifted:
             return 0.0, 0.0
         return self.limit.debt, self.beside_writes.debt if self._gives_way() else 0.0
 
@@ -107,37 +117,36 @@ class SourceRate:
 
 
 class Growth:
-    """How much the source's log grows, as a link's partitions see it from one look to the next."""
+    """How much the source's log grows, as the answers to fetches tell it: in offsets, of partitions that were not read, too.
 
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._before: dict[MirrorPartition, tuple[int, int, int]] = {}
+    What an offset takes in bytes is that of the records that were read last; of a partition that was not read yet, that of
+    all the others. Each lane of a partition has to read what came.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._came = 0.0
         self._last = 0.0
+        self._bytes = self._offsets = 0
 
-    def forget(self) -> None:
-        self._before = {}
-        self._last = 0.0
-
-    def look(self, now: float, mirrors: Iterable[MirrorPartition]) -> float:
-        """Bytes per second since the last look. Offsets tell how many records came and how many were read, and the bytes
-        of those that were read are known: the others are taken to be as large. Of a partition that was not read, nothing is
-        known.
+    def note(self, lane: Lane, end: int, position: int, size: int) -> None:
+        """An answer was taken that had `size` bytes of the lane's partition, whose high watermark and position were those
+        before.
         """
-        before, seconds = self._before, now - self._at
-        found = self._before = {mirror: _seen(mirror) for mirror in mirrors}
-        self._at = now
-        if not before or seconds <= 0:
-            return self._last
-        came = 0.0
-        for mirror, (end, position, size) in found.items():
-            end_before, position_before, size_before = before.get(mirror, (end, position, size))
-            read = position - position_before
-            if read > 0 and position_before >= 0 and end > end_before >= 0:
-                came += (size - size_before) * (end - end_before) / read
-        self._last = came / seconds
+        read = lane.position - position
+        if size > 0 and read > 0:
+            lane.offset_bytes = size / read
+            self._bytes += size
+            self._offsets += read
+        came = lane.mirror.high_watermark - end
+        if came > 0 and end >= 0:
+            each = lane.offset_bytes or (self._bytes / self._offsets if self._offsets else 0.0)
+            self._came += came * each * len(lane.mirror.lanes)
+
+    def per_second(self, now: float) -> float:
+        """Bytes, over the last second or so that is over; 0 in the first one."""
+        seconds = now - self._since
+        if seconds >= _WINDOW:
+            self._last = self._came / seconds
+            self._since, self._came = now, 0.0
         return self._last
-
-
-def _seen(mirror: MirrorPartition) -> tuple[int, int, int]:
-    position = max((lane.position for lane in mirror.lanes), default=-1)
-    return mirror.high_watermark, position, mirror.bytes_fetched

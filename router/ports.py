@@ -278,3 +278,7 @@ class RouterStats:
     passed_through: int = 0
     upstreams_opened: int = 0
     source_connections: int = 0
+
+    def forwarded_produces(self) -> int:
+        """Of all links."""
+        return sum(link.produces for link in self.links.values())

@@ -100,7 +100,7 @@ class LinkRuntime:
         options = LinkOptions.model_validate(dict(link.options))
         self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
-        self.throttle = LinkThrottle(link.name, controller, lambda: router.stats.produce_requests)
+        self.throttle = LinkThrottle(link.name, controller, router.stats.forwarded_produces)
         self.fetcher = FetcherManager(
             link.name,
             self.source,

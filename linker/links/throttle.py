@@ -25,7 +25,7 @@ class LinkThrottle:
     """Of one link, shared by its fetchers."""
 
     def __init__(self, link: str, controller: LinkController, writes: Callable[[], int]) -> None:
-        """`writes`: how many produce requests clients have sent to this process so far, of whatever link."""
+        """`writes`: how many writes of clients this process has forwarded so far, of whatever link."""
         self._link = link
         self._controller = controller
         self._held: set[TopicPartition] = set()
@@ -41,7 +41,7 @@ class LinkThrottle:
                 (self._held.add if record.phase in HELD else self._held.discard)(record.tp)
             elif isinstance(record, Link | SidecarIdentity | RemoveSidecar):
                 self._set_rates()
-        self.rate.lifted = bool(self._held)
+        self.rate.lift(lifted=bool(self._held))
 
     def _set_rates(self) -> None:
         """Each sidecar of a fleet takes an equal part of the limit: less than all of it while one of them leads nothing,

@@ -106,6 +106,11 @@ async def test_a_link_that_is_held_back_by_its_rate_is_not_relied_on() -> None:
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
+            rate.limit.set_rate(1e8)
+            rate.spent(4_000_000)
+            assert rate.debt > 0
+            assert mirror.read(6, 100) == ([], 0), "nobody minds 40 ms"
+            rate.limit.set_rate(1e9)
             rate.spent(3_000_000_000)
             waited = rate.waited_for_limit
             assert mirror.read(6, 100) is None

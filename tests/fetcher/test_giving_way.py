@@ -7,7 +7,7 @@ import time
 
 from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
-from tests.fetcher.rig import Rig, fill
+from tests.fetcher.rig import Rig, eventually, fill
 
 RATE = 1_000_000
 
@@ -61,3 +61,28 @@ async def test_what_comes_faster_than_that_is_copied_all_the_same() -> None:
             assert mirror.bytes_fetched > 6 * RATE // 10 * seconds, "no more than the rate was read"
             assert brought - read < brought / 2, f"{read} of {brought} records"
             await rig.settled()
+
+
+async def test_who_waits_for_the_last_bytes_does_not_wait_for_the_rate() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        rate = SourceRate(time.monotonic)
+        rig = Rig(source, replicas=(1,), rate=rate)
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            fill(source, 1)
+            await rig.settled()
+            rate.limit.set_rate(1000)
+            rate.spent(1_000_000)
+            fill(source, 1)
+            await eventually(lambda: rate.waited_for_limit > 0)
+            await asyncio.sleep(0.1)
+            before = mirror.high_watermark
+            fill(source, 1)
+            rate.lift(lifted=True)
+            began = time.monotonic()
+            await rig.settled()
+            assert mirror.high_watermark > before
+            assert time.monotonic() - began < 0.5, "it looked again when its time had come"
+        assert not rate.waiters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from controller.decisions import Leadership
 from controller.manager import LinkController
@@ -50,12 +51,12 @@ async def test_sidecars_share_it() -> None:
 
 
 async def test_how_it_gives_way_follows_the_link_too_and_is_each_sidecars_own() -> None:
-    controller, throttle = await limited(0, replication_bytes_per_second_beside_writes=3000)
+    controller, throttle = await limited(0, replication_bytes_per_second_beside_writes=300_000)
     for broker_id in (900, 901):
         await controller.save_identity(
             SidecarIdentity(broker_id=broker_id, incarnation_id=bytes(16), log_dir_id=bytes(16))
         )
-    assert throttle.rate.beside_writes.rate == 3000
+    assert throttle.rate.beside_writes.rate == 300_000
     await controller.update_link("east", None, {"replication_bytes_per_second_beside_writes": 0})
     assert throttle.rate.beside_writes.rate is None
     assert throttle.rate.limit.rate is None
@@ -92,9 +93,18 @@ async def test_lifted_behind_a_fence() -> None:
 )
 async def test_a_request_that_names_only_one_rate_names_nothing_else(option: str) -> None:
     """Clients send the fields they do not name as null: such a request once began the link anew."""
-    sent = UpdateLinkRequest(options=LinkOptionsUpdate.model_validate({option: 7})).model_dump_json()
+    sent = UpdateLinkRequest(options=LinkOptionsUpdate.model_validate({option: 700_000})).model_dump_json()
     assert '"unpromoted_reads":null' in sent
     got = UpdateLinkRequest.model_validate_json(sent).options
-    assert got.named() == {option: 7}
+    assert got.named() == {option: 700_000}
     assert got.named().keys() <= LIVE_OPTIONS
     assert got.applied_to(LinkOptions(unpromoted_reads="hold")).unpromoted_reads == "hold"
+
+
+@pytest.mark.parametrize("rate", [-1, 1, 99_999, (1 << 40) + 1])
+async def test_a_rate_beside_writes_that_nobody_could_mean_is_refused(rate: int) -> None:
+    for model in (LinkOptions, LinkOptionsUpdate):
+        with pytest.raises(ValidationError):
+            model.model_validate({"replication_bytes_per_second_beside_writes": rate})
+        model.model_validate({"replication_bytes_per_second_beside_writes": 0})
+        model.model_validate({"replication_bytes_per_second_beside_writes": 100_000})

@@ -22,6 +22,18 @@ GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Millis = Annotated[int, Field(ge=0)]
 
 
+def _check_rate(rate: int) -> int:
+    if 0 < rate < LEAST_RATE:
+        raise ValueError(f"a rate is 0, for no limit, or at least {LEAST_RATE} bytes per second")
+    return rate
+
+
+#: Less would be one fetch in seconds.
+LEAST_RATE = 100_000
+#: Bytes per second; 0: no limit.
+Rate = Annotated[int, Field(ge=0, le=1 << 40), AfterValidator(_check_rate)]
+
+
 _CLOSED_BY = {"{": "}", "[": "]", "(": ")"}
 
 

@@ -19,6 +19,7 @@ from linker.admin.models.common import (
     GroupPromotePolicy,
     Model,
     Patterns,
+    Rate,
     ReadsPolicy,
     Traffic,
 )
@@ -51,13 +52,11 @@ class LinkOptions(Model):
         description="Most bytes read from the source per second, by all sidecars together; 0: no limit. Forwarded writes "
         "are never slowed. It may be changed at any time, without an interruption.",
     )
-    replication_bytes_per_second_beside_writes: int = Field(
+    replication_bytes_per_second_beside_writes: Rate = Field(
         default=200_000_000,
-        ge=0,
-        le=1 << 40,
-        description="Most bytes that each sidecar reads from the source per second while clients write through it, so that "
-        "copying gives way to them; 0: it does not. It is never less than twice what the source's log grows by. It may be "
-        "changed at any time, without an interruption.",
+        description="Most bytes that each sidecar reads for this link from the source per second while clients write "
+        "through it, to whatever link, so that copying gives way to them: 100000 or more; 0: it does not. Twice what the "
+        "source's log grows by may be read in any case. It may be changed at any time, without an interruption.",
     )
     validation_interval_ms: int | None = Field(
         default=None,
@@ -115,7 +114,7 @@ class LinkOptionsUpdate(Model):
     partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
     request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
     replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
-    replication_bytes_per_second_beside_writes: int | None = Field(default=None, ge=0, le=1 << 40)
+    replication_bytes_per_second_beside_writes: Rate | None = None
     groups_include: Patterns | None = None
     groups_exclude: Patterns | None = None
     groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
