@@ -399,7 +399,7 @@ class SourceFetcher:
                     if part.error or part.diverging is not None:
                         continue
                 mirror = lane.mirror
-                end, position = mirror.high_watermark, lane.position
+                end, position, appended = mirror.high_watermark, lane.position, lane.appended
                 news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
                 if part.records_end > part.records_start:
                     if charge is None:
@@ -408,7 +408,7 @@ class SourceFetcher:
                 else:
                     lane.failures = 0
                 if growth is not None:
-                    growth.note(lane, end, position, part.records_end - part.records_start)
+                    growth.note(lane, end, position, appended)
                 if mirror.trouble is not None and not lane.failures:
                     mirror.source_fine()
                 if news:

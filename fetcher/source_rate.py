@@ -129,11 +129,11 @@ class Growth:
         self._last = 0.0
         self._bytes = self._offsets = 0
 
-    def note(self, lane: Lane, end: int, position: int, size: int) -> None:
-        """An answer was taken that had `size` bytes of the lane's partition, whose high watermark and position were those
-        before.
+    def note(self, lane: Lane, end: int, position: int, appended: int) -> None:
+        """An answer was taken that had something of the lane's partition; its high watermark, position and bytes were those
+        before. Bytes in whole batches: a source cuts the last one off anywhere.
         """
-        read = lane.position - position
+        read, size = lane.position - position, lane.appended - appended
         if size > 0 and read > 0:
             lane.offset_bytes = size / read
             self._bytes += size

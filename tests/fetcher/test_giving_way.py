@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from fetcher.source_ports import FetchLimits
 from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
@@ -86,3 +87,21 @@ async def test_who_waits_for_the_last_bytes_does_not_wait_for_the_rate() -> None
             assert mirror.high_watermark > before
             assert time.monotonic() - began < 0.5, "it looked again when its time had come"
         assert not rate.waiters
+
+
+async def test_a_batch_that_the_source_cut_off_is_not_counted() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        rig = Rig(
+            source,
+            replicas=(1,),
+            rate=beside_writes(RATE),
+            limits=FetchLimits(max_wait_ms=100, request_timeout=2.0, partition_bytes=5_000),
+        )
+        fill(source, 20, size=1_000)  # two batches of two records, and half a batch
+        async with rig.running():
+            (mirror,) = rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            (lane,) = mirror.lanes
+            assert 1_000 < lane.offset_bytes < 1_100

@@ -35,7 +35,12 @@ class Reading:
     def __init__(self, mirror: Partition) -> None:
         self.mirror = mirror
         self.position = 0
+        self.appended = 0
         self.offset_bytes = 0.0
+
+    def read(self, records: int) -> None:
+        self.position += records
+        self.appended += records * self.mirror.record
 
     @property
     def behind(self) -> int:
@@ -101,11 +106,11 @@ class Copy:
             size = sum(records * lane.mirror.record for lane, records in answer)
             growth = self.rate.spent(size)
             for lane, records in answer:
-                before = lane.mirror.high_watermark, lane.position
+                before = lane.mirror.high_watermark, lane.position, lane.appended
                 lane.mirror.high_watermark = lane.mirror.end
-                lane.position += records
+                lane.read(records)
                 if growth is not None:
-                    growth.note(cast("Lane", lane), *before, records * lane.mirror.record)
+                    growth.note(cast("Lane", lane), *before)
             total += size
             self.pass_time(size / FULL if size else 0.005, writing=writing)
         return total
@@ -191,10 +196,10 @@ def test_every_lane_has_to_read_what_comes() -> None:
     (partition,) = copy.partitions
     partition.lanes.append(Reading(partition))
     for lane in partition.lanes:
-        before = partition.high_watermark, lane.position
+        before = partition.high_watermark, lane.position, lane.appended
         partition.high_watermark = 500
-        lane.position += 100
-        growth.note(cast("Lane", lane), *before, 100_000)
+        lane.read(100)
+        growth.note(cast("Lane", lane), *before)
     assert growth.per_second(100.9) == 0
     assert growth.per_second(102.0) == 500 * 1000 * 2 / 2.0
 
@@ -290,12 +295,12 @@ def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
     read, unread = Partition(1000), Partition(1000)
     unread.high_watermark = 7
     growth.note(cast("Lane", unread.lanes[0]), 0, 0, 0)  # nobody knows yet
-    read.lanes[0].position = 100
-    growth.note(cast("Lane", read.lanes[0]), 0, 0, 100_000)
+    read.lanes[0].read(100)
+    growth.note(cast("Lane", read.lanes[0]), 0, 0, 0)
     unread.high_watermark = 57
     growth.note(cast("Lane", unread.lanes[0]), 7, 0, 0)
     assert growth.per_second(101.0) == 50_000
     read.lanes[0].position = 0  # truncated: nothing was read
-    growth.note(cast("Lane", read.lanes[0]), 0, 100, 10)
+    growth.note(cast("Lane", read.lanes[0]), 0, 100, 50_000)
     assert read.lanes[0].offset_bytes == 1000
     assert growth.per_second(102.0) == 0
