@@ -26,6 +26,7 @@ class Lane:
         "fetcher",
         "followers",
         "generation",
+        "growth",
         "leader_only_since",
         "limit",
         "mirror",
@@ -62,8 +63,9 @@ class Lane:
         #: Since when the slowest follower holds others back, and `appended` then.
         self.starved_since: float | None = None
         self.starved_from = 0
-        #: Bytes per offset of what it read last; 0 if that is unknown.
+        #: Bytes per offset of what it read last, 0 if that is unknown; and who reckons with it.
         self.offset_bytes = 0.0
+        self.growth: object = None
         #: Waits after an error, or for its place.
         self.suspended = False
 

@@ -139,7 +139,9 @@ class Growth:
             self._bytes += size
             self._offsets += read
         came = lane.mirror.high_watermark - end
-        if came > 0 and end >= 0:
+        if lane.growth is not self:
+            lane.growth = self  # what came since its answer before came in who knows what time
+        elif came > 0:
             each = lane.offset_bytes or (self._bytes / self._offsets if self._offsets else 0.0)
             self._came += came * each * len(lane.mirror.lanes)
 

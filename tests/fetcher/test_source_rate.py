@@ -37,6 +37,7 @@ class Reading:
         self.position = 0
         self.appended = 0
         self.offset_bytes = 0.0
+        self.growth: object = None
 
     def read(self, records: int) -> None:
         self.position += records
@@ -196,6 +197,8 @@ def test_every_lane_has_to_read_what_comes() -> None:
     (partition,) = copy.partitions
     partition.lanes.append(Reading(partition))
     for lane in partition.lanes:
+        growth.note(cast("Lane", lane), 0, 0, 0)
+    for lane in partition.lanes:
         before = partition.high_watermark, lane.position, lane.appended
         partition.high_watermark = 500
         lane.read(100)
@@ -284,15 +287,25 @@ def test_a_partition_that_appears_is_no_growth() -> None:
     copy = Copy((0.0,), (1000,), backlog=1e12)
     copy.run(2)
     copy.partitions.append(new := Partition(1000))
-    new.end, new.high_watermark, new.lanes[0].position = 10**9, -1, 10**9 - 5
+    new.end, new.high_watermark, new.lanes[0].position = 10**9, 0, 10**9 - 5
     copy.growth = (0.0, 0.0)
     copy._grown.append(0.0)
     assert copy.run(3) / 3 == pytest.approx(RATE, rel=0.1)
 
 
+def test_what_came_while_nobody_looked_is_no_growth() -> None:
+    """A mirror that was paused, a limit that was taken away, a source that was away for a while."""
+    copy = Copy((0.0,), (1000,), backlog=1e12)
+    copy.partitions[0].high_watermark = 0
+    copy.run(3)
+    assert copy.rate.beside_writes.rate == RATE
+
+
 def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
     growth = Growth(100.0)
     read, unread = Partition(1000), Partition(1000)
+    for partition in (read, unread):
+        growth.note(cast("Lane", partition.lanes[0]), 0, 0, 0)
     unread.high_watermark = 7
     growth.note(cast("Lane", unread.lanes[0]), 0, 0, 0)  # nobody knows yet
     read.lanes[0].read(100)
@@ -301,6 +314,6 @@ def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
     growth.note(cast("Lane", unread.lanes[0]), 7, 0, 0)
     assert growth.per_second(101.0) == 50_000
     read.lanes[0].position = 0  # truncated: nothing was read
-    growth.note(cast("Lane", read.lanes[0]), 0, 100, 50_000)
+    growth.note(cast("Lane", read.lanes[0]), 90, 100, 50_000)
     assert read.lanes[0].offset_bytes == 1000
     assert growth.per_second(102.0) == 0
