@@ -18,6 +18,8 @@ from wire.fetch import FetchedPartition, FetchPartition
 
 # The first Fetch version that has topic ids instead of names (KIP-516).
 FIRST_ID_VERSION = 13
+# The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
+_HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 
 
 class LaneSession:
@@ -122,6 +124,12 @@ class LaneSession:
                 else:
                     self._full.discard(lane)
         self._touched.clear()
+
+    def records_within(self, size: int) -> int:
+        """Bytes of records to ask for, so that the answer with its headers takes no more than `size`."""
+        # Counted as if each partition had a topic of its own.
+        headers = _HEADERS + len(self) * (_PARTITION_HEADERS + (_ID if self.by_id else _NAME))
+        return max(size - headers, size // 2)
 
     def next_request(self) -> SessionRequest | None:
         """The next request, or None when no partition is wanted."""

@@ -1,18 +1,17 @@
-"""One connection to one source node and the fetch session on it. At most one fetch is in flight.
+"""The fetch session with one source node, on one connection. At most one fetch is in flight.
 
 The cycle runs on callbacks, without a task switch: answer in -> windows filled -> next request out ->
 followers woken. So while followers take what is there, the source already works on what comes next. A lane
 whose window is full is forgotten from the session until there is room again.
 
-Not here: what the session asks for (lane_session.py), how soon (pace.py), which lanes a second fetcher asks for
-(change_over.py), what becomes of records (source_records.py), which node serves a lane, and what an error means for the
-partition (manager.py, error_table.py).
+Not here: keeping a connection open (source_connection.py), what the session asks for (lane_session.py), how soon
+(pace.py, source_rate.py), which lanes a second fetcher asks for (change_over.py), what becomes of records
+(source_records.py), which node serves a lane, and what an error means for the partition (manager.py, error_table.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 from fetcher.budget import Charge, MemoryBudget
@@ -21,9 +20,10 @@ from fetcher.lane import Lane
 from fetcher.lane_session import LaneSession
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.pace import Pace
+from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
 from fetcher.source_ports import FetcherOwner, FetchLimits
 from fetcher.source_rate import Growth, SourceRate
-from fetcher.source_records import charge_for, read_records
+from fetcher.source_records import charge_for, take_records
 from fetcher.source_session import PartitionKey
 from wire.buffers import size_below
 from wire.connection import Connection
@@ -42,10 +42,6 @@ from wire.fetch import (
 )
 from wire.types import Node
 
-MIN_VERSION, MAX_VERSION = 12, 17
-# The most bytes beside records in a fetch answer: of all, of a partition, of a topic by id and by name (FetchResponse).
-_HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
-_RENEW_BEFORE = 5.0  # seconds
 _SESSION_ERRORS = (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR)
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5
@@ -74,14 +70,23 @@ class SourceFetcher:
         self._owner = owner
         self._budget = budget
         self._limits = limits
-        self._open_connection = open_connection
         self._client_id = client_id
         self._rack = rack
         self._rate = rate
         self._asked = LaneSession()
         self._change_over = ChangeOver(self, owner, limits)
+        self._kept = SourceConnection(
+            node,
+            open_connection,
+            limits.reconnect_backoff,
+            ConnectionUser(
+                opened=self._connected,
+                ended=self._disconnected,
+                failed=lambda error: owner.connection_failed(self, error),
+                in_flight=lambda: self._asked.in_flight,
+            ),
+        )
         self._connection: Connection | None = None
-        self._renewing = False  # nothing more is sent on this connection
         self._version = MAX_VERSION
         self._answered_at = 0.0
         self._told_at = float("-inf")  # an answer that says of each lane whether there is more
@@ -164,70 +169,22 @@ class SourceFetcher:
     # --- connection
 
     async def run(self) -> None:
-        """Keep a connection open until cancelled. Failures are reported and retried with a growing pause."""
-        first, last = self._limits.reconnect_backoff
-        pause = first
+        """Fetch until cancelled."""
         if self._rate is not None:
             self._rate.waiters.add(self._send_now)
         try:
-            while True:
-                started = self._loop.time()
-                try:
-                    await self._run_connection()
-                except WireError as error:
-                    self._owner.connection_failed(self, error)
-                if self._loop.time() - started > 10 * last:
-                    pause = first
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, last)
+            await self._kept.run()
         finally:
             self._stopped = True
             if self._rate is not None:
                 self._rate.waiters.discard(self._send_now)
             self._disconnected()
 
-    async def _run_connection(self) -> None:
-        connection = await self._open_connection(self.node)
-        try:
-            self._version = connection.pick_version("fetch", max_version=MAX_VERSION)
-            if self._version < MIN_VERSION:
-                raise MalformedFrame(
-                    "the source is too old: Fetch version 12 (Kafka 2.7) is the least",
-                    api="fetch",
-                    version=self._version,
-                    peer=connection.peer,
-                )
-            self._connection = connection
-            self._renewing = False
-            self.connected = True
-            self._asked.begin(self._version)
-            self._schedule()
-            if await self._outlived(connection):
-                return  # no failure: the next one is opened before the peer would cut this one off
-            reason = connection.channel.closed_reason
-            raise WireError(
-                f"connection to the source ended: {reason or 'closed by the peer'}", peer=connection.peer
-            )
-        finally:
-            connection.close()
-            self._disconnected()
-
-    async def _outlived(self, connection: Connection) -> bool:
-        """Wait for the connection's end. True if a peer that limits sessions (connections.max.reauth.ms) was about to end
-        this one, and nothing is under way.
-        """
-        until: float | None = None
-        if connection.expires_at is not None:
-            left = connection.expires_at - time.monotonic()
-            until = max(left - _RENEW_BEFORE, left / 2)
-        try:
-            async with asyncio.timeout(until):
-                await connection.closed_event.wait()
-        except TimeoutError:
-            self._renewing = True
-            if self._asked.in_flight:
-                await connection.closed_event.wait()  # by the answer, or by check_deadline
-        return self._renewing
+    def _connected(self, connection: Connection, version: int) -> None:
+        self._connection, self._version = connection, version
+        self.connected = True
+        self._asked.begin(version)
+        self._schedule()
 
     def _disconnected(self) -> None:
         self._connection = None
@@ -271,7 +228,7 @@ class SourceFetcher:
     def _send(self) -> None:
         connection = self._connection
         asked = self._asked
-        if connection is None or asked.in_flight or connection.closed or self._renewing:
+        if connection is None or asked.in_flight or connection.closed or self._kept.renewing:
             return
         now = self._loop.time()
         delay = self._pace.delay(now)
@@ -313,7 +270,7 @@ class SourceFetcher:
                 version=version,
                 max_wait_ms=max_wait,
                 min_bytes=1,
-                max_bytes=max(size - _HEADERS - wanted * self._partition_headers(), size // 2),
+                max_bytes=asked.records_within(size),
                 session_id=request.session_id,
                 session_epoch=request.session_epoch,
                 topics=request.topics,
@@ -331,10 +288,6 @@ class SourceFetcher:
             # The connection closed under us; run() notices and reports it.
             asked.failed()
             self._give_back()
-
-    def _partition_headers(self) -> int:
-        """The most that an answer's headers take per partition, the topic's counted with each."""
-        return _PARTITION_HEADERS + (_ID if self._asked.by_id else _NAME)
 
     def _reserve(self, size: int) -> bool:
         if not self._budget.try_reserve(size) and not (
@@ -368,7 +321,7 @@ class SourceFetcher:
             raise  # the channel closes itself with this as the reason
         self._pace.answered(self._answered_at, len(reply), response.throttle_ms)
         changed = self._take(response, reply, growth)
-        if self._renewing and self._connection is not None:
+        if self._kept.renewing and self._connection is not None:
             self._connection.close()
         self._send()
         for mirror in changed:
@@ -422,28 +375,13 @@ class SourceFetcher:
         return changed
 
     def _take_records(self, lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge) -> bool:
-        spec = lane.mirror.spec
         try:
-            walk, chunks = read_records(lane, part, frame, charge, self._limits.partition_bytes)
+            if not take_records(lane, part, frame, charge, self._limits.partition_bytes):
+                return False
         except MalformedFrame as error:
             self._owner.partition_malformed(lane, self, error)
             return False
-        if not chunks:
-            return False
-        mirror = lane.mirror
-        if walk.largest > spec.segment_bytes:
-            # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
-            mirror.fail(
-                f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {lane.position}, the target's "
-                f"segment.bytes is {spec.segment_bytes}: no follower could append it; raise segment.bytes of the topic at "
-                "the target, then mirror resume --restart"
-            )
-            return False
-        mirror.batches_fetched += walk.batches
-        if walk.largest > mirror.largest_batch:
-            mirror.largest_batch = walk.largest
         lane.failures = 0
-        mirror.add_chunks(lane, chunks, walk.epochs, part.high_watermark)
         self._asked.touch(lane)
         lane.woke |= self.quiet
         self._note_life(lane, self._answered_at)

@@ -23,10 +23,34 @@ def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
     return Charge(budget, size)
 
 
-def read_records(
+def take_records(
+    lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+) -> bool:
+    """Whether there were some for the lane's window, which has them now. MalformedFrame if they are no records."""
+    walk, chunks = _read(lane, part, frame, charge, partition_bytes)
+    if not chunks:
+        return False
+    mirror = lane.mirror
+    segment_bytes = mirror.spec.segment_bytes
+    if walk.largest > segment_bytes:
+        # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
+        mirror.fail(
+            f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {lane.position}, the target's "
+            f"segment.bytes is {segment_bytes}: no follower could append it; raise segment.bytes of the topic at "
+            "the target, then mirror resume --restart"
+        )
+        return False
+    mirror.batches_fetched += walk.batches
+    if walk.largest > mirror.largest_batch:
+        mirror.largest_batch = walk.largest
+    mirror.add_chunks(lane, chunks, walk.epochs, part.high_watermark)
+    return True
+
+
+def _read(
     lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> tuple[Walk, list[WindowChunk]]:
-    """The chunks that lie above the lane's position, and what was seen on the way; MalformedFrame if it is no records."""
+    """The chunks that lie above the lane's position, and what was seen on the way."""
     spec = lane.mirror.spec
     start, end = part.records_start, part.records_end
     if len(frame) <= SCRATCH_MAX:
