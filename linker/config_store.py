@@ -54,7 +54,7 @@ class StoreConfig(Section):
         ge=1000,
         le=600_000,
         description="zookeeper: silence after which the link controller loses its seat. "
-        "The server allows 2 to 20 ticks.",
+        "The server grants 2 to 20 of its ticks; if that is less, it counts.",
     )
     username: str | None = Field(
         default=None, min_length=1, description="zookeeper: user (scheme digest) that owns the nodes."
