@@ -63,7 +63,8 @@ class Lane:
         #: Since when the slowest follower holds others back, and `appended` then.
         self.starved_since: float | None = None
         self.starved_from = 0
-        #: Bytes per offset of what it read last, 0 if that is unknown; and who reckons with it.
+        #: Bytes per offset of what it read last, 0 if that is unknown; and who reckons with what comes, as long as the
+        #: source is asked for it.
         self.offset_bytes = 0.0
         self.growth: object = None
         #: Waits after an error, or for its place.

@@ -123,6 +123,7 @@ class LaneSession:
                     self._full.add(lane)
                 else:
                     self._full.discard(lane)
+                    lane.growth = None
         self._touched.clear()
 
     def records_within(self, size: int) -> int:
@@ -150,6 +151,8 @@ class LaneSession:
 
     def _forget(self) -> None:
         self._session = SourceSession()
+        for lane in self.lanes.values():
+            lane.growth = None
         self._generations.clear()
         self._touched.update(self.lanes.values())
 

@@ -24,14 +24,9 @@ from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, 
 from fetcher.source_ports import FetcherOwner, FetchLimits
 from fetcher.source_rate import Growth, SourceRate
 from fetcher.source_records import charge_for, take_records
-from fetcher.source_session import PartitionKey
+from fetcher.source_session import SESSION_ERRORS, PartitionKey
 from wire.buffers import size_below
 from wire.connection import Connection
-from wire.error_codes import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    FETCH_SESSION_TOPIC_ID_ERROR,
-    INVALID_FETCH_SESSION_EPOCH,
-)
 from wire.errors import MalformedFrame, WireError
 from wire.fetch import (
     FetchedPartition,
@@ -42,7 +37,6 @@ from wire.fetch import (
 )
 from wire.types import Node
 
-_SESSION_ERRORS = (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR)
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5
 #: Seconds that a link's rate may put off the next fetch for without anybody who waits for records minding.
@@ -215,15 +209,20 @@ class SourceFetcher:
 
     def _send_scheduled(self) -> None:
         self._scheduled = False
-        self._put_off = None
+        self._forget_timer()
         self._send()
 
     def _send_now(self) -> None:
         """The link's rate holds nobody back any more."""
         if self._put_off is not None:
-            self._put_off.cancel()
-            self._put_off, self._scheduled = None, False
+            self._forget_timer()
+            self._scheduled = False
             self._schedule()
+
+    def _forget_timer(self) -> None:
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off = None
 
     def _send(self) -> None:
         connection = self._connection
@@ -235,6 +234,7 @@ class SourceFetcher:
         if self._rate is not None and len(asked):
             delay = self._rate.put_off(delay)
         if delay > 0:
+            self._forget_timer()
             self._scheduled = True
             self._put_off = self._loop.call_later(delay, self._send_scheduled)
             return
@@ -335,7 +335,7 @@ class SourceFetcher:
         changed: list[MirrorPartition] = []
         if not self._asked.answered(response.error, response.session_id):
             self._give_back()
-            if response.error not in _SESSION_ERRORS:
+            if response.error not in SESSION_ERRORS:
                 self._pace.refused(self._answered_at)
             return changed
         if not response.throttle_ms:

@@ -20,6 +20,10 @@ LATELY: Final = 1.0
 HEADWAY: Final = 2.0
 """What may be read beside writes, at least, over what the source's log grows by."""
 _BURST_SECONDS: Final = 0.05
+#: An answer that was asked for before anybody wrote may be larger than what is left for long; how much comes has to be seen.
+_DEBT_SECONDS: Final = 5.0
+#: After a write, for which what comes is reckoned with: to clients that write now and then it gives way now and then.
+_RECKONED: Final = 10.0
 _WINDOW: Final = 1.0
 """Seconds over which growth is averaged."""
 
@@ -33,9 +37,9 @@ class SourceRate:
         self._seen = writes()
         self._wrote_at = float("-inf")
         self._beside: float | None = None
-        self._growth: Growth | None = None  # only while it gives way
+        self._growth: Growth | None = None
         self.limit = Throttle(clock)
-        self.beside_writes = Throttle(clock, burst_seconds=_BURST_SECONDS)
+        self.beside_writes = Throttle(clock, burst_seconds=_BURST_SECONDS, debt_seconds=_DEBT_SECONDS)
         self._lifted = False
         #: Called when nobody has to wait any more.
         self.waiters: set[Callable[[], None]] = set()
@@ -66,14 +70,14 @@ class SourceRate:
         if self._lifted:
             return None
         self.limit.spent(size)
-        beside = self._beside
-        if beside is None or not self._gives_way():
+        beside, now = self._beside, self._clock()
+        self._look_for_writes(now)
+        if beside is None or now - self._wrote_at >= _RECKONED:
             self._growth = None
             return None
         if self._growth is None:
-            self._growth = Growth(self._clock())
-        grows = self._growth.per_second(self._clock())
-        self.beside_writes.change_rate(max(beside, HEADWAY * grows))
+            self._growth = Growth(now)
+        self.beside_writes.change_rate(max(beside, HEADWAY * self._growth.per_second(now)))
         self.beside_writes.spent(size)
         return self._growth
 
@@ -100,7 +104,8 @@ class SourceRate:
         if self._lifted:
             return size
         size = self.limit.fetch_size(size)
-        return self.beside_writes.fetch_size(size) if self._gives_way() else size
+        # All of them at once, and no more than the burst: else each waits for what all the others have read.
+        return self.beside_writes.fetch_size(size, len(self.waiters)) if self._gives_way() else size
 
     def _debts(self) -> tuple[float, float]:
         if self._lifted:
@@ -110,10 +115,15 @@ class SourceRate:
     def _gives_way(self) -> bool:
         if self._beside is None:
             return False
+        now = self._clock()
+        self._look_for_writes(now)
+        return now - self._wrote_at < LATELY
+
+    def _look_for_writes(self, now: float) -> None:
         if (writes := self._writes()) != self._seen:
-            self._seen = writes
-            self._wrote_at = self._clock()
-        return self._clock() - self._wrote_at < LATELY
+            if now - self._wrote_at >= LATELY:
+                self.beside_writes.forgive()  # nobody minded
+            self._seen, self._wrote_at = writes, now
 
 
 class Growth:
@@ -133,15 +143,17 @@ class Growth:
         """An answer was taken that had something of the lane's partition; its high watermark, position and bytes were those
         before. Bytes in whole batches: a source cuts the last one off anywhere.
         """
+        if lane.growth is not self:
+            # What came since its answer before came in who knows what time, and it may have begun inside of a batch.
+            lane.growth = self
+            return
         read, size = lane.position - position, lane.appended - appended
         if size > 0 and read > 0:
             lane.offset_bytes = size / read
             self._bytes += size
             self._offsets += read
         came = lane.mirror.high_watermark - end
-        if lane.growth is not self:
-            lane.growth = self  # what came since its answer before came in who knows what time
-        elif came > 0:
+        if came > 0:
             each = lane.offset_bytes or (self._bytes / self._offsets if self._offsets else 0.0)
             self._came += came * each * len(lane.mirror.lanes)
 

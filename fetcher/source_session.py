@@ -13,11 +13,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wire.error_codes import FETCH_SESSION_ID_NOT_FOUND
+from wire.error_codes import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+)
 from wire.errors import LocalProtocolError
 from wire.fetch import FetchPartition, TopicKey
 
 MAX_EPOCH = 0x7FFFFFFF
+#: Those that mend themselves with the next request.
+SESSION_ERRORS = (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR)
 
 PartitionKey = tuple[TopicKey, int]
 

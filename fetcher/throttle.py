@@ -8,6 +8,7 @@ Not here: which rates a link has, and when they hold (source_rate.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -17,14 +18,22 @@ LONGEST_DELAY: Final = 1.0
 
 
 class Throttle:
-    """Bytes per second, None for no limit; of what was not read for a while, `burst_seconds` are saved up."""
+    """Bytes per second, None for no limit. Of what was not read for a while, `burst_seconds` are saved up; of what was read
+    beyond the rate, no more than `debt_seconds` are owed.
+    """
 
     def __init__(
-        self, clock: Callable[[], float], rate: float | None = None, *, burst_seconds: float = 1.0
+        self,
+        clock: Callable[[], float],
+        rate: float | None = None,
+        *,
+        burst_seconds: float = 1.0,
+        debt_seconds: float = math.inf,
     ) -> None:
         self._clock = clock
         self._rate = rate
         self._burst = burst_seconds
+        self._most_debt = debt_seconds
         self._balance = 0.0 if rate is None else rate * burst_seconds
         self._at = clock()
 
@@ -37,6 +46,10 @@ class Throttle:
         if rate == self._rate:
             return
         self._rate = rate
+        self.forgive()
+
+    def forgive(self) -> None:
+        """What was read before now does not matter, nor what was not."""
         self._at = self._clock()
         self._balance = 0.0
 
@@ -50,7 +63,7 @@ class Throttle:
         """So many bytes were read."""
         if self._rate is not None:
             self._refill(self._rate)
-            self._balance -= size
+            self._balance = max(self._balance - size, -self._rate * self._most_debt)
 
     @property
     def debt(self) -> float:
@@ -60,11 +73,11 @@ class Throttle:
         self._refill(self._rate)
         return 0.0 if self._balance > -1.0 else min(-self._balance / self._rate, LONGEST_DELAY)
 
-    def fetch_size(self, size: int) -> int:
+    def fetch_size(self, size: int, readers: int = 1) -> int:
         """No more at once than the rate allows in a moment: megabytes would keep a slow link silent for long."""
         if self._rate is None:
             return size
-        return min(size, max(LEAST_FETCH, int(self._rate * self._burst)))
+        return min(size, max(LEAST_FETCH, int(self._rate * self._burst) // max(readers, 1)))
 
     def _refill(self, rate: float) -> None:
         now = self._clock()

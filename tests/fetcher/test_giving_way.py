@@ -105,3 +105,31 @@ async def test_a_batch_that_the_source_cut_off_is_not_counted() -> None:
             await rig.settled()
             (lane,) = mirror.lanes
             assert 1_000 < lane.offset_bytes < 1_100
+
+
+async def test_what_came_while_a_mirror_was_paused_is_no_growth() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 2)
+        rate = beside_writes(RATE)
+        rig = Rig(source, replicas=(1,), rate=rate)
+        async with rig.running():
+            first, second = rig.mirror("t", 2)
+            rig.follow(1)
+            fill(source, 2, partition=0)
+            fill(source, 2, partition=1)
+            await rig.settled()
+            fill(source, 2, partition=0)
+            fill(source, 2, partition=1)
+            await rig.settled()
+            (lane,) = first.lanes
+            assert lane.growth is not None
+            assert lane.growth is second.lanes[0].growth
+            first.pause()
+            fill(source, 1, partition=1)
+            await eventually(lambda: lane.growth is None)
+            first.resume()
+            fill(source, 1, partition=0)
+            await rig.settled()
+            assert lane.growth is second.lanes[0].growth
+            await source.brokers[1].disconnect_all()
+            await eventually(lambda: lane.growth is None)

@@ -142,6 +142,53 @@ def test_what_was_read_too_much_is_forgotten_when_they_have_ended() -> None:
     assert copy.rate.debt == 1.0
     copy.pass_time(1.1 * LATELY, writing=False)
     assert copy.rate.debt == 0
+    copy.pass_time(0.01)
+    assert copy.rate.debt == 0
+
+
+def test_no_more_than_some_seconds_are_owed() -> None:
+    """An answer that was asked for before: how much comes is to be seen again soon."""
+    copy = Copy((0.0,), (1000,), backlog=1e12)
+    copy.rate.set_beside_writes(MB // 10)
+    copy.pass_time(0.01)
+    copy.rate.spent(40 * MB)
+    for _ in range(49):
+        copy.pass_time(0.1)
+        assert copy.rate.debt > 0
+    copy.pass_time(0.2)
+    assert copy.rate.debt == 0
+
+
+def test_clients_that_write_now_and_then_hold_nothing_up() -> None:
+    """One write in 1.1 s, and others write much to the source: it gives way, and what comes is known."""
+    copy = Copy((40 * MB, 40 * MB), (1000, 1000), backlog=500e6)
+    copy.rate.set_beside_writes(10 * MB)
+    for _ in range(30):
+        copy.run(0.05)
+        copy.run(1.05, writing=False)
+    assert copy.behind < 80 * MB
+
+
+def test_one_that_is_forgotten_begins_anew() -> None:
+    copy = Copy((100 * MB,) * 4, (1000,) * 4, backlog=1e12)
+    copy.run(5)
+    assert copy.rate.beside_writes.rate == pytest.approx(800 * MB, rel=0.1)
+    copy.run(20, writing=False)
+    copy.run(0.5)
+    assert copy.rate.beside_writes.rate == RATE
+
+
+def test_several_fetchers_ask_for_less_each() -> None:
+    copy = Copy((0.0,), (1000,))
+    copy.pass_time(0.1)
+    assert copy.rate.fetch_size(REQUEST_BYTES) == REQUEST_BYTES
+    for number in range(5):
+        copy.rate.waiters.add(lambda number=number: None)
+    assert copy.rate.fetch_size(REQUEST_BYTES) == 2 * MB
+    copy.rate.set_beside_writes(MB)
+    assert copy.rate.fetch_size(REQUEST_BYTES) == 64 << 10
+    copy.pass_time(2, writing=False)
+    assert copy.rate.fetch_size(REQUEST_BYTES) == REQUEST_BYTES
 
 
 def test_what_a_link_was_told_not_to_mind_it_does_not() -> None:

@@ -31,6 +31,7 @@ from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.links.source import source_side
 from linker.sidecar import Sidecar
+from router.ports import RouterStats
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.groups import FakeGroups
@@ -73,7 +74,7 @@ async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
         broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController(), cluster=None
     )
     hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
-    router: Any = SimpleNamespace(hub=hub)
+    router: Any = SimpleNamespace(hub=hub, stats=RouterStats())
     sidecar.target, sidecar.router = target, router
     async with TaskGroup() as group:
         sidecar.links.group = group
