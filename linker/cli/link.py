@@ -175,7 +175,7 @@ def update(
             "--replication-bytes-per-second-beside-writes",
             metavar="BYTES",
             min=0,
-            help="Most bytes that each sidecar reads from the source while clients write through it; 0: no limit.",
+            help="Most bytes that each sidecar reads for the link while clients write through it; 0: no limit.",
         ),
     ] = None,
     dry_run: DryRun = False,

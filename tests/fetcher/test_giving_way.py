@@ -78,7 +78,6 @@ async def test_who_waits_for_the_last_bytes_does_not_wait_for_the_rate() -> None
             rate.spent(1_000_000)
             fill(source, 1)
             await eventually(lambda: rate.waited_for_limit > 0)
-            await asyncio.sleep(0.1)
             before = mirror.high_watermark
             fill(source, 1)
             rate.lift(lifted=True)

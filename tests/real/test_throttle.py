@@ -99,7 +99,6 @@ async def test_a_copy_gives_way_to_writes_until_they_end(make_scene: MakeScene) 
     limit = ("link", "update", LINK, "--replication-bytes-per-second")
     await scene.sidecar.linker(*limit, str(RATE))
     await bulk(scene)
-    await asyncio.sleep(3)  # what comes is no backlog yet: twice of it may be read, for a second or two
     await scene.sidecar.linker(*limit, "0", "--replication-bytes-per-second-beside-writes", str(RATE))
     await kept(scene, base, times=2)  # twice what comes may be read, if that is more
     await scene.hush()
