@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from router.ports import Mirror, RouterLimits, RouterStats, SourceCluster, SourceConnectionLike
 from router.tasks import TaskKeeper
 from wire.channel import describe
+from wire.cluster_metadata import PartitionMetadata
 from wire.errors import ConnectionLost, LinkerError, LocalProtocolError, RequestTimedOut, WireError
 from wire.types import Buffer, Node
 
@@ -30,22 +31,29 @@ TARGET: Final = ""
 _TARGET_IDLE: Final = 2.0
 _QUIET: Final = 2.0  # seconds without trouble after which the back-off starts at its beginning again
 
+_NOTHING: Final[Mapping[int, PartitionMetadata]] = {}
+
 OnReply = Callable[[memoryview | WireError], None]
 
 
-def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | None:
-    """The node to ask about a partition of the mirror; None while it is not known.
+def partitions_of(cluster: SourceCluster, mirror: Mirror) -> Mapping[int, PartitionMetadata]:
+    """What is known at the source of the mirror's partitions.
 
     A topic that was deleted and created again has another id: it is not the one that is mirrored, whatever
-    its name, so it has no leader for us.
+    its name, so nothing is known of it here.
     """
     topic = cluster.topics.get(mirror.topic)
     if topic is None:
-        return None
+        return _NOTHING
     known, mirrored = topic.topic_id, mirror.source_topic_id
     if known is not None and mirrored is not None and known != mirrored:
-        return None
-    found = topic.partitions.get(partition)
+        return _NOTHING
+    return topic.partitions
+
+
+def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | None:
+    """The node to ask about a partition of the mirror; None while it is not known."""
+    found = partitions_of(cluster, mirror).get(partition)
     return None if found is None else cluster.nodes.get(found.leader)
 
 

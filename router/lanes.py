@@ -150,31 +150,34 @@ class Lane(Generic[JobT]):
         batch.sent = True
         return batch
 
-    def pass_on(self, batch: Batch[JobT], route: object) -> bool:
-        """offer() and take() in one, where nothing waits: whether the batch is in flight. If not, nothing has changed."""
+    def passes(self, batch: Batch[JobT], route: object) -> bool:
+        """Whether nothing waits here, and the batch may be sent on ``route`` as soon as it came: pass_on()."""
         if self.queue or self.stale or self.vanished or self.state is not _FLOWING:
             return False
-        in_flight = self.in_flight
-        if in_flight and (
-            self.route is not route or (batch.producer[0] >= 0 and batch.producer != self._warm)
-        ):
-            return False
+        return not self.in_flight or (
+            self.route is route and (batch.producer[0] < 0 or batch.producer == self._warm)
+        )
+
+    def pass_on(self, batch: Batch[JobT], route: object) -> None:
+        """offer() and take() in one, of a batch that passes()."""
         batch.lane = self
         batch.order = self._next_order
         self._next_order += 1
-        in_flight.append(batch)
+        self.in_flight.append(batch)
         self.route = route
         batch.state = _IN_FLIGHT
         batch.sent = True
-        return True
 
-    def acknowledged(self, batch: Batch[JobT]) -> bool:
-        """answered() with NONE, where its only answer is that the client gets it: whether that is so. If not, nothing has
-        changed.
-        """
+    def lands(self, batch: Batch[JobT]) -> bool:
+        """Whether a success of the source would have one answer only, that the client gets it: acknowledged()."""
         in_flight = self.in_flight
-        if self.state is not _FLOWING or batch.state is _TOLD or not in_flight or in_flight[0] is not batch:
-            return False
+        return (
+            self.state is _FLOWING and batch.state is not _TOLD and bool(in_flight) and in_flight[0] is batch
+        )
+
+    def acknowledged(self, batch: Batch[JobT]) -> None:
+        """answered() with NONE, of a batch that lands()."""
+        in_flight = self.in_flight
         in_flight.popleft()
         batch.state = _DONE
         batch.unsettled = False
@@ -182,7 +185,6 @@ class Lane(Generic[JobT]):
             self._warm = batch.producer
         if not in_flight:
             self.route = None
-        return True
 
     def answered(self, batch: Batch[JobT], code: int) -> Sequence[Answer[JobT]]:
         """The source answered. Returns what the client gets: nothing if the batch will be sent again or is

@@ -74,7 +74,7 @@ class ProduceSession:
             self._turn_away(job, INVALID_REQUEST)
         elif self._backlog:
             self._backlog.append(job)
-        elif len(job.results) == len(request.topics) == 1 and self._express.send(job, now):
+        elif self._express.send(job, now):
             job.admitted = True
         elif self._authorized(job):
             self._admit(job)
@@ -256,8 +256,7 @@ class ProduceSession:
         # Before the bytes leave: what `covers` tells later is that the lease has not lapsed since here. A term that
         # is over already covers nothing.
         replied = partial(self.answers.replied, route, request, pairs, self.hub.ports.lease.term)
-        if len(pairs) == 1:
-            self._express.learn(pairs[0][0], route, request, job)
+        self._express.learn(pairs, route, request, job)
         route.send(correlation_id, buffers, replied, now, due)
 
     def _moved_on(self, lanes: list[Lane[ProduceJob]]) -> None:

@@ -51,6 +51,7 @@ class FrameReader:
         "_large_size",
         "_max_frame",
         "_min_frame",
+        "_proven",
         "_room_min",
         "_scratch",
         "_scratch_size",
@@ -76,6 +77,7 @@ class FrameReader:
         self._commit_max = max_frame if commit_max is None else commit_max
         self._stream = stream
         self._typical = 0  # size of the last whole frame
+        self._proven = 0  # of the largest that had a buffer of its own
         self._scratch_size = SCRATCH_MIN  # of the latest one, up to SCRATCH_MAX
         self._scratch = bytearray(SCRATCH_MIN)
         self._view = memoryview(self._scratch)
@@ -124,6 +126,8 @@ class FrameReader:
             frame = self._large[: self._large_size]
             self._large = None
             self._typical = self._large_size
+            if self._large_size > self._proven:
+                self._proven = self._large_size
             return [frame]
         self._end += count
         frames: list[memoryview] = []
@@ -172,7 +176,7 @@ class FrameReader:
 
     def _begin_large(self, size: int, head: memoryview) -> None:
         self._large_size = size
-        commit = max(self._commit_max, min(self._typical, _COMMIT_PROVEN))
+        commit = max(self._commit_max, min(max(self._typical, self._proven), _COMMIT_PROVEN))
         first = max(min(size, commit), len(head) + 1)
         self._large = memoryview(self._alloc(first))[:first]
         self._large[: len(head)] = head

@@ -33,6 +33,10 @@ from wire.whole import whole
 _LEADER = struct.Struct(">ii")
 _RESULT_V2 = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _RESULT = struct.Struct(">ihqqq")  # and log start offset
+_PLAIN = struct.Struct(
+    ">ihqqqBBB"
+)  # and what nearly all have: no record errors, no message, no tagged fields
+_NO_ERRORS = 1
 
 
 @dataclass(slots=True)
@@ -73,7 +77,12 @@ def _parse_response(frame: Buffer, pos: int, version: int) -> tuple[ProduceRespo
         count, pos = read_compact_count(frame, pos, 33)
         results = []
         for _ in range(count):
-            result = ProduceResult(*_RESULT.unpack_from(frame, pos))
+            *plain, errors, message, tagged = _PLAIN.unpack_from(frame, pos)
+            result = ProduceResult(*plain)
+            if errors == _NO_ERRORS and not message and not tagged:
+                results.append(result)
+                pos += _PLAIN.size
+                continue
             error_count, pos = read_compact_count(frame, pos + 30, 6)
             if error_count > 0:
                 record_errors = []
@@ -129,6 +138,18 @@ def _encode_response(
         out += encode_key(key, version)
         out += uvarint(len(results) + 1)
         for result in results:
+            if not result.record_errors and result.error_message is None and result.current_leader is None:
+                out += _PLAIN.pack(
+                    result.index,
+                    result.error,
+                    result.base_offset,
+                    result.log_append_time,
+                    result.log_start_offset,
+                    _NO_ERRORS,
+                    0,
+                    0,
+                )
+                continue
             out += _RESULT.pack(
                 result.index,
                 result.error,

@@ -1,10 +1,10 @@
 """What Python does with a forwarded produce and its answer, without any socket.
 
-    python -m tests.router.forward_cost [IN_FLIGHT ...]
+    python -m tests.router.forward_cost [IN_FLIGHT[xBATCHES] ...]
 
 A client's connection and the Router's to the source get transports that only count; small requests come in as a read
-brings them, `IN_FLIGHT` at a time, and their answers too. What the Router asks of others is the sidecar's own: mirrors,
-links, lease.
+brings them, `IN_FLIGHT` at a time, and their answers too. Each has a batch of each of `BATCHES` partitions (one, if that
+is not told). What the Router asks of others is the sidecar's own: mirrors, links, lease.
 """
 
 from __future__ import annotations
@@ -77,17 +77,22 @@ def read(protocol: Any, data: bytes) -> None:
         done += taken
 
 
-def requests(first: int, count: int, batch: memoryview) -> bytes:
+def requests(first: int, count: int, batch: memoryview, batches: int) -> bytes:
+    parts = [(index, batch) for index in range(batches)]
     made = (
-        encode_produce_request(VERSION, number, "load", None, 1, 30_000, [(TOPIC, [(0, batch)])])
+        encode_produce_request(VERSION, number, "load", None, 1, 30_000, [(TOPIC, parts)])
         for number in range(first, first + count)
     )
     return b"".join(bytes(part) for request in made for part in request)
 
 
-def answers(topic_id: bytes, first: int, count: int) -> bytes:
+def answers(topic_id: bytes, first: int, count: int, batches: int) -> bytes:
     made = (
-        encode_produce_response(UPSTREAM_VERSION, number, [(topic_id, [ProduceResult(0, 0, number, -1, 0)])])
+        encode_produce_response(
+            UPSTREAM_VERSION,
+            number,
+            [(topic_id, [ProduceResult(index, 0, number, -1, 0) for index in range(batches)])],
+        )
         for number in range(first, first + count)
     )
     return b"".join(bytes(part) for answer in made for part in answer)
@@ -101,7 +106,7 @@ class Cost(NamedTuple):
     writes_to_client: float
 
 
-async def with_the_sidecars_own(rig: Rig) -> None:
+async def with_the_sidecars_own(rig: Rig, partitions: int) -> None:
     """In the place of what the rig has for tests."""
     controller = await StoredController.open(MemoryStore(), now=lambda: 7)
     links = RunningLinks(cast(Any, None), lambda: cast(Any, controller))
@@ -121,22 +126,23 @@ async def with_the_sidecars_own(rig: Rig) -> None:
             topic=TOPIC,
             topic_id=mirror.topic_id,
             source_topic_id=mirror.source_topic_id,
-            partitions=1,
+            partitions=partitions,
         )
     )
     leadership = Leadership(LINK_BROKER, E0, (LINK_BROKER,))
-    await controller.establish(
-        "east", TopicPartition(TOPIC, 0), leadership=leadership, session_epoch=E0, start_offset=0
-    )
+    for index in range(partitions):
+        await controller.establish(
+            "east", TopicPartition(TOPIC, index), leadership=leadership, session_epoch=E0, start_offset=0
+        )
     rig.router.ports.mirrors = mirrors
     rig.router.ports.source = links.source
 
 
-async def measure(in_flight: int, rounds: int = ROUNDS) -> Cost:
+async def measure(in_flight: int, rounds: int = ROUNDS, *, batches: int = 1) -> Cost:
     lease = Lease()
     lease.renewed(lease_clock(), lease_clock(), float("inf"))
-    async with Rig(partitions=1, source_nodes=1, lease=RouterLease(lease)) as rig:
-        await with_the_sidecars_own(rig)
+    async with Rig(partitions=batches, source_nodes=1, lease=RouterLease(lease)) as rig:
+        await with_the_sidecars_own(rig, batches)
         upstream, downstream = Counted(), Counted()
         opened: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
 
@@ -155,14 +161,16 @@ async def measure(in_flight: int, rounds: int = ROUNDS) -> Cost:
         topic_id = rig.directory.mirrors[TOPIC].source_topic_id
         if topic_id is None:
             raise RuntimeError("the rig's topic has no id")
-        read(client, requests(0, 1, batch))
+        read(client, requests(0, 1, batch, batches))
         async with asyncio.timeout(10):
             channel = await opened
             while not upstream.writes:
                 await asyncio.sleep(0.01)
-        read(channel, answers(topic_id, 1, 1))
-        asked, turns = requests(1, in_flight, batch), REQUESTS // in_flight
-        answered = [answers(topic_id, 2 + turn * in_flight, in_flight) for turn in range(rounds * turns)]
+        read(channel, answers(topic_id, 1, 1, batches))
+        asked, turns = requests(1, in_flight, batch, batches), REQUESTS // in_flight
+        answered = [
+            answers(topic_id, 2 + turn * in_flight, in_flight, batches) for turn in range(rounds * turns)
+        ]
         upstream.writes = downstream.writes = 0
         best = float("inf")
         for number in range(rounds):
@@ -181,11 +189,12 @@ async def measure(in_flight: int, rounds: int = ROUNDS) -> Cost:
 
 
 def main(arguments: Sequence[str]) -> None:
-    for in_flight in [int(one) for one in arguments] or [1, 8]:
-        cost = uvloop.run(measure(in_flight))
+    for one in arguments or ["1", "8"]:
+        in_flight, _, batches = one.partition("x")
+        cost = uvloop.run(measure(int(in_flight), batches=int(batches or 1)))
         print(
-            f"{in_flight} in flight: {cost.seconds * 1e6:.1f} us a request, {cost.writes_to_source:.2f} writes to the "
-            f"source and {cost.writes_to_client:.2f} to the client a request"
+            f"{in_flight} in flight, {batches or 1} batches each: {cost.seconds * 1e6:.1f} us a request, "
+            f"{cost.writes_to_source:.2f} writes to the source and {cost.writes_to_client:.2f} to the client a request"
         )
 
 

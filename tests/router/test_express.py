@@ -29,11 +29,12 @@ class Told:
 
     def __init__(self, rig: Rig, told: object) -> None:
         stats = rig.router.stats
+        tps = [TopicPartition("orders", index) for index in range(rig.partitions)]
         self.seen = {
             "told": told,
-            "log": rig.values(),
-            "requests": [(r.node, r.version, r.client_id) for r in rig.source.received("produce")],
-            "forwarded": rig.router.forwarded.get(TP0),
+            "log": [rig.values(index=tp.partition) for tp in tps],
+            "requests": sorted((r.node, r.version, r.client_id) for r in rig.source.received("produce")),
+            "forwarded": [rig.router.forwarded.get(tp) for tp in tps],
             "counted": (stats.produce_requests, stats.produce_answered),
             "of links": dict(stats.links),
             "errors": (stats.produce_retries, stats.produce_lost),
@@ -169,6 +170,13 @@ async def another_mirror(rig: Rig, producer: Producer) -> object:
     return codes(await producer.send(0, timeout_ms=300))
 
 
+async def another_link(rig: Rig, producer: Producer) -> object:
+    """Of the same topic, with another source, perhaps."""
+    mirrors = rig.directory.mirrors
+    mirrors["orders"] = replace(mirrors["orders"], link="west")
+    return codes(await producer.send(0))
+
+
 async def no_lease(rig: Rig, producer: Producer) -> object:
     rig.lease.lapse()  # type: ignore[attr-defined]
     return codes(await producer.send(0))
@@ -233,6 +241,7 @@ UNUSUAL: dict[Story, tuple[object, int]] = {
     not_leading: ([(6, -1)], 0),
     no_mirror: ([(6, -1)], 0),
     another_mirror: ([(6, -1)], 0),
+    another_link: ([(0, 1)], 0),
     no_lease: ([(19, -1)], 0),
     fenced: ([(0, 1)], 0),
     handed_over: ([(6, -1)], 0),

@@ -452,14 +452,16 @@ def test_in_one_piece_it_is_the_same(made: Callable[[], Batch[str]], behind: int
     one, same = made(), made()
     steps.offer(one)
     assert steps.take(ROUTE) is one
-    assert express.pass_on(same, ROUTE)
+    assert express.passes(same, ROUTE)
+    express.pass_on(same, ROUTE)
     assert inside(steps) == inside(express)
     for lane in (steps, express):
         for _ in range(behind):
             lane.offer(batch(5))
             lane.take(ROUTE)
     assert steps.answered(one, 0) == [(one, 0)]
-    assert express.acknowledged(same)
+    assert express.lands(same)
+    express.acknowledged(same)
     assert inside(steps) == inside(express)
     assert repr(one) == repr(same)
     assert express.expire(same) == [], "it was told"
@@ -472,7 +474,8 @@ def test_in_one_piece_it_is_the_same_behind_one_that_went_back() -> None:
         lane.answered(first, 0)
     assert (b.state, d.state) == (BatchState.BEHIND, BatchState.BEHIND)
     assert steps.answered(b, 0) == [(b, 0)]
-    assert express.acknowledged(d)
+    assert express.lands(d)
+    express.acknowledged(d)
     assert inside(steps) == inside(express)
     assert repr(b) == repr(d)
 
@@ -480,23 +483,23 @@ def test_in_one_piece_it_is_the_same_behind_one_that_went_back() -> None:
 def test_in_one_piece_only_where_nothing_is_in_the_way() -> None:
     def refused(lane: Lane[str], one: Batch[str], route: str = ROUTE) -> bool:
         before = inside(lane)
-        return not lane.pass_on(one, route) and before == inside(lane) and one.lane is None
+        return not lane.passes(one, route) and before == inside(lane) and one.lane is None
 
     busy, (in_flight, second) = warmed(1, 2)
     assert refused(busy, batch(3), "connection 2")
     assert refused(busy, batch(0, 8)), "unknown to the source, and something is in flight"
     before = inside(busy)
-    assert not busy.acknowledged(second), "not the first"
+    assert not busy.lands(second), "not the first"
     assert before == inside(busy)
     assert busy.expire(in_flight)[0] == (in_flight, REQUEST_TIMED_OUT)
-    assert not busy.acknowledged(in_flight), "it was told already"
+    assert not busy.lands(in_flight), "it was told already"
     waiting, _ = warmed(1)
     waiting.offer(batch(0, 8))
     assert refused(waiting, batch(2))
     held, (one,) = warmed(1)
     held.fence()
     assert refused(held, batch(2))
-    assert not held.acknowledged(one)
+    assert not held.lands(one)
     gone, _ = warmed()
     gone.vanish()
     assert refused(gone, batch(1))
@@ -506,4 +509,4 @@ def test_in_one_piece_only_where_nothing_is_in_the_way() -> None:
     assert (stale.state, stale.idle) == (LaneState.FLOWING, True)
     assert refused(stale, batch(2)), "the leader has to be asked for first"
     stale.wake()
-    assert stale.pass_on(batch(2), ROUTE)
+    assert stale.passes(batch(2), ROUTE)

@@ -94,9 +94,10 @@ class Client:
         """On that link at once, if there is one and nothing waits before it."""
         one = Batch(self, 0, memoryview(b"x"), self.producer, 0, sequence)
         self.out.append(one)
-        if link is None or not self.lane.pass_on(one, link):
+        if link is None or not self.lane.passes(one, link):
             self.lane.offer(one)
         else:
+            self.lane.pass_on(one, link)
             others = [other for other in self.links.values() if other is not link and other.busy]
             assert not others, "in flight on two connections: the order is anybody's guess"
             link.requests.append(one)
@@ -178,7 +179,8 @@ class World:
         if busy:
             client, link = choose(busy)
             one, code = link.answers.popleft()
-            if code == 0 and choose([True, False]) and client.lane.acknowledged(one):
+            if code == 0 and choose([True, False]) and client.lane.lands(one):
+                client.lane.acknowledged(one)
                 client.take_answers([(one, code)])
             else:
                 client.take_answers(client.lane.answered(one, code))

@@ -193,7 +193,8 @@ class World:
             result = ProduceResult(0, code)
             covered = self.port.covers(term)
             usual = code == 0 and covered and self.fences.state(TP) is None
-            if usual and choose([True, False]) and client.lane.acknowledged(one):  # as router/express.py does
+            if usual and choose([True, False]) and client.lane.lands(one):  # as router/express.py does
+                client.lane.acknowledged(one)
                 answers: Sequence[Answer[Client]] = [(one, code)]
             else:
                 answers = self.gate.answered(client.lane, one, result, covered=covered)

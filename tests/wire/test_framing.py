@@ -197,3 +197,19 @@ def test_only_who_has_sent_large_frames_gets_a_long_buffer(size: int) -> None:
     assert not asked
     feed(reader, struct.pack(">i", size) + b"x")
     assert asked == [SCRATCH_MAX]
+
+
+def test_who_has_sent_as_much_in_one_frame_before_gets_it_at_once() -> None:
+    """However small the frames in between are: growing a buffer costs a copy of what is there."""
+    asked: list[int] = []
+
+    def alloc(size: int) -> bytearray:
+        asked.append(size)
+        return bytearray(size)
+
+    reader = FrameReader(4 << 20, alloc=alloc, commit_max=SCRATCH_MAX, stream=True)
+    feed(reader, framed(bytes(600_000), bytes(100), bytes(300_000), bytes(100)))
+    assert len(asked) > 2, "the first one had to prove itself"
+    asked.clear()
+    feed(reader, struct.pack(">i", 600_000) + b"x")
+    assert asked == [600_000]
