@@ -6,7 +6,9 @@ tail is copied. A frame too large for a scratch gets a buffer of its own and is 
 a view stays valid for as long as somebody holds it, and the memory goes when the views go.
 
 A stream of large frames, a producer's requests under load, is read several frames at a time into buffers of
-`alloc`, which are given up whenever nothing of a frame is left in them: an idle connection holds none.
+`alloc`, which are given up whenever nothing of a frame is left in them: an idle connection holds none. They end
+where a frame is likely to end, so that hardly a frame is cut and has to be copied. Where frames are so large that
+two of them are no more for one buffer, each gets its own, and as little as possible is read before its size is known.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ STREAM_MAX = 512 * 1024
 _STREAM_FRAMES = 4
 # Frames of at least this size make a stream; smaller ones fit into a scratch in numbers.
 _STREAM_FROM = SCRATCH_MAX // _STREAM_FRAMES + 1
+_STREAM_TO = STREAM_MAX // 2 - 4
+# What is read ahead of a frame that is likely to be larger than those of a stream: it has to be copied.
+_HEAD = 16 * 1024
+# By which part of the difference frames are taken to be smaller after one that is.
+_FORGET = 8
 # What a peer that has sent as much in one frame before may make us allocate by announcing the next.
 _COMMIT_PROVEN = 1024 * 1024
 # Thousands of idle connections must stay cheap, so a connection earns its large scratch by using it.
@@ -53,7 +60,6 @@ class FrameReader:
         "_min_frame",
         "_proven",
         "_room_min",
-        "_scratch",
         "_scratch_size",
         "_start",
         "_stream",
@@ -76,11 +82,10 @@ class FrameReader:
         self._alloc: Callable[[int], bytearray] = bytearray if alloc is None else alloc
         self._commit_max = max_frame if commit_max is None else commit_max
         self._stream = stream
-        self._typical = 0  # size of the last whole frame
+        self._typical = 0  # what the next frame is likely not to be larger than
         self._proven = 0  # of the largest that had a buffer of its own
         self._scratch_size = SCRATCH_MIN  # of the latest one, up to SCRATCH_MAX
-        self._scratch = bytearray(SCRATCH_MIN)
-        self._view = memoryview(self._scratch)
+        self._view = memoryview(bytearray(SCRATCH_MIN))
         self._room_min = SCRATCH_MIN // 4
         self._start = 0
         self._end = 0
@@ -111,7 +116,7 @@ class FrameReader:
             if self._large_filled == len(self._large):
                 self._grow_large()
             return self._large[self._large_filled :]
-        if len(self._scratch) - self._end < self._room_min:
+        if len(self._view) - self._end < self._room_min:
             self._renew_scratch()
         return self._view[self._end :]
 
@@ -125,7 +130,7 @@ class FrameReader:
                 return []
             frame = self._large[: self._large_size]
             self._large = None
-            self._typical = self._large_size
+            self._note(self._large_size)
             if self._large_size > self._proven:
                 self._proven = self._large_size
             return [frame]
@@ -145,7 +150,7 @@ class FrameReader:
                 elif stop > len(view):
                     self._start = start
                     if frames:
-                        self._typical = len(frames[-1])
+                        self._note(len(frames[-1]))
                     self._renew_scratch(size + 4)
                     return frames
                 break
@@ -153,20 +158,27 @@ class FrameReader:
             start = stop
         self._start = start
         if frames:
-            self._typical = len(frames[-1])
+            self._note(len(frames[-1]))
         if start == end and len(view) > SCRATCH_MAX:
             self._let_go()
         return frames
 
+    def _note(self, size: int) -> None:
+        """A whole frame was that long."""
+        less = self._typical - size
+        self._typical = size if less <= 0 else self._typical - -(-less // _FORGET)
+
     def _scratch_limit(self, size: int) -> int:
         """How long a scratch may be for the sake of a frame of that size: long ones are for who sent such before."""
-        streams = self._stream and self._typical >= _STREAM_FROM and size <= 2 * self._typical
-        return STREAM_MAX if streams else SCRATCH_MAX
+        return STREAM_MAX if self._streams and size <= 2 * self._typical else SCRATCH_MAX
+
+    @property
+    def _streams(self) -> bool:
+        return self._stream and _STREAM_FROM <= self._typical <= _STREAM_TO
 
     def _let_go(self) -> None:
         """Nothing of a frame is left in a stream's buffer: the next read takes another, or the same if it is free."""
-        self._scratch = bytearray()
-        self._view = memoryview(self._scratch)
+        self._view = memoryview(bytearray())
         self._start = self._end = 0
 
     def _bad_size(self, size: int) -> MalformedFrame:
@@ -194,14 +206,15 @@ class FrameReader:
     def _renew_scratch(self, at_least: int = 0) -> None:
         tail = self._view[self._start : self._end]
         size = self._scratch_size = min(self._scratch_size * 2, SCRATCH_MAX)
-        if self._stream and self._typical >= _STREAM_FROM:
-            size = min(_STREAM_FRAMES * (self._typical + 4), STREAM_MAX)
+        if self._streams:
+            size = min(_STREAM_FRAMES, STREAM_MAX // (self._typical + 4)) * (self._typical + 4)
+        elif self._stream and self._typical > _STREAM_TO:
+            size = _HEAD
         while size < at_least or size - len(tail) < _ROOM_MIN:
             size *= 2
         scratch = bytearray(size) if size <= SCRATCH_MAX else self._alloc(size)
         scratch[: len(tail)] = tail
-        self._scratch = scratch
-        self._view = memoryview(scratch)
+        self._view = memoryview(scratch)[:size]
         self._room_min = _ROOM_MIN
         self._end = len(tail)
         self._start = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -213,3 +215,55 @@ def test_who_has_sent_as_much_in_one_frame_before_gets_it_at_once() -> None:
     asked.clear()
     feed(reader, struct.pack(">i", 600_000) + b"x")
     assert asked == [600_000]
+
+
+class Watched(FrameReader):
+    """Counts the bytes of frames that it copies."""
+
+    copied = 0
+
+    def _renew_scratch(self, at_least: int = 0) -> None:
+        self.copied += self._end - self._start
+        super()._renew_scratch(at_least)
+
+    def _begin_large(self, size: int, head: memoryview) -> None:
+        self.copied += len(head)
+        super()._begin_large(size, head)
+
+    def _grow_large(self) -> None:
+        self.copied += self._large_filled
+        super()._grow_large()
+
+
+Sizes = Callable[[random.Random], int]
+STREAMS: dict[str, tuple[Sizes, float]] = {
+    "64 kB": (lambda _: 65_600, 0.01),
+    "about 64 kB": (lambda some: some.randint(64_000, 65_600), 0.05),
+    "128 kB": (lambda _: 131_200, 0.01),
+    "about 128 kB": (lambda some: some.randint(129_000, 131_200), 0.05),
+    "256 kB": (lambda _: 262_300, 0.07),
+    "512 kB": (lambda _: 524_700, 0.05),
+    "one to four batches": (lambda some: some.randint(1, 4) * 131_200, 0.08),
+}
+
+
+@pytest.mark.parametrize("pieces", [1 << 30, 200_000])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_of_a_stream_hardly_anything_is_copied(stream: str, pieces: int) -> None:
+    sizes, share = STREAMS[stream]
+    some = random.Random(stream)
+    data = framed(*(bytes(sizes(some)) for _ in range(200)))
+    pool = FramePool(8 << 20)
+    reader = Watched(1 << 20, alloc=pool.take, commit_max=SCRATCH_MAX, stream=True)
+    position = 0
+    kept: deque[memoryview] = deque(maxlen=8)  # in flight
+    while position < len(data):
+        target = reader.get_buffer()
+        count = min(
+            len(target), len(data) - position, some.randint(1, pieces) if pieces < 1 << 30 else pieces
+        )
+        target[:count] = data[position : position + count]
+        kept.extend(reader.advance(count))
+        position += count
+    # The first ones have to show what they are.
+    assert reader.copied < share * len(data) + (1 << 19)
