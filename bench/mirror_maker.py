@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from bench.cluster import BenchCluster, BenchError
-from bench.consumer_perf import MAVEN_TIMEOUT, output
 from bench.growth import GrowthWatch
 from bench.page_cache import give_back
+from bench.perf_tools import MAVEN_TIMEOUT, output
 from linker.demo.child_process import ChildProcess
 from linker.demo.kafka_dist import (
     DEFAULT_VERSION,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster import BenchError
-from bench.consumer_perf import read_topic
 from bench.memory import MIB
+from bench.perf_tools import read_topic
 from bench.results import CaseResult, Goal, median_of
 from bench.settings import Settings
 from bench.stage import Source
