@@ -6,6 +6,7 @@ Their classes lie in kafka-tools, which brokers do without; Maven brings that ja
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -90,7 +91,10 @@ async def _tools(directory: Path) -> Path:
 
 async def output(command: list[str], timeout: float) -> str:
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "LC_ALL": "C"},  # numbers with a point, wherever this runs
     )
     try:
         async with asyncio.timeout(timeout):

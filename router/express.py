@@ -1,7 +1,7 @@
 """The usual write in one piece: nothing waits before any of its batches, and the source takes them all.
 
 Lives here: the decisions of ``produce.py``, ``admission.py``, ``ways.py`` and ``lanes.py`` for that case, each of them made
-anew for each request, but once and without what they need for everything else. Whatever is not usual is left to them, and
+anew for each batch, but once and without what they need for everything else. Whatever is not usual is left to them, and
 nothing has changed then. What is kept from one batch to the next is bytes, and where to look: never a decision.
 
 Most requests are one batch of one partition. Kafka's own client sends what is ready of all partitions that a broker leads
@@ -10,7 +10,7 @@ in one; of a mirror we lead them all, so such a request may go on to several nod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from router.ports import LinkStats, Mirror
 from router.produce_job import Pair, ProduceJob, SourceRequest, note_answered
 from wire.batch import BATCH_OVERHEAD
 from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_producing
+from wire.cluster_metadata import PartitionMetadata
 from wire.error_codes import NONE
 from wire.errors import MalformedFrame, WireError
 from wire.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_response
@@ -101,17 +102,24 @@ class Express:
             or (client_id is not None and len(client_id) > _KNOWN_MAX)
         ):
             return
+        mirrors = [self._hub.ports.mirrors.by_name(lane.tp.topic) for lane, _ in pairs]
+        if len({mirror is None or mirror.source_topic_id is None for mirror in mirrors}) > 1:
+            return  # all were asked for by name, for the sake of those whose id is not known
         names = [key for key, partitions in topics for _ in partitions]  # by slot
-        for (lane, batch), (key, _) in zip(pairs, asked.keys, strict=True):
-            mirror = self._hub.ports.mirrors.by_name(lane.tp.topic)
-            if mirror is not None:
-                named = names[batch.slot]
-                self._usual[named, lane.tp.partition] = _Usual(
+        for (lane, batch), (key, index), mirror in zip(pairs, asked.keys, mirrors, strict=True):
+            named = names[batch.slot]
+            known = self._usual.get((named, index))
+            if mirror is not None and not (
+                known is not None
+                and (known.lane, known.route, known.mirror) == (lane, route, mirror)
+                and (known.version, known.key, known.client_id) == (asked.version, key, client_id)
+            ):
+                self._usual[named, index] = _Usual(
                     lane, route, mirror, asked.version, key, header, named, self._hub.stats.links[mirror.link]
                 )
 
     def send(self, job: ProduceJob, now: float) -> bool:
-        """Whether all of the request was sent. If not, nothing has changed."""
+        """Whether all of the request was sent. If not, the step by step path finds everything as it would have been."""
         request = job.request
         ports = self._hub.ports
         if request.acks == 0 or request.version < FIRST_VERSION or not ports.lease.valid():
@@ -129,7 +137,7 @@ class Express:
         if not together:
             return False
         ways = {together[0][0].route: together} if len(together) == 1 else _by_node(together)
-        if ways is None:
+        if ways is None or self._answers.vanished:
             return False
         job.in_lanes = len(together)  # held by them from now on, no more by the request itself
         for route, passed in ways.items():
@@ -151,8 +159,7 @@ class Express:
         """Whether all batches of a topic may be sent now, where the ones before them went: `passed` has them then."""
         hub, known, given_back = self._hub, self._usual, self._answers.given_back
         client_id = job.exchange.header.client_id
-        source = hub.ports.source(mirror.link)
-        at_source, nodes = partitions_of(source, mirror), source.nodes
+        at_source: Mapping[int, PartitionMetadata] | None = None
         slot = len(passed)
         for index, records in partitions:
             usual = known.get((key, index))
@@ -167,7 +174,13 @@ class Express:
                 or hub.fences.state(lane.tp) is not None
                 or (connection := route.connection) is None
                 or connection.closed
-                or (there := at_source.get(index)) is None
+            ):
+                return False
+            if at_source is None:  # not before: a link that does not forward may have no source here
+                source = hub.ports.source(mirror.link)
+                at_source, nodes = partitions_of(source, mirror), source.nodes
+            if (
+                (there := at_source.get(index)) is None
                 or nodes.get(there.leader) != route.node
                 or len(records) < BATCH_OVERHEAD
                 or records[MAGIC_AT] != MAGIC
@@ -214,7 +227,7 @@ class Express:
             )
         replied = (
             partial(self._replied, usual, batch, term)
-            if len(job.results) == 1
+            if len(job.results) == len(request.topics) == 1
             else partial(self._all_replied, together, term)
         )
         route.send(

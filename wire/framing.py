@@ -7,8 +7,8 @@ a view stays valid for as long as somebody holds it, and the memory goes when th
 
 A stream of large frames, a producer's requests under load, is read several frames at a time into buffers of
 `alloc`, which are given up whenever nothing of a frame is left in them: an idle connection holds none. They end
-where a frame is likely to end, so that hardly a frame is cut and has to be copied. Where frames are so large that
-two of them are no more for one buffer, each gets its own, and as little as possible is read before its size is known.
+where a frame is likely to end, so that hardly a frame is cut and has to be copied. Where two frames would not fit
+into one buffer, each gets its own, and as little as possible is read before its size is known.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ class FrameReader:
                         self._note(len(frames[-1]))
                     self._renew_scratch(size + 4)
                     return frames
+                else:
+                    self._room_min = 1  # it ends in this buffer, however little is missing
                 break
             frames.append(view[start + 4 : stop])
             start = stop
@@ -164,9 +166,11 @@ class FrameReader:
         return frames
 
     def _note(self, size: int) -> None:
-        """A whole frame was that long."""
+        """A whole frame was that long. One that is too small for a stream ends it at once: a small frame that is kept is not
+        to keep a stream's buffer.
+        """
         less = self._typical - size
-        self._typical = size if less <= 0 else self._typical - -(-less // _FORGET)
+        self._typical = size if less <= 0 or size < _STREAM_FROM else self._typical - -(-less // _FORGET)
 
     def _scratch_limit(self, size: int) -> int:
         """How long a scratch may be for the sake of a frame of that size: long ones are for who sent such before."""

@@ -12,6 +12,7 @@ from router.fence import FenceState
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, eventually
 from tests.router.test_express import codes, sessions, twice
+from wire.errors import LinkerError
 from wire.produce import ProduceResponse, encode_produce_request, parse_produce_response
 from wire.types import TopicPartition
 
@@ -89,9 +90,12 @@ async def test_without_a_producer_id(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ask(
     producer: Producer, sequences: dict[tuple[str, int], int], version: int = 12
 ) -> ProduceResponse:
-    """Of several topics; the whole answer."""
+    """Of several topics (-1: without partitions); the whole answer."""
     connection, topics = producer.connection, {}
     for (topic, index), sequence in sequences.items():
+        if index < 0:
+            topics[topic] = []
+            continue
         batch = build_batch(1, producer_id=5, producer_epoch=0, base_sequence=sequence)
         topics.setdefault(topic, []).append((index, memoryview(batch)))
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -143,7 +147,42 @@ async def test_of_a_topic_whose_id_at_the_source_is_not_known(monkeypatch: pytes
 
     seen, ways = await of_known_ways(story, monkeypatch, source_nodes=1)
     assert seen == ([[(0, 0)], [(0, 1)]], [[(0, 1), (0, 2)], [(0, 2), (0, 3)]])
-    assert ways == (1, 3)
+    assert ways == (0, 4)  # nor is anything learned of it: alone, the second one is asked for by its id
+
+
+async def test_a_topic_without_partitions_is_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(rig: Rig, producer: Producer) -> object:
+        rig.mirror("bills", 1)
+        told = []
+        for sequence in (1, 2):
+            response = await ask(producer, {("bills", -1): 0, ("orders", 1): sequence})
+            told.append([(key, codes(results)) for key, results in response.topics])
+        return told
+
+    seen, ways = await of_known_ways(story, monkeypatch)
+    assert seen == [[("bills", []), ("orders", [(0, n)])] for n in (1, 2)]
+    assert ways == (1, 1)
+
+
+async def test_a_link_without_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be started here: whoever asks for its source gets an error, and clients are told to come again."""
+
+    async def story(rig: Rig, producer: Producer) -> object:
+        ports, real = rig.router.ports, rig.router.ports.source
+
+        def source(link: str) -> Any:
+            raise LinkerError(f"there is no link {link}")
+
+        partitions = rig.directory.mirrors["orders"].partitions
+        for one in partitions.values():
+            one.forwarding = False
+        ports.source = source
+        told = codes(await producer.send(*ALL))
+        ports.source = real
+        return told
+
+    seen, ways = await of_known_ways(story, monkeypatch)
+    assert (seen, ways) == ([(19, -1)] * 4, (0, 1))
 
 
 BOTH = (("bills", 0), ("orders", 1))

@@ -247,9 +247,17 @@ STREAMS: dict[str, tuple[Sizes, float]] = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1 << 30, 200_000])
+PIECES: dict[str, Sizes] = {
+    "all": lambda _: 1 << 30,
+    "up to 200 kB": lambda some: some.randint(1, 200_000),
+    "64 KiB": lambda _: 1 << 16,
+    "a segment": lambda _: 1448,
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("stream", STREAMS)
-def test_of_a_stream_hardly_anything_is_copied(stream: str, pieces: int) -> None:
+def test_of_a_stream_hardly_anything_is_copied(stream: str, pieces: str) -> None:
     sizes, share = STREAMS[stream]
     some = random.Random(stream)
     data = framed(*(bytes(sizes(some)) for _ in range(200)))
@@ -259,11 +267,21 @@ def test_of_a_stream_hardly_anything_is_copied(stream: str, pieces: int) -> None
     kept: deque[memoryview] = deque(maxlen=8)  # in flight
     while position < len(data):
         target = reader.get_buffer()
-        count = min(
-            len(target), len(data) - position, some.randint(1, pieces) if pieces < 1 << 30 else pieces
-        )
+        count = min(len(target), len(data) - position, PIECES[pieces](some))
         target[:count] = data[position : position + count]
         kept.extend(reader.advance(count))
         position += count
     # The first ones have to show what they are.
     assert reader.copied < share * len(data) + (1 << 19)
+
+
+@pytest.mark.parametrize("large", [131_200, 262_000])
+def test_small_frames_that_are_kept_do_not_keep_a_streams_buffers(large: int) -> None:
+    """Each comes by itself, behind a large one, and is in flight for long."""
+    pool = FramePool(8 << 20)
+    reader = stream_reader(pool)
+    kept = []
+    for size in [large, *[100] * 31]:
+        kept += feed(reader, framed(bytes(size)))
+    assert len(kept) == 32
+    assert sum(len(buffer) for one in pool._buffers.values() for buffer in one) < 1 << 20
