@@ -18,15 +18,15 @@ from typing import Any
 
 from bench.correctness import compare
 from bench.load import build_batch, fill
+from bench.mirror_maker import log_ends
 from bench.page_cache import give_back
 from bench.perf_tools import write_topic
 from bench.replication import PARTITIONS
 from bench.results import CaseResult, Goal, median_of, strip
 from bench.settings import Settings
-from bench.stage import Source, Stage, require_disk, stage
+from bench.stage import Source, require_disk, stage
 from bench.turns import take_turns
 from linker.demo.kafka_dist import ensure_distribution
-from wire.types import TopicPartition
 
 TOPIC = "routed-by-kafkas-own"
 RECORD_BYTES = 1000
@@ -66,7 +66,7 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 await asyncio.to_thread(give_back, on.source.replica_dirs(TOPIC, PARTITIONS, 1))
                 return {"mb_per_second": speed / 1e6, "cpu_per_gb": cpu / (records * RECORD_BYTES / 1e9)}
 
-            before = await _records(on)
+            before = sum(await log_ends(on.source.connected, TOPIC))
             await take_turns(
                 result,
                 {
@@ -77,7 +77,8 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
                 warm_up=settings.warm_up,
                 rounds=settings.rounds,
             )
-            result.checked["records"] = await _records(on) - before
+            # No markers are in it and nothing is deleted, so offsets count records.
+            result.checked["records"] = sum(await log_ends(on.source.connected, TOPIC)) - before
             await on.resume_mirror(TOPIC)
             await on.wait_active(TOPIC)
             compared, result.problems = await compare(on, TOPIC, PARTITIONS, [1])
@@ -92,13 +93,6 @@ async def run(source: Source, settings: Settings, say: Callable[[str], None]) ->
         await source.cluster.wait_gone(TOPIC, 1)
     _judge(result)
     return result
-
-
-async def _records(on: Stage) -> int:
-    """How many the source has: no markers, nothing is deleted, so offsets count them."""
-    tps = {TopicPartition(TOPIC, index): -1 for index in range(PARTITIONS)}
-    ends = await on.source.connected.list_offsets(tps)
-    return sum(end.offset for end in ends.values())
 
 
 def _write_payloads(file: Path) -> None:

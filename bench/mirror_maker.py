@@ -151,14 +151,14 @@ class MirrorMaker(ChildProcess):
 
     async def _wait_complete(self, topic: str, copy: str) -> None:
         deadline = time.monotonic() + END_TIMEOUT
-        ends = await _ends(self._source.connected, topic)
-        while (found := await _ends(self._target.connected, copy)) != ends:
+        ends = await log_ends(self._source.connected, topic)
+        while (found := await log_ends(self._target.connected, copy)) != ends:
             if time.monotonic() > deadline:
                 raise BenchError(f"MirrorMaker 2 has copied {found} of {ends} records of {topic}")
             await asyncio.sleep(0.1)
 
 
-async def _ends(cluster: Cluster, topic: str) -> list[int]:
+async def log_ends(cluster: Cluster, topic: str) -> list[int]:
     """Log end offsets of the partitions."""
     await cluster.refresh([topic], timeout=10)
     answers = await cluster.list_offsets({TopicPartition(topic, index): -1 for index in range(PARTITIONS)})

@@ -118,7 +118,7 @@ def _parse_flexible(frame: memoryview, pos: int, version: int) -> tuple[ProduceR
                 raise MalformedFrame(f"records of partition {index} end after the frame")
             partitions.append((index, frame[pos:end]))
             pos = end + 1 if frame[end] == 0 else skip_tags(frame, end)
-        pos = pos + 1 if frame[pos] == 0 else skip_tags(frame, pos)
+        pos = skip_tags(frame, pos)
         request.topics.append((key, partitions))
     return request, skip_tags(frame, pos)
 

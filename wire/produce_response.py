@@ -33,9 +33,8 @@ from wire.whole import whole
 _LEADER = struct.Struct(">ii")
 _RESULT_V2 = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _RESULT = struct.Struct(">ihqqq")  # and log start offset
-_PLAIN = struct.Struct(
-    ">ihqqqBBB"
-)  # and what nearly all have: no record errors, no message, no tagged fields
+# And what nearly all have: no record errors, no message, no tagged fields.
+_PLAIN = struct.Struct(">ihqqqBBB")
 _NO_ERRORS = 1
 
 
