@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from bench.cluster import BenchCluster, BenchError
 from bench.growth import GrowthWatch
 from bench.page_cache import give_back
-from bench.perf_tools import MAVEN_TIMEOUT, output
+from bench.perf_tools import MAVEN_TIMEOUT
 from linker.demo.child_process import ChildProcess
 from linker.demo.kafka_dist import (
     DEFAULT_VERSION,
@@ -27,6 +27,7 @@ from linker.demo.kafka_dist import (
     KafkaDistribution,
     default_cache,
     ensure_distribution,
+    run_to_end,
 )
 from wire.cluster import Cluster
 from wire.types import TopicPartition
@@ -68,7 +69,7 @@ async def mirror_maker_distribution(say: Callable[[str], None]) -> KafkaDistribu
     pom = home / "pom.xml"
     pom.write_text(POM.format(version=DEFAULT_VERSION, slf4j=SLF4J_VERSION))
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    await output([*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT)
+    await run_to_end([*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, "fetching MirrorMaker")
     (home / "complete").touch()
     return found
 

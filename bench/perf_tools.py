@@ -5,15 +5,13 @@ Their classes lie in kafka-tools, which brokers do without; Maven brings that ja
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from bench.cluster import BenchError
-from linker.demo.kafka_dist import DEFAULT_VERSION, KafkaDistribution
+from linker.demo.kafka_dist import DEFAULT_VERSION, KafkaDistribution, run_to_end
 
 MAVEN_TIMEOUT = 300.0
 RUN_TIMEOUT = 600.0
@@ -74,7 +72,7 @@ async def _run(distribution: KafkaDistribution, jars: Path, tool: str, *argument
     )
     at = command.index("-cp") + 1
     command[at] = f"{command[at]}:{tools}"
-    return await output(command, RUN_TIMEOUT)
+    return await run_to_end(command, RUN_TIMEOUT, tool)
 
 
 async def _tools(directory: Path) -> Path:
@@ -85,27 +83,5 @@ async def _tools(directory: Path) -> Path:
             raise BenchError("mvn was not found: it is needed to fetch Kafka's own performance tools")
         artifact = f"org.apache.kafka:kafka-tools:{DEFAULT_VERSION}"
         command = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
-        await output([*command, f"-DoutputDirectory={directory}"], MAVEN_TIMEOUT)
+        await run_to_end([*command, f"-DoutputDirectory={directory}"], MAVEN_TIMEOUT, "fetching kafka-tools")
     return jar
-
-
-async def output(command: list[str], timeout: float) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "LC_ALL": "C"},  # numbers with a point, wherever this runs
-    )
-    try:
-        async with asyncio.timeout(timeout):
-            output, _ = await process.communicate()
-    except TimeoutError:
-        raise BenchError(f"{command[0]} was not done within {timeout:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = output.decode(errors="replace")
-    if process.returncode:
-        raise BenchError(f"{command[0]} failed: {text.strip()[-500:]}")
-    return text

@@ -184,7 +184,7 @@ def _find_java() -> str:
 
 async def _java_build(java: str) -> str:
     """What tells one Java from another, after a look at whether it is new enough."""
-    text = await _run([java, "-version"], TOOL_TIMEOUT, "java -version")
+    text = await run_to_end([java, "-version"], TOOL_TIMEOUT, "java -version")
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
         raise DistributionError(
@@ -205,7 +205,7 @@ async def _fetch_jars(version: str, home: Path) -> None:
         )
     pom = _empty_home(version, home)
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    await _run(
+    await run_to_end(
         [*command, f"-DoutputDirectory={home / 'libs'}"], MAVEN_TIMEOUT, f"fetching Kafka {version} by Maven"
     )
     if not list((home / "libs").glob(f"kafka_{SCALA}-{version}.jar")):
@@ -290,7 +290,7 @@ async def _format(dist: KafkaDistribution, arguments: Sequence[str]) -> bytes:
         tool = dist.command(
             "kafka.tools.StorageTool", "format", "-t", random_uuid(), "-c", str(config), *arguments
         )
-        await _run(tool, TOOL_TIMEOUT, f"kafka-storage format for Kafka {dist.version}")
+        await run_to_end(tool, TOOL_TIMEOUT, f"kafka-storage format for Kafka {dist.version}")
         return (data / "bootstrap.checkpoint").read_bytes()
 
 
@@ -300,12 +300,13 @@ def _replace(path: Path, content: bytes) -> None:
     scratch.replace(path)
 
 
-async def _run(command: Sequence[str], timeout: float, what: str) -> str:
+async def run_to_end(command: Sequence[str], timeout: float, what: str) -> str:
+    """What the command said; DistributionError if it failed or was not done in time."""
     process = await asyncio.create_subprocess_exec(
         *die_with_us(command),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=parent_environment(),
+        env={**parent_environment(), "LC_ALL": "C"},  # words and numbers as they are read here
     )
     try:
         async with asyncio.timeout(timeout):
