@@ -118,7 +118,7 @@ async def _jars(artifact: str, version: str) -> Path:
 
 async def _run(command: Sequence[str], what: str) -> None:
     try:
-        await kafka_dist._run(command, BUILD_TIMEOUT, what)
+        await kafka_dist.run_to_end(command, BUILD_TIMEOUT, what)
     except kafka_dist.DistributionError as error:
         raise CannotBuildError(str(error)) from error
 
