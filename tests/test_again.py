@@ -74,6 +74,13 @@ def test_many_are_no_noise() -> None:
     assert again.refused([]) is not None
 
 
+def test_the_text_of_an_error_is_no_data() -> None:
+    told = again.Failure("told", '>       with pytest.raises(StoreError, match="lost on the way"):')
+    held = again.Failure("held", ">       assert not lost")
+    assert again.refused([told]) is None
+    assert again.refused([held]) == "held: what it says of data is no noise"
+
+
 def test_a_report_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not the report"):
         again.failures(tmp_path / "none.xml")

@@ -319,10 +319,15 @@ class _Attempts:
         self._deadline = deadline
         # Markers of the transaction before are written within a few milliseconds.
         self._pause = 0.002
+        self._before: str | None = None
 
     async def pause(self, error: WireError, failure: type[NotCommitted | OutcomeUnknown]) -> None:
+        text = str(error)
         if time.monotonic() + self._pause >= self._deadline:
-            raise failure(f"{self._api} did not succeed in time: {error}") from error
+            # The last attempt may have failed only for want of time.
+            before = "" if self._before in (None, text) else f" (and before that: {self._before})"
+            raise failure(f"{self._api} did not succeed in time: {text}{before}") from error
+        self._before = text
         await asyncio.sleep(self._pause)
         quick = isinstance(error, BrokerError) and error.code == CONCURRENT_TRANSACTIONS
         self._pause = min(self._pause * 1.6, 0.05) if quick else min(max(self._pause * 2, 0.05), 0.5)

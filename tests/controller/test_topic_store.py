@@ -25,9 +25,11 @@ from controller.store import (
 )
 from controller.store.base import Candidate, Seat
 from controller.store.topic import TopicStore
+from controller.store.topic_producer import NotCommitted, OutcomeUnknown, _Attempts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.transactions import FakeCoordinator
+from wire.errors import ConnectionLost
 from wire.security import ClientSecurity
 
 globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
@@ -125,6 +127,19 @@ async def test_an_unknown_outcome_is_settled(
     assert await store.get("/a") == (Versioned(2, 1) if committed else Versioned(1, 0))
     await store.commit([Put("/a", 3, 1 if committed else 0)], controller_epoch=epoch)
     assert await (await open_store()).get("/a") == await store.get("/a")
+
+
+async def test_a_last_attempt_that_had_no_time_does_not_hide_the_cause() -> None:
+    attempts = _Attempts("end_txn", time.monotonic() + 0.03)
+    await attempts.pause(ConnectionLost("b:9092 closed the connection", sent=True), OutcomeUnknown)
+    with pytest.raises(OutcomeUnknown) as caught:
+        await attempts.pause(ConnectionLost("no time left", sent=False), OutcomeUnknown)
+    assert str(caught.value) == (
+        "end_txn did not succeed in time: no time left (and before that: b:9092 closed the connection)"
+    )
+    attempts = _Attempts("end_txn", time.monotonic())
+    with pytest.raises(NotCommitted, match=r"^end_txn did not succeed in time: no time left$"):
+        await attempts.pause(ConnectionLost("no time left", sent=False), NotCommitted)
 
 
 async def test_a_late_commit_request_meets_a_new_epoch(cluster: FakeCluster, open_store: OpenStore) -> None:
