@@ -6,6 +6,8 @@ Not here: which lane goes where (manager.py).
 from __future__ import annotations
 
 import asyncio
+import itertools
+import zlib
 from collections.abc import Callable
 
 from fetcher.change_over import sibling_slot
@@ -18,10 +20,14 @@ from wire.types import Node
 
 class Fetchers:
     """One for each source node and slot that a lane was placed on. `make`: a new one, not at work yet. `put`: what one that
-    is ended leaves behind has to find a place again."""
+    is ended leaves behind has to find a place again. `per_node`: slots that partitions are spread over."""
 
     def __init__(
-        self, make: Callable[[Node, int], SourceFetcher], put: Callable[[MirrorPartition], None]
+        self,
+        make: Callable[[Node, int], SourceFetcher],
+        put: Callable[[MirrorPartition], None],
+        *,
+        per_node: int = 1,
     ) -> None:
         #: By source node and slot; the quiet ones have slots below 0.
         self.at_work: dict[tuple[int, int], SourceFetcher] = {}
@@ -29,6 +35,7 @@ class Fetchers:
         self.group: TaskGroup | None = None
         self._make = make
         self._put = put
+        self._per_node = per_node
         self._tasks: dict[SourceFetcher, asyncio.Task[None]] = {}
         self._idle: set[SourceFetcher] = set()
 
@@ -51,6 +58,14 @@ class Fetchers:
         self.at_work[node.id, slot] = fetcher
         self._tasks[fetcher] = self.group.create_task(fetcher.run())
         return fetcher
+
+    def free_for(self, mirror: MirrorPartition, node: Node) -> SourceFetcher:
+        """One of the node that holds no lane of this mirror: a fetch request names a partition once."""
+        first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
+        slots = ((first + i) % self._per_node for i in range(self._per_node))
+        # Slots beyond per_node exist only for the second and further lanes of one partition.
+        places = (self.at(node, slot) for slot in itertools.chain(slots, itertools.count(self._per_node)))
+        return next(fetcher for fetcher in places if not fetcher.holds(mirror))
 
     def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
         """See FetcherOwner."""

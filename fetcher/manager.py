@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fetcher.budget import MemoryBudget
@@ -80,7 +79,6 @@ class FetcherManager:
         self._open_connection = open_connection
         self._client_id = client_id
         self._rack = rack or ""
-        self._per_node = fetchers_per_node
         self._rate = rate
         self._window_bytes = window_bytes
         self._detach_after = detach_after
@@ -89,7 +87,7 @@ class FetcherManager:
             self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
         )
         self._watched: set[MirrorPartition] = set()
-        self._fetchers = Fetchers(self._make, self._queue.put)
+        self._fetchers = Fetchers(self._make, self._queue.put, per_node=fetchers_per_node)
         self._reclaimed_at = 0.0
 
     # --- for the composing process
@@ -188,24 +186,21 @@ class FetcherManager:
             mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
             return
         if action is Action.RERESOLVE:
-            if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only_since = time.monotonic()
-            elif lane.failures + 1 >= _MALFORMED_LIMIT:
-                # In range by its own word, and yet refused: it does not know our last leader epoch.
-                mirror.fail(
-                    f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its "
-                    f"log has it; the mirror's last source leader epoch is {lane.last_epoch}"
-                )
-                return
-            else:
+            if not self._keep_to_the_leader(lane, fetcher):
+                if lane.failures + 1 >= _MALFORMED_LIMIT:
+                    # In range by its own word, and yet refused: it does not know our last leader epoch.
+                    mirror.fail(
+                        f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its "
+                        f"log has it; the mirror's last source leader epoch is {lane.last_epoch}"
+                    )
+                    return
                 lane.failures += 1
                 self._resolver.ask_offsets(mirror.tp)
             self._displace(lane)
             return
         mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
         if action is Action.REFRESH:
-            if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only_since = time.monotonic()
+            self._keep_to_the_leader(lane, fetcher)
             self._displace(lane)
         else:
             self._suspend(lane)
@@ -222,20 +217,14 @@ class FetcherManager:
     def diverged(self, lane: Lane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
         """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
         mirror = lane.mirror
-        if not self._resolver.is_leader(mirror, fetcher.node.id):
-            lane.leader_only_since = time.monotonic()
+        if self._keep_to_the_leader(lane, fetcher):
             self._displace(lane)
             return
         own_end = mirror.end_of_source_epoch(epoch)
         offset = end_offset if own_end is None else min(end_offset, own_end)
         if offset < 0 or offset >= lane.position:
-            self.partition_malformed(
-                lane,
-                fetcher,
-                MalformedFrame(
-                    f"diverging epoch {epoch} ends at {end_offset}", api="fetch", offset=lane.position
-                ),
-            )
+            text = f"diverging epoch {epoch} ends at {end_offset}"
+            self.partition_malformed(lane, fetcher, MalformedFrame(text, api="fetch", offset=lane.position))
         elif offset < mirror.log_start_offset:
             mirror.fail(
                 f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} "
@@ -255,9 +244,15 @@ class FetcherManager:
         for lane in list(fetcher.lanes.values()):
             mirror = lane.mirror
             mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
-            if not self._resolver.is_leader(mirror, fetcher.node.id):
-                lane.leader_only_since = time.monotonic()
+            self._keep_to_the_leader(lane, fetcher)
             self._queue.put(mirror)
+
+    def _keep_to_the_leader(self, lane: Lane, fetcher: SourceFetcher) -> bool:
+        """For a while, if the node that was of no use to it is not the leader; whether that is so."""
+        if self._resolver.is_leader(lane.mirror, fetcher.node.id):
+            return False
+        lane.leader_only_since = time.monotonic()
+        return True
 
     def _look_again(self, now: float) -> None:
         """Nothing but an error moves a lane, and a node that is no place for it any more may answer without one, for ever: a
@@ -303,16 +298,8 @@ class FetcherManager:
             current.remove(lane)
         if not self._fetchers.may_begin:
             return
-        mirror = lane.mirror
-        first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
-        # Slots beyond per_node exist only for the second and further lanes of one partition.
-        for i in range(self._per_node + len(mirror.lanes)):
-            slot = (first + i) % self._per_node if i < self._per_node else i
-            fetcher = self._fetchers.at(node, slot)
-            if not fetcher.holds(mirror):
-                lane.suspended = False
-                fetcher.add(lane)
-                return
+        lane.suspended = False
+        self._fetchers.free_for(lane.mirror, node).add(lane)
 
     def _awake(self, lane: Lane) -> None:
         lane.suspended = False
@@ -390,9 +377,7 @@ class FetcherManager:
             mirror.source_fine()  # nobody reads it just now, but it could be read
 
     def _settle(self, mirror: MirrorPartition, earliest: int, latest: int) -> None:
-        """The source said that a fetch offset of ours is out of range, and now where its log begins and
-        ends.
-        """
+        """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
         mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
         mirror.leave_behind_log_start()
         if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
