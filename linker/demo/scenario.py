@@ -17,8 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from linker.admin.client import AdminError
-from linker.admin.models import GroupState, MirrorState, MirrorSummary
 from linker.demo.checker import check
 from linker.demo.group_moves import judge_groups
 from linker.demo.history import History
@@ -36,24 +34,17 @@ from linker.demo.progress import Progress
 from linker.demo.report import DemoResult
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from linker.demo.source_data import LIVE_TOPICS, TOPICS, SourceFiller, SourceTopic
-from wire.errors import LinkerError
+from linker.demo.waits import DemoError, caught_up, held, rebalanced
 from wire.task_group import TaskGroup
 
 LINK = "demo"
 SIDECAR_ID = 900
-CATCH_UP_TIMEOUT = 120.0
-CAUGHT_UP_LAG = 500  # records over all partitions; the producers never stop
 DRAIN_TIMEOUT = 30.0
-REBALANCE_TIMEOUT = 20.0  # members notice with their next heartbeat, of which there is one in 3 s
 SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a JVM more
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
 SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
 TARGET_PROPERTIES = {"replica.fetch.backoff.ms": "50"}  # as docs/operations.md advises for a short pause
-
-
-class DemoError(LinkerError):
-    """The demonstration could not be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +105,14 @@ class Demo:
                 names = [topic.name for topic in self.topics]
                 await sidecar.linker("mirror", "create", *names, "--link", LINK, "--replication-factor", "3")
             with phase("catch_up", "mirrors catch up") as now:
-                await self._wait_caught_up(sidecar, now)
+                await caught_up(sidecar, LINK, len(self.topics), now)
             with phase("move_producers", "producers move, one after the other") as now:
                 for producer in self.producers:
                     now.detail = producer.name
                     await producer.move(target.bootstrap)
                 now.detail = "only bootstrap.servers changed"
             with phase("hold_groups", "the target holds the consumers' groups back") as now:
-                now.detail = await self._wait_held(sidecar)
+                now.detail = await held(sidecar, LINK, {consumer.group for consumer in self.consumers})
             with phase(
                 "move_consumers", "linker group promote --all, while consumers move one by one"
             ) as now:
@@ -213,43 +204,6 @@ class Demo:
             for client in self._clients:
                 group.create_task(client.start(source.bootstrap))
 
-    async def _wait_caught_up(self, sidecar: SidecarProcess, now: Any) -> None:
-        deadline = time.monotonic() + CATCH_UP_TIMEOUT
-        with sidecar.client() as client:
-            while True:
-                try:
-                    mirrors = await asyncio.to_thread(client.list_mirrors, LINK)
-                except AdminError as error:
-                    raise DemoError(f"the sidecar does not answer: {error}") from error
-                if failed := [one for one in mirrors if one.state is MirrorState.FAILED]:
-                    raise DemoError(f"mirror {failed[0].topic} failed: {failed[0].reason}")
-                ready = [one for one in mirrors if one.state is MirrorState.ACTIVE and one.lag is not None]
-                lag = sum(one.lag or 0 for one in ready)
-                now.detail = f"{len(ready)} of {len(self.topics)} topics active, lag {lag}"
-                if len(ready) == len(self.topics) and lag <= CAUGHT_UP_LAG:
-                    return
-                if time.monotonic() > deadline:
-                    raise DemoError(f"not caught up after {CATCH_UP_TIMEOUT:.0f} s: {_summary(mirrors)}")
-                await asyncio.sleep(0.1)
-
-    async def _wait_held(self, sidecar: SidecarProcess) -> str:
-        """Until clients that join a group on the target would wait there, at offsets as new as the source's."""
-        groups = {consumer.group for consumer in self.consumers}
-        deadline = time.monotonic() + CATCH_UP_TIMEOUT
-        with sidecar.client() as client:
-            while True:
-                found = await asyncio.to_thread(client.list_groups, LINK)
-                held = {
-                    one.group: one.gate
-                    for one in found
-                    if one.state is GroupState.GATED and one.sync_age_ms is not None
-                }
-                if held.keys() >= groups:
-                    return ", ".join(f"{group} by {held[group]}" for group in sorted(groups))
-                if time.monotonic() > deadline:
-                    raise DemoError(f"groups are not held after {CATCH_UP_TIMEOUT:.0f} s: {found}")
-                await asyncio.sleep(0.1)
-
     async def _move_groups(self, sidecar: SidecarProcess, target: KafkaCluster) -> tuple[float, float]:
         """A rolling restart. The promote is asked for after the first members have moved, and waits for the last ones."""
         first, rest = self.consumers[:2], self.consumers[2:]
@@ -261,26 +215,13 @@ class Demo:
             sidecar.linker("group", "promote", "--all", "--link", LINK, "--timeout", str(DRAIN_TIMEOUT))
         )
         try:
-            await self._wait_rebalanced(rest, assignments)
+            await rebalanced(rest, assignments)
             for consumer in rest:
                 await consumer.move(target.bootstrap, held=True)
             await promote
         finally:
             promote.cancel()
         return began, self.history.mark("groups are open")
-
-    @staticmethod
-    async def _wait_rebalanced(members: Sequence[LiveConsumer], before: Sequence[int]) -> None:
-        """Until each has partitions anew: one that is stopped in a rebalance may leave without its last commit."""
-        deadline = time.monotonic() + REBALANCE_TIMEOUT
-        while late := [
-            one.name for one, count in zip(members, before, strict=True) if one.assignments == count
-        ]:
-            if time.monotonic() > deadline:
-                raise DemoError(
-                    f"{', '.join(late)} got no new assignment within {REBALANCE_TIMEOUT:.0f} s of the others' leaving"
-                )
-            await asyncio.sleep(0.1)
 
     async def _validate(self, sidecar: SidecarProcess) -> str:
         """While everybody writes: each replica as far as it has come."""
@@ -401,7 +342,3 @@ class Demo:
             f"{acked} records acknowledged ({self._acks_per_second:.0f}/s), {len(self.history.reads)} read, "
             f"{errors} client errors"
         )
-
-
-def _summary(mirrors: Sequence[MirrorSummary]) -> str:
-    return ", ".join(f"{one.topic} {one.state} lag {one.lag}" for one in mirrors)
