@@ -21,6 +21,12 @@ from controller.errors import Refused
 
 BLOCK = 1000
 DEFAULT_MARGIN = 1_000_000
+#: A look at the source takes an id of each of its brokers, so it is taken as seldom as is safe: a source that hands out
+#: less than this in a second cannot come near unnoticed.
+IDS_PER_SECOND = 1000
+#: Closer than this forwarding ends: what such a source hands out while the shortest knowledge of it lasts.
+RESERVE = 100 * IDS_PER_SECOND
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0
 MAX_PRODUCER_ID = 2**63 - 1
 
 
@@ -36,12 +42,22 @@ class Verdict(NamedTuple):
     allowed: bool
     reason: str | None
     distance: int  # ids the source may still hand out before it reaches the target's
-    extend: bool  # time to sample and warn: less than half of the margin is left
+    low: bool  # time to warn: less than half of the margin is left
 
 
 def block_end(producer_id: int) -> int:
     """The first id after the block that an id is from."""
     return (producer_id // BLOCK + 1) * BLOCK
+
+
+def lasts(distance: int) -> float:
+    """Seconds for which it is safe to go by a look at the source that found it so far away."""
+    return distance / IDS_PER_SECOND
+
+
+def pause(distance: int) -> float:
+    """Seconds until the link controller looks at the source again: while its last look still holds for everybody."""
+    return min(max(lasts(distance) / 2, _SHORTEST_PAUSE), _LONGEST_PAUSE)
 
 
 def source_end(samples: Mapping[int, int]) -> int:
@@ -54,19 +70,19 @@ def source_end(samples: Mapping[int, int]) -> int:
 
 
 def plan(
-    source_samples: Mapping[int, int],
+    source: int,
     target_next: int,
     target_samples: Mapping[int, int],
     *,
     margin: int = DEFAULT_MARGIN,
     floor: int | None = None,
 ) -> ProducerIdPlan:
-    """`target_next` is the metadata image's next_producer_id; `target_samples` the last id of each real
-    broker.
+    """`source` is its `source_end`, `target_next` the metadata image's next_producer_id; `target_samples` the last id of
+    each real broker.
 
     A floor that was reached once stays: ids above it are in clients' hands.
     """
-    needed = source_end(source_samples) + margin if floor is None else floor
+    needed = source + margin if floor is None else floor
     if needed > MAX_PRODUCER_ID - margin:
         raise Refused(f"producer ids are used up: the floor would be {needed}")
     # Rounded up to whole blocks, because a block is handed out whole.
@@ -81,30 +97,30 @@ def plan(
 
 
 def judge(
-    source_samples: Mapping[int, int],
+    source: int,
     target_next: int,
     target_samples: Mapping[int, int],
     floor: int,
     *,
     margin: int = DEFAULT_MARGIN,
 ) -> Verdict:
-    """May producers at the target be forwarded to the source now?"""
-    distance = floor - source_end(source_samples)
-    extend = distance < margin // 2
-    if distance < BLOCK:
+    """May producers at the target be forwarded to the source now, whose `source_end` this is?"""
+    distance = floor - source
+    low = distance < margin // 2
+    if distance < RESERVE:
         reason = (
-            f"the source's producer ids (up to {source_end(source_samples)}) have come too close to those "
-            f"handed out at the target (from {floor}): promote, or make a new link with a larger margin"
+            f"the source's producer ids (up to {source}) have come too close to those handed out at the target (from "
+            f"{floor}): promote now, or move producers back to the source"
         )
-        return Verdict(False, reason, distance, extend)
+        return Verdict(False, reason, distance, low)
     if target_next < floor:
         reason = f"the target would hand out producer ids from {target_next}, they have to start at {floor}"
-        return Verdict(False, reason, distance, extend)
+        return Verdict(False, reason, distance, low)
     if not target_samples:
-        return Verdict(False, "no broker of the target was asked for a producer id yet", distance, extend)
-    low = {broker: sample for broker, sample in sorted(target_samples.items()) if sample < floor}
-    if low:
-        broker, sample = next(iter(low.items()))
+        return Verdict(False, "no broker of the target was asked for a producer id yet", distance, low)
+    below = {broker: sample for broker, sample in sorted(target_samples.items()) if sample < floor}
+    if below:
+        broker, sample = next(iter(below.items()))
         reason = f"broker {broker} of the target still hands out producer id {sample}, below {floor}"
-        return Verdict(False, reason, distance, extend)
-    return Verdict(True, None, distance, extend)
+        return Verdict(False, reason, distance, low)
+    return Verdict(True, None, distance, low)

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controller.producer_ids import RESERVE
 from linker.samples import LatencyHistogram, LinkSample, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,6 +87,11 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "linker_source_available": Entry("gauge", "1 if the source answers.", ("link",)),
     "linker_forwarding_enabled": Entry("gauge", "1 if produces are forwarded to the source.", ("link",)),
+    "linker_producer_id_distance": Entry(
+        "gauge",
+        f"Producer ids that the source is away from those of the target; below {RESERVE} produces are not forwarded.",
+        ("link",),
+    ),
     "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
     "linker_fetches_put_off_seconds": Entry(
@@ -242,6 +248,8 @@ def _fill(page: _Page, now: Snapshot) -> None:
     for link in now.links:
         page.add("linker_source_available", int(link.source_available), link.link)
         page.add("linker_forwarding_enabled", int(link.forwarding_enabled), link.link)
+        if link.producer_id_distance is not None:
+            page.add("linker_producer_id_distance", link.producer_id_distance, link.link)
         page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
         page.add("linker_served_bytes", link.served_bytes, link.link)
         page.add("linker_fetches_put_off_seconds", link.waited_for_limit, link.link, "limit")

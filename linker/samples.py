@@ -68,6 +68,7 @@ class LinkSample:
     link: str
     source_available: bool
     forwarding_enabled: bool
+    producer_id_distance: int | None = None
     fetched_bytes: int = 0
     served_bytes: int = 0
     waited_for_limit: float = 0.0  # seconds, of each fetcher

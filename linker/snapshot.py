@@ -79,6 +79,7 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         link=runtime.name,
         source_available=runtime.source_available,
         forwarding_enabled=runtime.forwards,
+        producer_id_distance=runtime.producer_ids.distance,
         fetched_bytes=traffic.fetched_bytes,
         served_bytes=traffic.served_bytes,
         waited_for_limit=runtime.throttle.rate.waited_for_limit,

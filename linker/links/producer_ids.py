@@ -8,6 +8,9 @@ has the arithmetic and the verdict; here it is only carried out):
 2. take blocks from the target's allocator until it stands at the floor, and throw them away;
 3. ask every real broker of the target for ids until it has used up what it held from before the floor;
 4. look again now and then, and whenever a broker of the target appears.
+
+Each look at the source costs an id of each of its brokers, out of the distance that it is to watch. So it is the link
+controller that looks, and the others go by what it wrote down; one that has not heard of a look for too long looks itself.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from controller.manager import LinkController, wall_clock_ms
-from controller.producer_ids import DEFAULT_MARGIN, judge, plan
+from controller.producer_ids import DEFAULT_MARGIN, RESERVE, block_end, judge, lasts, pause, plan, source_end
 from controller.state import ProducerIdFloor
 from linker.target import TargetCluster
 from linker.tasks import together, together_by_key
@@ -55,6 +58,7 @@ class ProducerIdGuard:
         *,
         margin: int = DEFAULT_MARGIN,
         is_head: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
         self._source = source
@@ -63,9 +67,19 @@ class ProducerIdGuard:
         self._link_brokers = link_brokers
         self._margin = margin
         self._is_head = is_head
+        self._clock = clock
+        #: When the source's allocator was last known to be no further than source_highest, by a look of ours or by word of
+        #: the link controller's; that word.
+        self._looked_at: float | None = None
+        self._heard: ProducerIdFloor | None = None
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         self.distance: int | None = None
+        #: Whether half of the margin is used up.
+        self.low = False
+        #: Why the source could not be asked for longer than an answer of it holds, while forwarding is on.
+        self.trouble: str | None = None
+        #: What the source may have handed out, as far as is known.
         self.source_highest: int | None = None
         # (broker id, broker epoch) -> an id it handed out at or above the floor: it only goes up from there.
         self._drained: dict[tuple[int, int], int] = {}
@@ -80,18 +94,25 @@ class ProducerIdGuard:
         """Until cancelled."""
         unsubscribe = self._target.metadata.subscribe(lambda image, topics: self._on_target_change())
         try:
-            pause = _RETRY_FIRST
+            retry = _RETRY_FIRST
             while True:
                 self._hurry.clear()
                 try:
                     await self._look()
-                    wait, pause = (INTERVAL if self.allowed else _RETRY_MAX), _RETRY_FIRST
+                    self.trouble = None
+                    wait, retry = (INTERVAL if self.allowed else _RETRY_MAX), _RETRY_FIRST
                 except LinkerError as error:
-                    # What was proven stays proven: ids only go up, and the source is `distance` away from the floor.
-                    if not self.allowed and self.reason != str(error):
-                        log.warning("link %s: producer ids cannot be kept apart yet: %s", self._link, error)
-                        self.reason = str(error)
-                    wait, pause = pause, min(pause * 2, _RETRY_MAX)
+                    if self.allowed:
+                        # What was proven stays proven: ids only go up, and the source is `distance` away from the floor.
+                        self._not_looked(error)
+                        wait = INTERVAL
+                    else:
+                        if self.reason != str(error):
+                            log.warning(
+                                "link %s: producer ids cannot be kept apart yet: %s", self._link, error
+                            )
+                            self.reason = str(error)
+                        wait, retry = retry, min(retry * 2, _RETRY_MAX)
                 try:
                     async with asyncio.timeout(wait):
                         await self._hurry.wait()
@@ -99,6 +120,14 @@ class ProducerIdGuard:
                     continue
         finally:
             unsubscribe()
+
+    def _not_looked(self, error: LinkerError) -> None:
+        """Forwarding goes on, by a look at the source that gets older."""
+        if self.trouble is None and self._looked_at is not None and self.distance is not None:
+            age = self._clock() - self._looked_at
+            if age > lasts(self.distance):
+                self.trouble = f"the source was not asked for a producer id for {age:.0f} s: {error}"
+                log.warning("link %s: %s", self._link, self.trouble)
 
     def _on_target_change(self) -> None:
         """A broker that (re)appears has a block of its own: closed until it was asked."""
@@ -112,14 +141,11 @@ class ProducerIdGuard:
         return [b for b in self._target.image.brokers.values() if b.id not in links and not b.fenced]
 
     async def _look(self) -> None:
-        source = await self._sample_source()
-        if not source:
-            # A broker that has just started may name nobody, itself included.
-            raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
-        self.source_highest = max(source.values())
         kept = self._controller.image.floors.get(self._link)
         if not self._is_head() and (kept is None or self.target_next < kept.floor):
             raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
+        highest, looked = await self._source_highest(kept)
+        source = block_end(highest)
         wanted = plan(
             source, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
         )
@@ -129,7 +155,7 @@ class ProducerIdGuard:
                 self._link,
                 self.target_next,
                 wanted.floor,
-                self.source_highest,
+                source,
             )
             started = time.monotonic()
             await self._target.operations.allocate_producer_ids(
@@ -142,15 +168,12 @@ class ProducerIdGuard:
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
-        if self._is_head():
-            await self._controller.set_producer_id_floor(
-                ProducerIdFloor(
-                    link=self._link,
-                    floor=wanted.floor,
-                    source_seen=self.source_highest,
-                    sampled_at=wall_clock_ms(),
-                )
+        if self._is_head() and (looked or kept is None or kept.source_seen < highest):
+            found = ProducerIdFloor(
+                link=self._link, floor=wanted.floor, source_seen=highest, sampled_at=wall_clock_ms()
             )
+            await self._controller.set_producer_id_floor(found)
+            self._heard = found
         brokers = self._real_brokers()
         await together(
             self._drain(broker, wanted.floor)
@@ -163,7 +186,7 @@ class ProducerIdGuard:
             if (broker.id, broker.epoch) in self._drained
         }
         verdict = judge(source, self.target_next, target, wanted.floor, margin=self._margin)
-        self.distance = verdict.distance
+        self.distance, self.low = verdict.distance, verdict.low
         if verdict.allowed and any((b.id, b.epoch) not in self._drained for b in self._real_brokers()):
             return  # one appeared meanwhile; we were woken
         if verdict.allowed != self.allowed:
@@ -174,18 +197,38 @@ class ProducerIdGuard:
                 "on" if verdict.allowed else "off",
                 f": {verdict.reason}" if verdict.reason else "",
             )
-        if verdict.extend:
+        if verdict.low and looked:
             log.warning(
-                "link %s: the source's producer ids are %d away from the target's; promote soon",
+                "link %s: the source's producer ids are %d away from the target's, forwarding ends at %d: promote soon",
                 self._link,
                 verdict.distance,
+                RESERVE,
             )
         self.allowed, self.reason = verdict.allowed, verdict.reason
 
-    async def _sample_source(self) -> dict[int, int]:
-        """One id of each source broker. All of them: the one that is left out may hold the highest block."""
+    async def _source_highest(self, kept: ProducerIdFloor | None) -> tuple[int, bool]:
+        """The highest id the source is known to have handed out, and whether by a look at it just now."""
+        now, head = self._clock(), self._is_head()
+        highest = self.source_highest
+        if kept != self._heard and kept is not None:
+            # How old the first word is nobody knows.
+            if highest is not None:
+                self.source_highest = highest = max(highest, kept.source_seen)
+                self._looked_at = now
+            self._heard = kept
+        if kept is not None and highest is not None and self._looked_at is not None:
+            distance = kept.floor - block_end(highest)
+            if now - self._looked_at < (pause(distance) if head else lasts(distance) - INTERVAL):
+                return highest, False
         await self._source.refresh((), timeout=_CALL_TIMEOUT)
-        return await together_by_key({node: self._sample(node) for node in list(self._source.nodes)})
+        # All of them: the one that is left out may hold the highest block.
+        found = await together_by_key({node: self._sample(node) for node in list(self._source.nodes)})
+        if not found:
+            # A broker that has just started may name nobody, itself included.
+            raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
+        self.source_highest = highest = source_end(found) - 1
+        self._looked_at = now
+        return highest, True
 
     async def _sample(self, node: int) -> int:
         return await self._one_id(self._source.name, await self._source.connection(node))

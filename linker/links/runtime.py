@@ -119,7 +119,13 @@ class LinkRuntime:
         self._head = head
         self._link_brokers = link_brokers
         self.producer_ids = ProducerIdGuard(
-            link.name, self.source, target, controller, link_brokers, is_head=lambda: head() is not None
+            link.name,
+            self.source,
+            target,
+            controller,
+            link_brokers,
+            margin=options.producer_id_margin,
+            is_head=lambda: head() is not None,
         )
         self.bring_up = BringUp(
             link.name,

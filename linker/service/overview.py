@@ -153,8 +153,12 @@ class Overview(FleetService):
         checks.append(
             Check(
                 name="producer ids",
-                result=CheckResult.OK if guard.allowed else CheckResult.FAIL,
-                detail=f"{guard.distance} ids apart" if guard.allowed else str(guard.reason),
+                result=CheckResult.FAIL
+                if not guard.allowed
+                else CheckResult.WARN
+                if guard.low or guard.trouble
+                else CheckResult.OK,
+                detail=guard.trouble or f"{guard.distance} ids apart" if guard.allowed else str(guard.reason),
             )
         )
         checks += [finding_check(finding) for finding in findings]

@@ -277,44 +277,52 @@ def test_impossible_placement(brokers: list[Broker], partitions: int, factor: in
 def test_after_the_plan_forwarding_is_allowed(
     samples: dict[int, int], target_next: int, target: dict[int, int]
 ) -> None:
-    made = producer_ids.plan(samples, target_next, target, margin=5000)
+    margin = producer_ids.RESERVE
+    source = producer_ids.source_end(samples)
+    made = producer_ids.plan(source, target_next, target, margin=margin)
     moved = target_next + made.blocks * 1000
-    assert moved >= made.floor > max(samples.values()) + 5000
+    assert moved >= made.floor > max(samples.values()) + margin
     assert made.blocks == 0 or moved - 1000 < made.floor
     # A broker whose block is used up gets the next one, which starts at or above the floor.
     drained = {b: sample + made.drain.get(b, 0) for b, sample in target.items()}
     after = {b: moved if sample < made.floor else sample for b, sample in drained.items()}
     for broker, sample in drained.items():
         assert sample >= made.floor or (sample + 1) % 1000 == 0, broker
-    verdict = producer_ids.judge(samples, moved, after, made.floor, margin=5000)
+    verdict = producer_ids.judge(source, moved, after, made.floor, margin=margin)
     assert verdict.allowed
-    assert not verdict.extend
+    assert not verdict.low
 
 
 @pytest.mark.parametrize(
     ("source", "target_next", "target", "words"),
     [
-        ({0: 999_500}, 2_000_000, {1: 2_000_000}, "too close"),
-        ({0: 0}, 5000, {1: 2_000_000}, "would hand out producer ids from 5000"),
-        ({0: 0}, 2_000_000, {}, "no broker of the target"),
-        ({0: 0}, 2_000_000, {1: 2_000_000, 2: 17}, "broker 2 of the target still hands out producer id 17"),
+        (900_001, 2_000_000, {1: 2_000_000}, "too close"),
+        (1000, 5000, {1: 2_000_000}, "would hand out producer ids from 5000"),
+        (1000, 2_000_000, {}, "no broker of the target"),
+        (900_000, 2_000_000, {1: 2_000_000, 2: 17}, "broker 2 of the target still hands out producer id 17"),
     ],
 )
-def test_forwarding_is_refused(
-    source: dict[int, int], target_next: int, target: dict[int, int], words: str
-) -> None:
+def test_forwarding_is_refused(source: int, target_next: int, target: dict[int, int], words: str) -> None:
     verdict = producer_ids.judge(source, target_next, target, 1_000_000)
     assert not verdict.allowed
     assert words in (verdict.reason or "")
 
 
+@given(distance=st.integers(producer_ids.RESERVE, 10**9), rate=st.integers(0, producer_ids.IDS_PER_SECOND))
+def test_what_is_known_of_the_source_holds_until_it_is_looked_at_again(distance: int, rate: int) -> None:
+    pause, lasts = producer_ids.pause(distance), producer_ids.lasts(distance)
+    assert 30 <= pause <= 600
+    assert pause + 30 <= lasts  # those that go by the word of another have time to hear it
+    assert rate * lasts <= distance
+
+
 def test_producer_id_samples_are_needed_and_ids_end() -> None:
     with pytest.raises(Refused, match="every source broker"):
-        producer_ids.plan({}, 0, {})
+        producer_ids.source_end({})
     with pytest.raises(Refused, match="-1"):
-        producer_ids.plan({0: -1}, 0, {})
+        producer_ids.source_end({0: -1})
     with pytest.raises(Refused, match="used up"):
-        producer_ids.plan({0: 2**63 - 2}, 0, {})
+        producer_ids.plan(2**63 - 2, 0, {})
 
 
 # Topic configs.

@@ -1,14 +1,20 @@
-"""The guard keeps going, and forwarding off, whatever the source says of itself."""
+"""The guard keeps going, and forwarding off, whatever the source says of itself; and it hardly uses the source's ids up."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from controller.producer_ids import BLOCK, DEFAULT_MARGIN, RESERVE, lasts, pause
 from controller.stored_controller import StoredController
-from linker.links.producer_ids import ProducerIdGuard
+from linker.links.producer_ids import INTERVAL, FloorNotSet, ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
+from tests.target.conftest import eventually
+from wire.errors import ConnectionLost
 
 
 class EmptySource:
@@ -40,3 +46,208 @@ async def test_a_source_that_names_no_broker_is_asked_again() -> None:
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+class Allocator:
+    """Of a cluster: blocks to brokers, single ids of them to whoever asks."""
+
+    def __init__(self, name: str, brokers: int, start: int = 0) -> None:
+        self.name = name
+        self.next_producer_id = start
+        self.nodes: dict[int, Any] = dict.fromkeys(range(brokers))
+        self.left: dict[int, list[int]] = {}
+        self.asked: Counter[int] = Counter()
+        self.deaf: set[int] = set()
+
+    async def refresh(self, topics: Any, *, timeout: float) -> None:
+        pass
+
+    async def connection(self, node: int) -> Any:
+        return SimpleNamespace(
+            call=lambda api, fields, **rest: self.answer(node), peer=f"node {node}", close=lambda: None
+        )
+
+    open_connection = connection
+
+    async def answer(self, node: int) -> Any:
+        self.asked[node] += 1
+        if node in self.deaf:
+            raise ConnectionLost("it does not answer", sent=True)
+        return SimpleNamespace(error_code=0, producer_id=self.hand_out(node))
+
+    def hand_out(self, node: int) -> int:
+        if not self.left.get(node):
+            self.left[node] = list(range(self.next_producer_id, self.next_producer_id + BLOCK))
+            self.next_producer_id += BLOCK
+        return self.left[node].pop(0)
+
+    def hand_out_many(self, count: int) -> None:
+        """To producers, by the first broker."""
+        for _ in range(count // BLOCK):
+            self.left[0] = []
+            self.hand_out(0)
+
+
+class Scene:
+    """A source of three brokers, a target of two, and guards of one link; time goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.source = Allocator("source east", 3, 50_000)
+        self.target = Allocator("target", 2)
+
+    async def open(self) -> Scene:
+        self.controller = await StoredController.open(MemoryStore(), now=lambda: 7)
+        await self.controller.create_link("east", "source", {})
+        return self
+
+    def guard(self, *, head: bool = True, margin: int = DEFAULT_MARGIN) -> ProducerIdGuard:
+        async def allocate(blocks: int, *, until: int, **rest: Any) -> None:
+            self.target.next_producer_id = max(until, self.target.next_producer_id)
+
+        async def wait_for(condition: Any, timeout: float) -> None:
+            assert condition(target.image)
+
+        target: Any = SimpleNamespace(
+            image=self.target,
+            cluster=self.target,
+            operations=SimpleNamespace(allocate_producer_ids=allocate),
+            metadata=SimpleNamespace(wait_for=wait_for, subscribe=lambda callback: lambda: None),
+        )
+        self.target.brokers = {  # type: ignore[attr-defined]
+            node: SimpleNamespace(id=node, epoch=1, fenced=False) for node in self.target.nodes
+        }
+        source: Any = self.source
+        return ProducerIdGuard(
+            "east",
+            source,
+            target,
+            self.controller,
+            frozenset,
+            margin=margin,
+            is_head=lambda: head,
+            clock=lambda: self.now,
+        )
+
+    async def go_on(self, seconds: float, *guards: ProducerIdGuard) -> None:
+        """Each looks as often as it does by itself."""
+        for _ in range(int(seconds / INTERVAL)):
+            self.now += INTERVAL
+            for guard in guards:
+                await guard._look()
+
+    @property
+    def taken(self) -> int:
+        return self.source.asked.total()
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = await Scene().open()
+    monkeypatch.setattr("linker.links.producer_ids.wall_clock_ms", lambda: int(scene.now * 1000))
+    return scene
+
+
+async def test_a_day_of_a_link_costs_its_source_few_ids(scene: Scene) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await head._look()
+    await other._look()
+    assert head.allowed
+    assert other.allowed
+    await scene.go_on(86_400, head, other)
+    # Every 30 s of both it would be 17,280.
+    assert scene.taken <= 3 * (86_400 / pause(head.distance or 0) + 2)
+    assert scene.taken < 600
+    assert other.distance == head.distance
+
+
+async def test_what_the_source_hands_out_is_noticed_by_all_before_it_is_too_late(scene: Scene) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await head._look()
+    await other._look()
+    floor = scene.controller.image.floors["east"].floor
+    late: list[int] = []
+    while head.allowed or other.allowed:
+        scene.source.hand_out_many(int(INTERVAL) * 1000)
+        await scene.go_on(INTERVAL, head, other)
+        if head.allowed or other.allowed:
+            late.append(scene.source.next_producer_id)
+    assert len(late) > 10
+    assert max(late) < floor
+    for guard in (head, other):
+        assert "too close" in str(guard.reason)
+        assert guard.low
+        assert guard.distance is not None
+        assert guard.distance < RESERVE
+
+
+async def test_one_that_hears_of_no_look_looks_itself(scene: Scene) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await head._look()
+    await other._look()
+    before = scene.taken
+    limit = lasts(other.distance or 0)
+    await scene.go_on(limit - 2 * INTERVAL, other)
+    assert scene.taken == before
+    await scene.go_on(2 * INTERVAL, other)
+    assert scene.taken == before + 3
+
+
+async def test_of_the_first_word_nobody_knows_how_old_it_is(scene: Scene) -> None:
+    await scene.guard()._look()
+    scene.source.hand_out_many(DEFAULT_MARGIN)
+    other = scene.guard(head=False)
+    await other._look()
+    assert not other.allowed
+    assert "too close" in str(other.reason)
+
+
+async def test_nobody_asks_the_source_before_the_link_controller_has(scene: Scene) -> None:
+    with pytest.raises(FloorNotSet):
+        await scene.guard(head=False)._look()
+    assert scene.taken == 0
+
+
+async def test_a_new_link_controller_goes_on_where_the_old_one_was(scene: Scene) -> None:
+    await scene.guard()._look()
+    heir = scene.guard()
+    await heir._look()
+    assert heir.allowed
+    assert heir.distance == DEFAULT_MARGIN
+
+
+async def test_a_margin_of_the_links_own(scene: Scene) -> None:
+    guard = scene.guard(margin=5_000_000)
+    await guard._look()
+    assert guard.distance == 5_000_000
+    scene.source.hand_out_many(2_499_000)
+    await scene.go_on(3600, guard)
+    assert not guard.low
+    scene.source.hand_out_many(10_000)
+    await scene.go_on(3600, guard)
+    assert guard.low
+    assert guard.allowed
+
+
+async def test_a_source_that_cannot_be_asked_for_long_is_told_of(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linker.links.producer_ids.INTERVAL", 0.01)
+    guard = scene.guard()
+    running = asyncio.create_task(guard.run())
+    try:
+        await eventually(lambda: guard.allowed)
+        scene.source.deaf.add(1)
+        scene.now += pause(guard.distance or 0)
+        before = scene.source.asked[1]
+        await eventually(lambda: scene.source.asked[1] > before + 2)
+        assert guard.trouble is None
+        scene.now += lasts(guard.distance or 0)
+        await eventually(lambda: guard.trouble is not None)
+        assert "it does not answer" in str(guard.trouble)
+        assert guard.allowed
+        scene.source.deaf.clear()
+        await eventually(lambda: guard.trouble is None)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])

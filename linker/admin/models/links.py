@@ -10,6 +10,7 @@ from pydantic import (
     model_validator,
 )
 
+from controller.producer_ids import DEFAULT_MARGIN, RESERVE
 from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from linker.admin.base import LinkName
@@ -64,6 +65,14 @@ class LinkOptions(Model):
         description="Between two runs of its continuous validation; null: there is none.",
     )
 
+    producer_id_margin: int = Field(
+        default=DEFAULT_MARGIN,
+        ge=2 * RESERVE,
+        le=1_000_000_000,
+        description="How many producer ids the source may hand out while the link is there, each start of an idempotent "
+        f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "
+        "the target's ids are moved past the source's by as much, a thousand in some 2 ms.",
+    )
     groups_include: Patterns = Field(
         default=".*",
         description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
@@ -102,7 +111,11 @@ class LinkOptionsUpdate(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _validated_elsewhere(cls, given: Any) -> Any:
+    def _not_changed_here(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "producer_id_margin" in given:
+            raise ValueError(
+                "producer_id_margin is fixed when a link is made: clients of the target have ids that rely on it"
+            )
         if isinstance(given, dict) and "validation_interval_ms" in given:
             raise ValueError(
                 "validation_interval_ms is not changed here: linker validate LINK --continuous [--interval 30s] begins a "
