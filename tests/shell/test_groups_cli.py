@@ -190,6 +190,11 @@ def test_models() -> None:
         PromoteGroupsRequest(groups=["g", "g"])
     with pytest.raises(ValidationError):
         PromoteGroupsRequest(groups=[""])
-    # The one that is left out has a command of its own, which needs no restart of the link.
-    assert set(LinkOptionsUpdate.model_fields) == set(LinkOptions.model_fields) - {"validation_interval_ms"}
+    # Of those left out, one has a command of its own, which needs no restart of the link, and one is fixed.
+    fixed = {"validation_interval_ms", "producer_id_margin"}
+    assert set(LinkOptionsUpdate.model_fields) == set(LinkOptions.model_fields) - fixed
+    with pytest.raises(ValidationError, match="fixed when a link is made"):
+        LinkOptionsUpdate.model_validate({"producer_id_margin": 2_000_000})
+    with pytest.raises(ValidationError):
+        LinkOptions(producer_id_margin=1000)
     assert LinkOptionsUpdate(groups_include="").applied_to(LinkOptions()).groups_include == ""

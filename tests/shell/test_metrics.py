@@ -52,6 +52,7 @@ def full() -> Snapshot:
                 link="a",
                 source_available=True,
                 forwarding_enabled=False,
+                producer_id_distance=250_000,
                 fetched_bytes=100,
                 served_bytes=300,
                 waited_for_limit=0.5,
