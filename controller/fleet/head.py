@@ -56,7 +56,7 @@ class Head(Roster):
         super().__init__(controller, settings, clock, endless_leases=endless_leases, claimed_at=claimed_at)
         self._store = store
         self._cluster_id = cluster_id
-        self.book = ReportBook()
+        self.book = ReportBook(lambda: self.controller.image.partitions)
         self.commands = Commands(self, self.book, clock)
         self._entering: dict[int, asyncio.Lock] = {}
         self._renewals: list[tuple[MemberInfo, int]] = []
@@ -296,6 +296,8 @@ class Head(Roster):
     # What was committed.
 
     def _committed(self, records: Sequence[Record]) -> None:
+        if not records or any(isinstance(record, Removal) for record in records):
+            self.book.drop_deleted()
         remote = [member for member in self.members.values() if not member.local]
         if not remote:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,25 +116,37 @@ class Noted:
     at: float
 
 
-class ReportBook:
-    """The newest report of each partition."""
+#: Seconds; reports come several times in it.
+_SILENT = 3.0
 
-    def __init__(self) -> None:
+
+class ReportBook:
+    """The newest report of each partition. `mirrored`: the partitions, each with its link, that reports may be of."""
+
+    def __init__(self, mirrored: Callable[[], Container[tuple[str, TopicPartition]]] | None = None) -> None:
+        self._mirrored = mirrored
         self._notes: dict[tuple[str, TopicPartition], Noted] = {}
 
     def note(self, by: int, copies: Iterable[CopyReport], now: float) -> None:
-        """A higher leader epoch replaces a lower one, whoever it is from; never the other way round."""
+        """A higher leader epoch replaces a lower one, whoever it is from. Not the other way round, unless whoever told of
+        the higher one has been silent for long: a topic that was made anew begins at 0."""
+        mirrored = None if self._mirrored is None else self._mirrored()
         for copy in copies:
-            known = self._notes.get((copy.link, copy.tp))
-            if known is None or copy.leader_epoch >= known.copy.leader_epoch:
-                self._notes[copy.link, copy.tp] = Noted(copy, by, now)
+            key = copy.link, copy.tp
+            if mirrored is not None and key not in mirrored:
+                continue  # made before its mirror was deleted
+            known = self._notes.get(key)
+            if known is None or copy.leader_epoch >= known.copy.leader_epoch or now - known.at > _SILENT:
+                self._notes[key] = Noted(copy, by, now)
 
     def get(self, link: str, tp: TopicPartition) -> Noted | None:
         return self._notes.get((link, tp))
 
-    def forget(self, link: str, tps: Iterable[TopicPartition]) -> None:
-        for tp in tps:
-            self._notes.pop((link, tp), None)
+    def drop_deleted(self) -> None:
+        """What was said of a mirror is not true of another one of its name."""
+        if self._mirrored is not None:
+            mirrored = self._mirrored()
+            self._notes = {key: noted for key, noted in self._notes.items() if key in mirrored}
 
 
 class FollowerOffset(Protocol):

@@ -10,6 +10,7 @@ from controller.fleet import messages as m
 from controller.fleet.commands import FleetIncomplete
 from controller.fleet.head import Head
 from controller.fleet.lease import DRIFT, Holder
+from controller.fleet.progress import CopyReport, encode_copies
 from controller.state import SidecarIdentity
 from controller.store import ControllerFenced, StoreError
 from controller.stored_controller import StoredController
@@ -541,5 +542,51 @@ def test_deltas_are_numbered_per_channel() -> None:
             assert [x.seq for x in deltas] == [1, 2, 3]  # the link, the second's identity, the removal
             deltas = [x for x in await second.heard() if isinstance(x, m.Delta)]
             assert [(x.seq, x.gone) for x in deltas] == [(1, [["link", "x"]])]
+
+    run_virtual(main())
+
+
+def test_what_was_reported_of_a_mirror_is_not_of_the_next_one_of_its_name() -> None:
+    """The topic of the new one begins at leader epoch 0 again."""
+
+    def report(leader_epoch: int, end: int) -> m.Report:
+        copy = CopyReport(
+            link=LINK,
+            topic=TP.topic,
+            partition=TP.partition,
+            leader_epoch=leader_epoch,
+            loaded=True,
+            high_watermark=end,
+            log_start_offset=0,
+        )
+        return m.Report(copies=encode_copies([copy]))
+
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store)
+        mirror = controller.image.mirrors[LINK, TP.topic]
+        states = controller.image.topic_partitions(LINK, TP.topic)
+        async with running_head(controller, store) as head:
+
+            async def told(one: m.Report) -> int | None:
+                caller.say(one)
+                await asyncio.sleep(0.01)
+                noted = head.book.get(LINK, TP)
+                return None if noted is None else noted.copy.high_watermark
+
+            caller = Caller(head)
+            await caller.join()
+            assert await told(report(5, 100)) == 100
+            assert await told(report(4, 50)) == 100
+            await controller.delete_mirror(LINK, TP.topic)
+            assert head.book.get(LINK, TP) is None
+            assert await told(report(5, 101)) is None  # it was on its way
+            await controller.create_mirror(mirror, states)
+            assert await told(report(0, 7)) == 7
+            # Whatever a lower epoch comes from: who told of the higher one is silent.
+            assert await told(report(6, 8)) == 8
+            assert await told(report(0, 9)) == 8
+            await asyncio.sleep(3.1)
+            assert await told(report(0, 10)) == 10
 
     run_virtual(main())

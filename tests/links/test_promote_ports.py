@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest_asyncio
 from controller.alignment import SourceEnd
 from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
+from linker.fleet.leadership import FleetLeadership
 from linker.links import tail_batches
 from linker.links.promote_ports import (
     ListedSourceEnds,
@@ -21,6 +23,7 @@ from linker.links.promote_ports import (
 )
 from linker.links.tail_batches import TailBatches
 from linker.target import TargetCluster
+from linker.target.errors import MetadataLogFailed
 from linker.target.topic_operations import TOPIC_RESOURCE
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
@@ -32,6 +35,7 @@ from wire.errors import BrokerError, ConnectionLost, LinkerError, MalformedFrame
 from wire.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ANY: Any = None
 
 
 # --- progress
@@ -378,6 +382,30 @@ async def test_waiting_for_the_image_says_false_when_the_time_is_over(target: Ta
     port = TargetHandOver(target, lambda: frozenset({OWN}))
     assert not await port.wait_until(lambda image: False, timeout=0.05)
     assert await port.wait_until(lambda image: OWN in image.brokers, timeout=0.05)
+
+
+@pytest.mark.parametrize("port", [TargetHandOver(ANY, lambda: frozenset()), object.__new__(FleetLeadership)])
+async def test_a_log_that_has_ended_keeps_nobody_from_anything(port: Any) -> None:
+    """It says so at once, and a promote asks again and again: its sidecar could not even be ended."""
+
+    async def ended(*asked: Any) -> None:
+        raise MetadataLogFailed("the fetch loop has ended")
+
+    port._target = SimpleNamespace(metadata=SimpleNamespace(wait_for=ended))
+    done: list[int] = []
+
+    async def promote() -> None:
+        while not await port.wait_until(lambda image: True, timeout=5.0):
+            pass
+
+    waiting = asyncio.create_task(promote())
+    for number in range(10):
+        await asyncio.sleep(0.001)
+        done.append(number)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 1.0)
+    assert len(done) == 10
 
 
 async def test_configs_are_set_and_taken_away(quorum: FakeQuorum, target: TargetCluster) -> None:
