@@ -35,8 +35,9 @@ class SourceClosed(Refused):
         """`owed`: the topics, each with the promote that closed it."""
         jobs = sorted(set(owed.values()))
         super().__init__(
-            f"the source still refuses writes to {', '.join(sorted(owed))}, because promote "
-            f"{', '.join(map(str, jobs))} was abandoned while it could not be reached; that is undone as soon as it can be"
+            f"the source may still refuse writes to {', '.join(sorted(owed))}, because promote "
+            f"{', '.join(map(str, jobs))} was abandoned while it could not be reached, or had not answered; that is undone "
+            "as soon as it can be, and two minutes later it is certain"
         )
         self.topics = sorted(owed)
 

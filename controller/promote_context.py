@@ -14,6 +14,7 @@ from controller.handover import HandOverPlan, plan_hand_over
 from controller.manager import LinkController
 from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
+from controller.store.base import ControllerFenced, StoreError
 from wire.errors import BrokerError, LinkerError
 from wire.types import TopicId, TopicPartition
 
@@ -51,6 +52,8 @@ class BatchContext:
         self.abandoned: dict[TopicPartition, str] = {}
         self.fence_end = 0.0  # loop time; set when the fence is taken
         self._fenced_since: float | None = None
+        #: No request to close the source is under way any more (source_fence.close_source).
+        self.close_is_over = False
         #: What does not keep the batch from being promoted, and somebody should know.
         self.warnings: tuple[str, ...] = ()
         # Why each partition waits, for reports and for the reason if the deadline passes.
@@ -245,7 +248,15 @@ class BatchContext:
             # It cannot be reached, so nothing can be forwarded to it: a debt, see source_fence.
             logger.warning("promote %d of link %s: %s; tried again later", self.job_id, self.link, error)
             return
-        await self.controller.note_source_fence(self.link, self.job_id, opened=topics)
+        if not self.close_is_over:
+            return  # it may be closed after this: a debt, too
+        try:
+            await self.controller.note_source_fence(self.link, self.job_id, opened=topics)
+        except ControllerFenced:
+            raise
+        except StoreError as error:
+            # Held writes do not wait for the store. What stands there is a debt that is settled by opening once more.
+            logger.warning("promote %d of link %s: %s", self.job_id, self.link, error)
 
     async def release(self, tps: Collection[TopicPartition]) -> None:
         """The metadata log has the hand-over: clients first, then the store. A crash in between is

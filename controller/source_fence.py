@@ -8,6 +8,8 @@ keeps the promote from happening. With this it is refused instead. Rules:
   it first, and unfences then (`BatchContext.go_back`): held writes would be refused, and refusals reach applications.
 - A source that cannot be reached accepts no forwarded write either: going back does not wait for it forever. What is
   left is a debt of the job (`debts`), which is settled as soon as the source is there again.
+- A close without an answer, or of an earlier life, may still be carried out after the source was opened: a broker repeats
+  what it could not hand on to its controller. So the topic stays a debt, and is opened again, for longer than that.
 - A topic that has ended stays closed: nothing belongs there any more. The job says so, also when the mirror is gone
   (`leave_closed`).
 - A mirror, or a link, whose end would make somebody forget a debt is not deleted unless that is insisted on. The debt of
@@ -128,3 +130,4 @@ async def close_source(context: BatchContext) -> None:
             )
         timeout = min(context.fence_left(), context.settings.call_timeout)
         await context.within(port.close(topics, timeout=timeout), timeout, "making the source refuse writes")
+        context.close_is_over = True

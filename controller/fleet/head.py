@@ -210,6 +210,18 @@ class Head(Roster):
                 f"an earlier process of sidecar {hello.broker_id} may still be running; its lease ends in {left:.1f} s",
             )
 
+    async def remove_departed(self, broker_id: int) -> bool:
+        """Forget one that was told to leave, has gone, and acknowledges nothing any more; whether that is so. Not while a
+        process of it is being taken: its record would go, and nobody would wait for its lease."""
+        async with self._entering.setdefault(broker_id, asyncio.Lock()):
+            known = self.controller.image.identities.get(broker_id)
+            if known is None or not known.leaving:
+                return False
+            if broker_id in self.members or self.lease_left(broker_id) != 0:
+                return False
+            await self.controller.remove_sidecar(broker_id)
+            return True
+
     def _refuse(self, channel: Channel, reason: str, *, fatal: bool = False) -> None:
         with contextlib.suppress(ChannelClosed):
             channel.send(m.encode(m.Refusal(reason=reason, fatal=fatal)))

@@ -80,8 +80,7 @@ class Departures:
                 await self._target.operations.unregister_broker(broker_id, timeout=_CALL_TIMEOUT)
                 log.info("the broker of sidecar %d, which is gone, was unregistered", broker_id)
             return
-        if not connected and head.lease_left(broker_id) == 0:
-            await head.controller.remove_sidecar(broker_id)
+        if await head.remove_departed(broker_id):
             self._told.pop(broker_id, None)
             log.info("sidecar %d has left the fleet", broker_id)
 

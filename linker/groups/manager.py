@@ -215,6 +215,8 @@ class GroupManager:
         )
         for name in found.forget:
             self._spawn(self._forget(name), f"forgetting group {name}")
+        for name in self.runs.keys() - found.hold_otherwise.keys():
+            self.runs[name].gate_trouble = None
         for name, kind in found.hold_otherwise.items():
             if (run := self.runs.get(name)) is not None:
                 self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
@@ -265,8 +267,14 @@ class GroupManager:
             await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
 
         run.leaving = True
-        log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
         try:
+            views, _ = await self._tools.target.describe([run.name], timeout=_READ_TIMEOUT)
+            if (view := views.get(run.name)) is not None and self._waiting(run, view.members):
+                # Between the two gates they would be let in, while the group is still read at the source.
+                self._keeps_its_gate(run, kind)
+                return
+            run.gate_trouble = None
+            log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
             await GateKeeper(self._tools, run).release(
                 planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
             )
@@ -274,6 +282,15 @@ class GroupManager:
             log.warning("link %s: group %s keeps its gate for now: %s", self._link, run.name, error)
         finally:
             run.leaving = False
+
+    def _keeps_its_gate(self, run: GroupRun, kind: GateKind) -> None:
+        text = (
+            f"it should be held by {kind} and keeps its gate, because clients wait for it on the target already: stop "
+            "those for a moment, or promote the group"
+        )
+        if run.gate_trouble != text:
+            log.warning("link %s: group %s: %s", self._link, run.name, text)
+        run.gate_trouble = text
 
     async def _retry(self) -> None:
         """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""

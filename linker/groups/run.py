@@ -35,6 +35,7 @@ class GroupRun:
     trouble: str | None = None
     sync_trouble: str | None = None
     renewal_trouble: str | None = None
+    gate_trouble: str | None = None  # why it keeps a gate that is not the right one
     waiting_for: str | None = None  # what a promote or demote waits for
     still_there: tuple[GroupMember, ...] = ()  # who it waits for
     task: asyncio.Task[None] | None = None
@@ -44,7 +45,7 @@ class GroupRun:
 
     @property
     def any_trouble(self) -> str | None:
-        return self.trouble or self.renewal_trouble or self.sync_trouble
+        return self.trouble or self.renewal_trouble or self.sync_trouble or self.gate_trouble
 
     def sync_age(self) -> float | None:
         """Seconds since the target had everything that the source had; None: never yet."""

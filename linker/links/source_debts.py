@@ -1,9 +1,11 @@
-"""Opens at the source what a promote that was abandoned could not open, because the source was away just then."""
+"""Opens at the source what a promote that was abandoned could not open for certain: the source was away just then, or a
+request to close it may still have been under way."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from controller.manager import LinkController
@@ -14,6 +16,9 @@ from wire.errors import LinkerError
 log = logging.getLogger(__name__)
 
 _EVERY = 2.0
+#: Until nothing can close it any more: a broker tries for 60 s to hand a request on to its controller
+#: (`NodeToControllerChannelManager`), and one may have waited in a queue.
+_LATE = 120.0
 _TIMEOUT = 10.0
 
 
@@ -21,11 +26,15 @@ async def open_owed(
     link: str, controller: LinkController, fence: AclSourceFence, reached: Callable[[], bool]
 ) -> None:
     """Until cancelled. `reached`: whether the source is there, and is the link's."""
+    #: By job and topic: since when it has been open, as far as this process knows.
+    since: dict[tuple[int, str], float] = {}
     while True:
         await asyncio.sleep(_EVERY)
         if not reached():
             continue
-        for job_id, owed in debts(controller.image, link).items():
+        all_owed = debts(controller.image, link)
+        since = {key: at for key, at in since.items() if key[1] in all_owed.get(key[0], ())}
+        for job_id, owed in all_owed.items():
             # The driver undoes what belongs to a job that runs, which must not find its fence taken away. Topics of
             # other jobs do not wait for it: until they are opened, nobody can write to them.
             busy = {topic for job in controller.image.running_jobs(link) for topic in job.topics}
@@ -34,7 +43,14 @@ async def open_owed(
                 continue
             try:
                 await fence.open(topics, timeout=_TIMEOUT)
-                await controller.note_source_fence(link, job_id, opened=topics)
+                now = time.monotonic()
+                for topic in topics:
+                    if (job_id, topic) not in since:
+                        log.info("link %s: the source accepts writes to %s again", link, topic)
+                        since[job_id, topic] = now
+                settled = [topic for topic in topics if now - since[job_id, topic] >= _LATE]
+                if settled:
+                    await controller.note_source_fence(link, job_id, opened=settled)
             except LinkerError as error:
                 log.warning(
                     "link %s: the source still refuses writes to %s, for promote %d: %s (again)",
@@ -43,5 +59,3 @@ async def open_owed(
                     job_id,
                     error,
                 )
-            else:
-                log.info("link %s: the source accepts writes to %s again", link, ", ".join(topics))

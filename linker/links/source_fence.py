@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from linker.preflight import ALTER, TIMEOUT, WRITE, Finding, allowed, cluster_operations
-from linker.tasks import together
+from linker.tasks import together, together_by_key
 from wire.cluster import Cluster
 from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
 from wire.errors import BrokerError, LinkerError, error_name
@@ -99,8 +99,14 @@ class AclSourceFence:
         self._source = source
 
     async def closed(self, topics: Collection[str], *, timeout: float) -> Collection[str]:
-        found = await topic_acls(self._source, None, timeout=timeout, fences=True)
-        return {topic for topic in topics if fence_of(topic) in found}
+        """As every leader of theirs has it. One that is behind may still show what was opened."""
+        async with _deadline(timeout, "tells its ACLs"):
+            await self._source.refresh(sorted(topics), timeout=timeout)
+            leaders: list[int | None] = [*sorted(self._leaders(topics))] or [None]
+            found = await together_by_key(
+                {node: topic_acls(self._source, node, timeout=timeout, fences=True) for node in leaders}
+            )
+        return {topic for topic in topics if all(fence_of(topic) in acls for acls in found.values())}
 
     async def close(self, topics: Collection[str], *, timeout: float) -> None:
         async with _deadline(timeout, "refuses writes"):
@@ -140,17 +146,21 @@ class AclSourceFence:
                 _check(self._source, "delete_acls", int(result.error_code), "does not accept writes again")
             await self._everywhere(topics, closed=False, timeout=timeout)
 
-    async def _everywhere(self, topics: Collection[str], *, closed: bool, timeout: float) -> None:
-        """Until every leader's own authorizer shows it: an ACL is written by one broker and read by all, each when it
-        hears of it."""
-        await self._source.refresh(sorted(topics), timeout=timeout)
-        leaders = {
+    def _leaders(self, topics: Collection[str]) -> set[int]:
+        """As the source's metadata have them just now."""
+        return {
             partition.leader
             for topic in topics
             if (found := self._source.topics.get(topic)) is not None
             for partition in found.partitions.values()
             if partition.leader >= 0
         }
+
+    async def _everywhere(self, topics: Collection[str], *, closed: bool, timeout: float) -> None:
+        """Until every leader's own authorizer shows it: an ACL is written by one broker and read by all, each when it
+        hears of it."""
+        await self._source.refresh(sorted(topics), timeout=timeout)
+        leaders = self._leaders(topics)
         wanted = {fence_of(topic) for topic in topics}
 
         async def shown(node: int) -> None:

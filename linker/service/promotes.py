@@ -143,9 +143,9 @@ class Promotes(Validations):
             preflight.Finding(
                 "fence source",
                 True,
-                f"topic {topic}: the source still refuses writes because promote {owed[topic]} was abandoned while it "
-                "could not be reached; that is undone first",
-                "try again in a moment; the sidecar's log says why if it goes on",
+                f"topic {topic}: the source may still refuse writes because promote {owed[topic]} was abandoned while it "
+                "could not be reached, or had not answered; that is undone first",
+                "try again in two minutes; the sidecar's log says why if it goes on",
             )
             for topic in topics
             if topic in owed

@@ -590,3 +590,33 @@ def test_what_was_reported_of_a_mirror_is_not_of_the_next_one_of_its_name() -> N
             assert await told(report(0, 10)) == 10
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("session", ["b", "a"])
+def test_one_that_comes_back_is_not_forgotten_for_having_been_told_to_leave(session: str) -> None:
+    """Nobody would wait for the lease that it gets then."""
+
+    async def main() -> None:
+        store = TroubledStore()
+        controller = await with_mirror(store)
+        async with running_head(controller, store) as head:
+            first = Caller(head)
+            await first.join(session="a")
+            await controller.mark_sidecar(900, leaving=True)
+            assert not await head.remove_departed(900)
+            first.say(m.Bye())
+            await first.over()
+            store.delay = 0.5
+            second = Caller(head)
+            second.say(hello(900, session=session, broker_epoch=7))
+            await asyncio.sleep(0.1)
+            assert 900 not in head.members
+            assert not await head.remove_departed(900)
+            await second.hear(m.Welcome)
+            assert controller.image.identities[900].session == session
+            second.say(m.Bye())
+            await second.over()
+            assert await head.remove_departed(900) is (session == "a"), "a new process was not told to leave"
+            assert (900 in controller.image.identities) is (session == "b")
+
+    run_virtual(main())

@@ -161,7 +161,8 @@ async def test_what_a_follower_was_told_is_remembered_when_it_goes() -> None:
             follower = rig.follow(1)
             other = rig.follow(2)
             await rig.settled()
-            asked = mirror.followers[1].fetch_offset
+            asked = source.partition("t").log.high_watermark
+            await eventually(lambda: mirror.followers[1].fetch_offset == asked)
             follower.pause = 30.0
             fill(source, 5)
             end = source.partition("t").log.high_watermark

@@ -77,6 +77,32 @@ async def test_another_gate_is_really_another_one() -> None:
         assert len(members(rig)) == 1
 
 
+async def test_another_gate_lets_nobody_in_who_waits() -> None:
+    """The members that have not moved yet are still reading at the source."""
+    async with Rig() as rig:
+        rig.commit("g", 10)
+        rig.source_member("g")
+        rig.run()
+        await rig.synced("g")
+        waits = ConsumerClient(rig.at_target, "g", ("orders",))
+        rig.join(waits)
+        await rig.until("waits", lambda: waits.member_id in members(rig))
+        run = rig.run_of("g")
+        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        shown = group_summary(rig.group("g"), rig.manager)
+        assert "clients wait for it on the target already" in str(shown.reason)
+        await rounds(rig)
+        assert not waits.owned
+        assert rig.group("g").phase is P.GATED
+        assert run.gate is not None
+        assert run.gate.record.kind is GateKind.CONSUMER_AND_TRANSACTION
+        rig.clients.remove(waits)
+        waits.leave()
+        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        assert rig.group("g").gate is GateKind.CLASSIC_AND_TRANSACTION
+        assert run.gate_trouble is None
+
+
 async def test_a_gate_that_cannot_be_released_is_kept_and_released_later() -> None:
     async with Rig() as rig:
         rig.commit("g", 10)

@@ -37,9 +37,15 @@ class Stage:
             members=dict.fromkeys(self.members),
             alive=lambda: frozenset({900, 901}) - self.dead,
             draining=lambda: frozenset(i.broker_id for i in self.identities if i.draining or i.leaving),
-            lease_left=lambda broker_id: self.lease[broker_id],
+            remove_departed=self.remove_departed,
         )
         self.target: Any = SimpleNamespace(broker_id=900, image=self, operations=self, leave=self.leave)
+
+    async def remove_departed(self, broker_id: int) -> bool:
+        if broker_id in self.head.members or self.lease[broker_id]:
+            return False
+        await self.controller.remove_sidecar(broker_id)
+        return True
 
     @property
     def identities(self) -> list[SidecarIdentity]:

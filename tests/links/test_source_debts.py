@@ -52,9 +52,10 @@ async def indebted(*topics: str) -> LinkController:
     return controller
 
 
-async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch) -> Fence:
+async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch, late: float = 0.0) -> Fence:
     """A few rounds of what pays them."""
     monkeypatch.setattr(source_debts, "_EVERY", 0.001)
+    monkeypatch.setattr(source_debts, "_LATE", late)
     fence = Fence()
     paying = asyncio.create_task(
         source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
@@ -70,6 +71,28 @@ async def test_a_job_of_another_topic_does_not_keep_a_source_closed(monkeypatch:
     await controller.begin_promote("east", ["other"])
     assert (await pay(controller, monkeypatch)).opened == [("a",)]
     assert debts(controller.image, "east") == {}
+
+
+async def test_what_may_be_closed_late_is_opened_until_nothing_can_close_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = await indebted("a")
+    began = asyncio.get_running_loop().time()
+    fence = await pay(controller, monkeypatch, late=10.0)
+    assert len(fence.opened) > 2
+    assert set(fence.opened) == {("a",)}
+    assert debts(controller.image, "east") == {1: ["a"]}
+    monkeypatch.setattr(source_debts, "_LATE", 0.02)
+    fence = Fence()
+    paying = asyncio.create_task(
+        source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+    )
+    while debts(controller.image, "east"):
+        await asyncio.sleep(0.001)
+    paying.cancel()
+    await asyncio.gather(paying, return_exceptions=True)
+    assert asyncio.get_running_loop().time() - began >= 0.02
+    assert fence.opened
 
 
 async def test_a_topic_of_a_running_job_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +117,7 @@ async def test_a_topic_that_the_source_still_refuses_is_not_promoted(
     await rig.controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
     request = PromoteRequest.model_validate({"topics": ["orders"], "options": {"fence_source": fence_source}})
     with pytest.raises(
-        PreflightFailed, match=r"topic orders: .*refuses writes because promote 1 was abandoned"
+        PreflightFailed, match=r"topic orders: .*refuse writes because promote 1 was abandoned"
     ):
         await rig.service.promote("east", request)
     assert rig.runtime.started == []
@@ -130,7 +153,7 @@ async def test_what_would_make_a_debt_be_forgotten_is_refused_and_says_what_to_d
     await rig.controller.end_promote(job, JobStatus.ABANDONED, "the source was away", {})
 
     for dry_run in (True, False):
-        with pytest.raises(IllegalState, match=r"refuses writes to orders.*--force") as refused:
+        with pytest.raises(IllegalState, match=r"refuse writes to orders.*--force") as refused:
             await rig.service.delete_mirror("east", "orders", keep_data=False, dry_run=dry_run)
         assert UNDO in str(refused.value)
     assert rig.operations.deleted == []
@@ -141,7 +164,7 @@ async def test_what_would_make_a_debt_be_forgotten_is_refused_and_says_what_to_d
     assert [UNDO in warning for warning in done.warnings] == [True]
     assert debts(rig.controller.image, "east") == {1: ["orders"]}
 
-    with pytest.raises(IllegalState, match=r"refuses writes to orders.*--force") as refused:
+    with pytest.raises(IllegalState, match=r"refuse writes to orders.*--force") as refused:
         await rig.service.delete_link("east", dry_run=False)
     assert UNDO in str(refused.value)
     done = await rig.service.delete_link("east", force=True, dry_run=False)

@@ -118,6 +118,12 @@ async def test_closed_when_every_leader_refuses_and_opened_when_none_does(source
         assert loop.time() - began >= 0.29, "a leader that has not heard of it still appends"
         assert authorizer.acls == {APP, fence_of("orders")}
         assert set(await fence.closed(["orders", "payments"], timeout=5)) == {"orders"}
+        authorizer.late(2, 0.5)
+        authorizer.acls.discard(fence_of("orders"))
+        assert set(await fence.closed(["orders"], timeout=5)) == set(), "one has not heard that it is over"
+        assert authorizer.seen
+        await asyncio.sleep(0.5)
+        authorizer.acls.add(fence_of("orders"))
         authorizer.late(1, 0.3)
         began = loop.time()
         await fence.open(["orders"], timeout=5)
