@@ -307,13 +307,20 @@ class PromoteDriver:
             phases_ms=phases_ms,
         )
         done = len(outcome.promoted) == len(job.partitions)
+        reason = None if done else outcome.reason or describe(abandoned)
+        if outcome.promoted and not done:
+            # Everybody who reads of an end like this one takes it for nothing done.
+            reason = (
+                f"{reason}; {len(outcome.promoted)} of {len(job.partitions)} partitions ARE promoted and stay so: leave "
+                "clients where they are, and promote again for the rest"
+            )
         warnings = [warning for context in contexts for warning in context.warnings]
         if outcome.promoted and not job.failover:
             warnings = await look_back(contexts[-1], outcome.promoted) + warnings
         await self._controller.end_promote(
             job,
             JobStatus.DONE if done else JobStatus.ABANDONED,
-            None if done else outcome.reason or describe(abandoned),
+            reason,
             phases_ms,
             warnings[:_MOST_WARNINGS],
         )

@@ -207,7 +207,7 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
             "source rights",
             CheckResult.WARN,
             f"group {name} at the source cannot be looked at, and will not be held: {why}",
-            f"kafka-acls.sh --add --allow-principal User:<link> --operation Describe --group {name}",
+            f"kafka-acls.sh --add --allow-principal 'User:<link>' --operation Describe --group {name}",
         )
         for name, why in sorted({**failed, **offsets.failed}.items())
     ]
@@ -221,7 +221,7 @@ async def check_source_rights(source: Cluster) -> list[Check]:
     """Rights beyond topics: on the cluster, which shows all groups and transactions, and on transactional ids."""
     checks: list[Check] = []
     operations = await preflight.cluster_operations(source)
-    acl = "kafka-acls.sh --add --allow-principal User:<link>"
+    acl = "kafka-acls.sh --add --allow-principal 'User:<link>'"
     if not preflight.allowed(operations, preflight.DESCRIBE):
         checks.append(
             check_line(

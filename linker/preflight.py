@@ -107,7 +107,7 @@ async def check_target_rights(target: Target) -> list[Finding]:
             "target rights",
             True,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on Cluster at the target",
-            f"kafka-acls.sh --add --allow-principal User:<sidecar> --operation {_acl_flag(operation)} --cluster",
+            f"kafka-acls.sh --add --allow-principal 'User:<sidecar>' --operation {_acl_flag(operation)} --cluster",
         )
         for operation in needed
         if not allowed(operations, operation)
@@ -125,7 +125,7 @@ async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[F
             operation != WRITE,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target"
             + (": a promote lets producers wait longer than it has to" if operation == WRITE else ""),
-            "kafka-acls.sh --add --allow-principal User:<sidecar> "
+            "kafka-acls.sh --add --allow-principal 'User:<sidecar>' "
             f"--operation {_acl_flag(operation)} --topic {topic.name}",
         )
         for topic in response.topics
@@ -213,7 +213,7 @@ async def read_source_topics(
                     "source rights",
                     True,
                     f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {name} at the source",
-                    "kafka-acls.sh --add --allow-principal User:<link> "
+                    "kafka-acls.sh --add --allow-principal 'User:<link>' "
                     f"--operation {_acl_flag(operation)} --topic {name}",
                 )
                 for operation in (READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS)

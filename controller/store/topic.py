@@ -20,7 +20,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controller import paths
 from controller.errors import ControllerError
@@ -78,7 +78,7 @@ class TopicStore(TopicWriter):
         *,
         topic: str = DEFAULT_TOPIC,
         client_id: str = "kafka-linker",
-        real_brokers: Sequence[int] | None = None,
+        link_brokers: Collection[int] = (),
         seat_timeout: float = SEAT_TIMEOUT,
         commit_timeout: float = COMMIT_TIMEOUT,
         timeout: float = OPEN_TIMEOUT,
@@ -86,13 +86,13 @@ class TopicStore(TopicWriter):
     ) -> TopicStore:
         """Make the topic if it is missing (StoreMissing without `create`), and read it to its end.
 
-        `bootstrap` are real brokers. `real_brokers`, if given, are the ids that may get a replica; else Kafka
-        places them. StoreError when it cannot be used within `timeout` seconds.
+        `bootstrap` are real brokers. `link_brokers`: ids that must not get a replica of a topic that is made.
+        StoreError when it cannot be used within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         brokers = Brokers(bootstrap, security, client_id, topic)
         try:
-            found = await prepare_topic(brokers, real_brokers, deadline, create=create)
+            found = await prepare_topic(brokers, link_brokers, deadline, create=create)
             store = cls(brokers, TopicTail(brokers, found.topic_id), seat_timeout, commit_timeout)
             store._reading = asyncio.create_task(store._tail.run(), name="state-topic")
         except BaseException:

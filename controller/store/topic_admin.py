@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from controller.store.base import StoreError, StoreMissing
 from controller.store.topic_brokers import PASSING, PAUSE, Brokers, TopicMetadata
@@ -31,7 +31,7 @@ _RESOURCE_TOPIC = 2
 
 
 async def prepare_topic(
-    brokers: Brokers, real_brokers: Sequence[int] | None, deadline: float, *, create: bool
+    brokers: Brokers, link_brokers: Collection[int], deadline: float, *, create: bool
 ) -> TopicMetadata:
     """The topic with a leader, made if need be and wanted; StoreError says what to do."""
     while True:
@@ -40,7 +40,7 @@ async def prepare_topic(
             if found is None and not create:
                 raise StoreMissing(f"there is no topic {brokers.topic}")
             if found is None:
-                await _create(brokers, real_brokers, deadline)
+                await _create(brokers, link_brokers, deadline)
             elif found.partitions != 1:
                 raise StoreError(
                     f"topic {brokers.topic} has {found.partitions} partitions, the state needs exactly one: "
@@ -60,14 +60,13 @@ async def prepare_topic(
         await asyncio.sleep(PAUSE)
 
 
-async def _create(brokers: Brokers, real_brokers: Sequence[int] | None, deadline: float) -> None:
-    if real_brokers is None:
-        count = min(REPLICAS, await _count(brokers, deadline))
-        assignments: list[dict[str, object]] = []
-    else:
-        chosen = list(real_brokers)[:REPLICAS]
-        count = len(chosen)
-        assignments = [{"partition_index": 0, "broker_ids": chosen}]
+async def _create(brokers: Brokers, link_brokers: Collection[int], deadline: float) -> None:
+    """Placed by Kafka, unless there are brokers that must not get a replica and may still seem to be alive."""
+    chosen = [one for one in await _broker_ids(brokers, deadline) if one not in link_brokers][:REPLICAS]
+    if not chosen:
+        raise ClusterUnreachable("no broker is registered yet")
+    count = len(chosen)
+    assignments = [{"partition_index": 0, "broker_ids": chosen}] if link_brokers else []
     configs = {**CONFIGS, "min.insync.replicas": str(max(1, count - 1))}
     left = max(0.001, deadline - time.monotonic())
     answer = await brokers.ask_any(
@@ -98,13 +97,11 @@ async def _create(brokers: Brokers, real_brokers: Sequence[int] | None, deadline
         raise brokers.refused(code, "create_topics", result.error_message)
 
 
-async def _count(brokers: Brokers, deadline: float) -> int:
+async def _broker_ids(brokers: Brokers, deadline: float) -> list[int]:
     answer = await brokers.ask_any(
         "metadata", {"topics": [], "allow_auto_topic_creation": False}, deadline, max_version=12
     )
-    if not answer.brokers:
-        raise ClusterUnreachable("no broker is registered yet")
-    return len(answer.brokers)
+    return sorted(int(one.node_id) for one in answer.brokers)
 
 
 async def _check(brokers: Brokers, deadline: float) -> None:

@@ -35,7 +35,7 @@ class ConfigsNotAllowed(LinkerError):
         )
         super().__init__(
             f"{cluster}: the principal lacks the right DESCRIBE_CONFIGS on {resource}; grant it with kafka-acls.sh --add "
-            f"--allow-principal User:<principal> --operation DescribeConfigs {flag}"
+            f"--allow-principal 'User:<principal>' --operation DescribeConfigs {flag}"
         )
 
 

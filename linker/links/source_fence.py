@@ -238,5 +238,5 @@ def _lacks(name: str, operation: str, flag: str) -> Finding:
         name,
         True,
         f"the link's principal lacks {operation} on Cluster at the source",
-        f"kafka-acls.sh --add --allow-principal User:<link> --operation {flag} --cluster",
+        f"kafka-acls.sh --add --allow-principal 'User:<link>' --operation {flag} --cluster",
     )

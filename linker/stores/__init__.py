@@ -6,8 +6,6 @@ two sidecars on two copies of one state would both believe to be right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from controller.state import JsonValue
 from controller.store.base import FleetStore, Store, StoreError
 from linker.config import Config
@@ -41,18 +39,15 @@ class CopyUnfinished(StoreError):
         )
 
 
-async def open_store(
-    config: Config, cluster: Cluster | None = None, *, real_brokers: Sequence[int] | None = None
-) -> FleetStore:
+async def open_store(config: Config, cluster: Cluster | None = None) -> FleetStore:
     """The store of a sidecar, one that is for a single process with a seat of its own (SoleSeat).
 
     StoreMoved if its content was moved away, other StoreErrors if it cannot be opened. `cluster` is the target,
-    whose client id is used; connections of a store are its own. `real_brokers`: which brokers of the target may
-    get a replica of a state topic that has to be created; by default Kafka places it.
+    whose client id is used; connections of a store are its own.
     """
     location = Location.of(config)
     client_id = _client_id(config) if cluster is None else cluster.client_id
-    store = await location.open(client_id=client_id, real_brokers=real_brokers)
+    store = await location.open(client_id=client_id)
     try:
         await check_usable(store, location)
     except BaseException:

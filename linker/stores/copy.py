@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, Field
@@ -33,6 +33,7 @@ from linker.stores import COPYING, MOVED_TO, StoreMoved, _place
 from linker.stores.location import Location
 
 ALIVE = f"{paths.SIDECARS}/ids"
+IDENTITIES = f"{paths.SIDECARS}/identities"
 #: Of the store, not of the state: each store makes its own.
 _OWN = frozenset({paths.CONTROLLER_EPOCH, "/controller", "/fleet", "/beat", "/commits", MOVED_TO, COPYING})
 _COMMIT_NODES = 100
@@ -75,7 +76,9 @@ async def copy_store(
             await _check_nobody(old, source)
             return await _look(old, source, target, force=force)
         source_epoch = await _take(old, source)
-        new = await stack.enter_async_context(_opened(target, create=True))
+        # Their sidecars are gone, and the target may not have noticed.
+        link_brokers = [int(one) for one in await old.children(IDENTITIES)]
+        new = await stack.enter_async_context(_opened(target, create=True, link_brokers=link_brokers))
         target_epoch = await _take(new, target)
         values = _state(await old.tree("/"))
         result = _compare(values, await new.tree("/"), source, target, source_epoch, force=force)
@@ -105,9 +108,13 @@ async def reopen_store(location: Location) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _opened(location: Location, *, create: bool) -> AsyncIterator[FleetStore]:
+async def _opened(
+    location: Location, *, create: bool, link_brokers: Collection[int] = ()
+) -> AsyncIterator[FleetStore]:
     try:
-        store = await location.open(client_id="kafka-linker-store-copy", create=create)
+        store = await location.open(
+            client_id="kafka-linker-store-copy", create=create, link_brokers=link_brokers
+        )
     except StoreLocked as error:
         raise StoreError(f"{error}. Stop the sidecars first") from error
     try:

@@ -6,7 +6,7 @@ a sidecar's configuration, which is the only form with credentials.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,15 +79,15 @@ class Location:
         self,
         *,
         client_id: str = "kafka-linker",
-        real_brokers: Sequence[int] | None = None,
+        link_brokers: Collection[int] = (),
         create: bool = True,
     ) -> FleetStore:
         """The store as a FleetStore of whatever kind; closed by the caller. The libraries of a kind are loaded only
-        when it is opened."""
+        when it is opened. `link_brokers`: those that must not get a replica of a state topic that is made."""
         if self.store.type == "zookeeper":
             return await self._open_zookeeper()
         if self.store.type == "topic":
-            return await self._open_topic(client_id, real_brokers, create)
+            return await self._open_topic(client_id, link_brokers, create)
         from controller.store.sole import SoleSeat
         from controller.store.sqlite import SqliteStore
 
@@ -110,9 +110,7 @@ class Location:
             tls=None if tls is None else ClientSecurity.from_properties(tls).ssl_context(),
         )
 
-    async def _open_topic(
-        self, client_id: str, real_brokers: Sequence[int] | None, create: bool
-    ) -> FleetStore:
+    async def _open_topic(self, client_id: str, link_brokers: Collection[int], create: bool) -> FleetStore:
         from controller.store.topic import TopicStore
 
         resolved = resolve_properties(self.target)
@@ -123,7 +121,7 @@ class Location:
             security,
             topic=self.store.topic,
             client_id=client_id,
-            real_brokers=real_brokers,
+            link_brokers=link_brokers,
             seat_timeout=self.store.seat_timeout_ms / 1000,
             create=create,
         )

@@ -48,7 +48,7 @@ class MissingRight(TargetError):
         self.resource = resource
         super().__init__(
             f"{cluster}: the sidecar's principal lacks the right {operation} on {resource} ({api} was "
-            f"refused); grant it with kafka-acls.sh --add --allow-principal User:<sidecar> {flags}"
+            f"refused); grant it with kafka-acls.sh --add --allow-principal 'User:<sidecar>' {flags}"
         )
 
 

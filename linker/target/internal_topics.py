@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 
 from linker.target.cluster import TargetCluster
+from wire.error_codes import GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
 
 _COORDINATOR_TIMEOUT = 10.0
 _COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
+#: Of the names that the sidecar's principal may describe for its gates, if there are ACLs: without that right a broker
+#: refuses before it makes the topic (`KafkaApis.getCoordinator`).
+_KEY = "kafka-linker-gate-"
+_REFUSED = frozenset({GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 _CORDONING_HEARTBEAT = 2
 
 
@@ -24,10 +29,20 @@ async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
         return
     for key_type in _COORDINATOR_TYPES:
         try:
-            await target.cluster.call(
+            answer = await target.cluster.call(
                 "find_coordinator",
-                {"key": "kafka-linker", "key_type": key_type, "coordinator_keys": ["kafka-linker"]},
+                {"key": _KEY, "key_type": key_type, "coordinator_keys": [_KEY]},
                 timeout=_COORDINATOR_TIMEOUT,
             )
+            # That there is no coordinator yet is what one expects.
+            codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
+            if codes & _REFUSED:
+                log.warning(
+                    "Kafka's own topics of %s could not be made beforehand, and one may be placed on this sidecar later: "
+                    "grant Describe and Read on the groups, Describe and Write on the transactional ids %s*, or make "
+                    "__consumer_offsets and __transaction_state before",
+                    target.cluster.name,
+                    _KEY,
+                )
         except LinkerError as error:
             log.warning("an internal topic of the target was not created beforehand: %s", error)

@@ -460,6 +460,9 @@ def test_part_of_a_batch_may_be_handed_over() -> None:
     assert set(outcome.abandoned) == {world.tps[1]}
     assert controller.image.partitions[LINK, world.tps[1]].phase is Phase.ACTIVE
     assert world.restored == []  # the topic still has a mirrored partition that needs them
+    job = controller.image.jobs[LINK, outcome.job_id]
+    assert job.status is JobStatus.ABANDONED
+    assert "; 2 of 3 partitions ARE promoted and stay so: leave clients where they are" in str(job.reason)
 
 
 def test_a_cancelled_reassignment_is_no_reason_to_hold_producers() -> None:

@@ -403,11 +403,11 @@ async def alter_topic(cluster: KafkaCluster, topic: str, configs: dict[str, str]
 
 
 async def test_the_topic_that_is_made(cluster: KafkaCluster, open_store: OpenStore) -> None:
-    store = await open_store(real_brokers=[3, 1])
+    store = await open_store(link_brokers=[2])
     admin = await asyncio.to_thread(kafka_admin, cluster.bootstrap)
     metadata = await asyncio.to_thread(admin.list_topics, store.topic, timeout=10)
     (partition,) = metadata.topics[store.topic].partitions.values()
-    assert list(partition.replicas) == [3, 1]
+    assert list(partition.replicas) == [1, 3]
     futures = admin.describe_configs([ConfigResource(ResourceType.TOPIC, store.topic)])
     (future,) = futures.values()
     configs = await asyncio.to_thread(future.result, 10)
@@ -415,16 +415,22 @@ async def test_the_topic_that_is_made(cluster: KafkaCluster, open_store: OpenSto
 
 
 async def test_copy_to_the_topic_and_back(cluster: KafkaCluster, tmp_path: Path, unique_topic: Any) -> None:
-    state = {f"/links/a/mirrors/t{i}": {"x": "y" * 500} for i in range(500)}
+    state: dict[str, Any] = {f"/links/a/mirrors/t{i}": {"x": "y" * 500} for i in range(500)}
+    state["/sidecars/identities/2"] = {"incarnation_id": "x"}
+    name = unique_topic("copy")
     sqlite, topic = (
         Location.parse(f"sqlite:{tmp_path}/a.db"),
-        Location.parse(f"topic:{cluster.bootstrap}/{unique_topic('copy')}"),
+        Location.parse(f"topic:{cluster.bootstrap}/{name}"),
     )
     store = await sqlite.open()
     epoch = await store.claim()
     await store.commit([Put(path, value, None) for path, value in state.items()], controller_epoch=epoch)
     await store.close()
     assert (await copy_store(sqlite, topic)).nodes == len(state)
+    admin = await asyncio.to_thread(kafka_admin, cluster.bootstrap)
+    metadata = await asyncio.to_thread(admin.list_topics, name, timeout=10)
+    (partition,) = metadata.topics[name].partitions.values()
+    assert sorted(partition.replicas) == [1, 3], "the broker of a sidecar that has just ended gets none"
     result = await copy_store(topic, Location.parse(f"sqlite:{tmp_path}/b.db"))
     assert (result.nodes, result.controller_epoch > epoch) == (len(state), True)
 

@@ -108,7 +108,7 @@ class MissingGroupRight(GateRefused):
         super().__init__(
             group,
             f"the sidecar's principal lacks the right {operation} on {kind} {resource} at the target ({api} was "
-            f"refused); grant it with kafka-acls.sh --add --allow-principal User:<sidecar> {flags} '{resource}'",
+            f"refused); grant it with kafka-acls.sh --add --allow-principal 'User:<sidecar>' {flags} '{resource}'",
         )
 
 
