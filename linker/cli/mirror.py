@@ -287,7 +287,9 @@ app.command("failover")(failover)
 def delete(
     topic: TopicArgument,
     link: LinkOption,
-    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep the target topic.")] = False,
+    keep_data: Annotated[
+        bool, typer.Option("--keep-data", help="Do not ask, and refuse unless the topic is promoted.")
+    ] = False,
     force: Force = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRun = False,

@@ -211,6 +211,8 @@ def plan(one: PromotePlan) -> str:
 
 
 def job(one: PromoteJob) -> str:
+    # After an abandoned one it was opened, and is looked after for a while.
+    fenced = "source may refuse writes to" if one.phase == "ABANDONED" else "source refuses writes to"
     head = pairs(
         [
             ("promote", one.id),
@@ -222,7 +224,7 @@ def job(one: PromoteJob) -> str:
             ("time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in one.phases_ms.items())),
             *validation_tables.promote_lines(one.validation),
             *(("warning", line) for line in one.warnings),
-            *(("source refuses writes to", topic) for topic in one.source_fenced),
+            *((fenced, topic) for topic in one.source_fenced),
             ("that is undone with", undo_source_fence(one.source_fenced) if one.source_fenced else None),
         ]
     )
