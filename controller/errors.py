@@ -36,8 +36,8 @@ class SourceClosed(Refused):
         jobs = sorted(set(owed.values()))
         super().__init__(
             f"the source may still refuse writes to {', '.join(sorted(owed))}, because promote "
-            f"{', '.join(map(str, jobs))} was abandoned while it could not be reached, or had not answered; that is undone "
-            "as soon as it can be, and two minutes later it is certain"
+            f"{', '.join(map(str, jobs))} was abandoned while it could not be reached or had not answered, or was cut off "
+            "by a restart; that is undone as soon as it can be, and two minutes later it is certain"
         )
         self.topics = sorted(owed)
 

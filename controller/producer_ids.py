@@ -22,9 +22,10 @@ from controller.errors import Refused
 BLOCK = 1000
 DEFAULT_MARGIN = 1_000_000
 #: A look at the source takes an id of each of its brokers, so it is taken as seldom as is safe: a source that hands out
-#: less than this in a second cannot come near unnoticed.
+#: no more than this in a second cannot come near unnoticed.
 IDS_PER_SECOND = 1000
-#: Closer than this forwarding ends: what such a source hands out while the shortest knowledge of it lasts.
+#: Closer than this forwarding ends: 100 s of such a source, for the shortest pause between looks, their answers, and until
+#: every sidecar has heard of them.
 RESERVE = 100 * IDS_PER_SECOND
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0
 MAX_PRODUCER_ID = 2**63 - 1
@@ -42,7 +43,6 @@ class Verdict(NamedTuple):
     allowed: bool
     reason: str | None
     distance: int  # ids the source may still hand out before it reaches the target's
-    low: bool  # time to warn: less than half of the margin is left
 
 
 def block_end(producer_id: int) -> int:
@@ -96,31 +96,35 @@ def plan(
     return ProducerIdPlan(needed, blocks, drain)
 
 
-def judge(
-    source: int,
-    target_next: int,
-    target_samples: Mapping[int, int],
-    floor: int,
-    *,
-    margin: int = DEFAULT_MARGIN,
-) -> Verdict:
+def low(distance: int, margin: int) -> bool:
+    """Time to warn."""
+    return distance < max(margin // 2, 2 * RESERVE)
+
+
+def too_close(source: int, floor: int) -> str | None:
+    """Why nothing may be forwarded to a source whose `source_end` this is any more."""
+    if floor - source >= RESERVE:
+        return None
+    return (
+        f"the source's producer ids (up to {source}) have come too close to those handed out at the target (from {floor}): "
+        "promote now, or move producers back to the source"
+    )
+
+
+def judge(source: int, target_next: int, target_samples: Mapping[int, int], floor: int) -> Verdict:
     """May producers at the target be forwarded to the source now, whose `source_end` this is?"""
     distance = floor - source
-    low = distance < margin // 2
-    if distance < RESERVE:
-        reason = (
-            f"the source's producer ids (up to {source}) have come too close to those handed out at the target (from "
-            f"{floor}): promote now, or move producers back to the source"
-        )
-        return Verdict(False, reason, distance, low)
+    reason = too_close(source, floor)
+    if reason is not None:
+        return Verdict(False, reason, distance)
     if target_next < floor:
         reason = f"the target would hand out producer ids from {target_next}, they have to start at {floor}"
-        return Verdict(False, reason, distance, low)
+        return Verdict(False, reason, distance)
     if not target_samples:
-        return Verdict(False, "no broker of the target was asked for a producer id yet", distance, low)
+        return Verdict(False, "no broker of the target was asked for a producer id yet", distance)
     below = {broker: sample for broker, sample in sorted(target_samples.items()) if sample < floor}
     if below:
         broker, sample = next(iter(below.items()))
         reason = f"broker {broker} of the target still hands out producer id {sample}, below {floor}"
-        return Verdict(False, reason, distance, low)
-    return Verdict(True, None, distance, low)
+        return Verdict(False, reason, distance)
+    return Verdict(True, None, distance)

@@ -309,10 +309,11 @@ class PromoteDriver:
         done = len(outcome.promoted) == len(job.partitions)
         reason = None if done else outcome.reason or describe(abandoned)
         if outcome.promoted and not done:
-            # Everybody who reads of an end like this one takes it for nothing done.
+            # ABANDONED says else that nothing was changed.
+            what, again = ("failed over", "fail over") if job.failover else ("promoted", "promote")
             reason = (
-                f"{reason}; {len(outcome.promoted)} of {len(job.partitions)} partitions ARE promoted and stay so: leave "
-                "clients where they are, and promote again for the rest"
+                f"{reason}; {len(outcome.promoted)} of {len(job.partitions)} partitions ARE {what} and stay so: leave "
+                f"clients where they are, and {again} again for the rest"
             )
         warnings = [warning for context in contexts for warning in context.warnings]
         if outcome.promoted and not job.failover:

@@ -238,18 +238,24 @@ class BatchContext:
         topics = sorted({tp.topic for tp in tps}.intersection(() if job is None else job.source_fenced))
         if not topics or (port := self.ports.source_fence) is None:
             return
+        attempts = 0
+
+        async def opened(timeout: float) -> None:
+            nonlocal attempts
+            attempts += 1
+            await port.open(topics, timeout=timeout)
+
         try:
-            await self.insist(
-                lambda timeout: port.open(topics, timeout=timeout), "letting the source accept writes again"
-            )
+            await self.insist(opened, "letting the source accept writes again")
         except PromoteStuck as error:
             if isinstance(error.__cause__, BrokerError):
                 raise
             # It cannot be reached, so nothing can be forwarded to it: a debt, see source_fence.
             logger.warning("promote %d of link %s: %s; tried again later", self.job_id, self.link, error)
             return
-        if not self.close_is_over:
-            return  # it may be closed after this: a debt, too
+        if not self.close_is_over or attempts > 1:
+            # It may be closed after this, or opened once more, into the next promote: a debt, until neither is possible.
+            return
         try:
             await self.controller.note_source_fence(self.link, self.job_id, opened=topics)
         except ControllerFenced:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import zip_longest
 
 from controller.store.base import StoreError, StoreMissing
 from controller.store.topic_brokers import PASSING, PAUSE, Brokers, TopicMetadata
@@ -61,8 +62,10 @@ async def prepare_topic(
 
 
 async def _create(brokers: Brokers, link_brokers: Collection[int], deadline: float) -> None:
-    """Placed by Kafka, unless there are brokers that must not get a replica and may still seem to be alive."""
-    chosen = [one for one in await _broker_ids(brokers, deadline) if one not in link_brokers][:REPLICAS]
+    """Placed by Kafka, unless there are brokers that must not get a replica and may still seem to be alive; then by us, over
+    the racks."""
+    racks = await _racks(brokers, deadline)
+    chosen = spread({broker: rack for broker, rack in racks.items() if broker not in link_brokers})[:REPLICAS]
     if not chosen:
         raise ClusterUnreachable("no broker is registered yet")
     count = len(chosen)
@@ -97,11 +100,20 @@ async def _create(brokers: Brokers, link_brokers: Collection[int], deadline: flo
         raise brokers.refused(code, "create_topics", result.error_message)
 
 
-async def _broker_ids(brokers: Brokers, deadline: float) -> list[int]:
+def spread(racks: Mapping[int, str | None]) -> list[int]:
+    """Brokers by id, with the rack of each: those that begin a list take as many racks as there are."""
+    by_rack: dict[str | None, list[int]] = {}
+    for broker in sorted(racks):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    rounds = zip_longest(*by_rack.values())
+    return [broker for one in rounds for broker in one if broker is not None]
+
+
+async def _racks(brokers: Brokers, deadline: float) -> dict[int, str | None]:
     answer = await brokers.ask_any(
         "metadata", {"topics": [], "allow_auto_topic_creation": False}, deadline, max_version=12
     )
-    return sorted(int(one.node_id) for one in answer.brokers)
+    return {int(one.node_id): one.rack for one in answer.brokers}
 
 
 async def _check(brokers: Brokers, deadline: float) -> None:

@@ -15,7 +15,6 @@ from controller.phases import ENDED, Phase
 from linker.links.runtime import LinkRuntime
 from linker.target import TargetCluster
 from linker.tasks import together
-from wire.errors import LinkerError, RequestTimedOut
 from wire.types import TopicPartition
 
 _MOST_ADOPTED = 500
@@ -107,15 +106,7 @@ class FleetLeadership:
         self._changed.clear()
 
     async def wait_until(self, predicate: Callable[[ImageView], bool], *, timeout: float) -> bool:
-        try:
-            await self._target.metadata.wait_for(lambda image: True if predicate(image) else None, timeout)
-        except RequestTimedOut:
-            return False
-        except LinkerError:
-            # The log has ended, which is raised at once; whoever asks here asks again.
-            await asyncio.sleep(timeout)
-            return False
-        return True
+        return await self._target.metadata.becomes(predicate, timeout)
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, timeout: float

@@ -268,10 +268,19 @@ class GroupManager:
 
         run.leaving = True
         try:
-            views, _ = await self._tools.target.describe([run.name], timeout=_READ_TIMEOUT)
-            if (view := views.get(run.name)) is not None and self._waiting(run, view.members):
-                # Between the two gates they would be let in, while the group is still read at the source.
-                self._keeps_its_gate(run, kind)
+            views, failed = await self._tools.target.describe([run.name], timeout=_READ_TIMEOUT)
+            view = views.get(run.name)
+            # Between the two gates they would be let in, while the group is still read at the source.
+            if view is None:
+                self._keeps_its_gate(
+                    run, kind, f"who waits for it on the target is not known: {failed.get(run.name)}"
+                )
+                return
+            if self._waiting(run, view.members):
+                why = (
+                    "clients wait for it on the target already: stop those for a moment, or promote the group"
+                )
+                self._keeps_its_gate(run, kind, why)
                 return
             run.gate_trouble = None
             log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
@@ -283,11 +292,8 @@ class GroupManager:
         finally:
             run.leaving = False
 
-    def _keeps_its_gate(self, run: GroupRun, kind: GateKind) -> None:
-        text = (
-            f"it should be held by {kind} and keeps its gate, because clients wait for it on the target already: stop "
-            "those for a moment, or promote the group"
-        )
+    def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
+        text = f"it should be held by {kind} and keeps its gate, because {why}"
         if run.gate_trouble != text:
             log.warning("link %s: group %s: %s", self._link, run.name, text)
         run.gate_trouble = text

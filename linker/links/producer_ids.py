@@ -9,8 +9,7 @@ has the arithmetic and the verdict; here it is only carried out):
 3. ask every real broker of the target for ids until it has used up what it held from before the floor;
 4. look again now and then, and whenever a broker of the target appears.
 
-Each look at the source costs an id of each of its brokers, out of the distance that it is to watch. So it is the link
-controller that looks, and the others go by what it wrote down; one that has not heard of a look for too long looks itself.
+Who looks at the source, and when, is told in source_ids.py.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from controller.manager import LinkController, wall_clock_ms
-from controller.producer_ids import DEFAULT_MARGIN, RESERVE, block_end, judge, lasts, pause, plan, source_end
-from controller.state import ProducerIdFloor
+from controller.producer_ids import DEFAULT_MARGIN, RESERVE, judge, lasts, low, plan, too_close
+from controller.state import ProducerIdFloor, Record
+from linker.links.source_ids import SourceIds
 from linker.target import TargetCluster
-from linker.tasks import together, together_by_key
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import BrokerError, ClusterUnreachable, LinkerError
+from wire.errors import BrokerError, LinkerError
 from wire.metadata.image import BrokerImage
 
 log = logging.getLogger(__name__)
@@ -61,17 +61,12 @@ class ProducerIdGuard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
-        self._source = source
         self._target = target
         self._controller = controller
         self._link_brokers = link_brokers
         self._margin = margin
         self._is_head = is_head
-        self._clock = clock
-        #: When the source's allocator was last known to be no further than source_highest, by a look of ours or by word of
-        #: the link controller's; that word.
-        self._looked_at: float | None = None
-        self._heard: ProducerIdFloor | None = None
+        self.source = SourceIds(source, self._one_id, clock)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         self.distance: int | None = None
@@ -79,8 +74,6 @@ class ProducerIdGuard:
         self.low = False
         #: Why the source could not be asked for longer than an answer of it holds, while forwarding is on.
         self.trouble: str | None = None
-        #: What the source may have handed out, as far as is known.
-        self.source_highest: int | None = None
         # (broker id, broker epoch) -> an id it handed out at or above the floor: it only goes up from there.
         self._drained: dict[tuple[int, int], int] = {}
         self._hurry = asyncio.Event()
@@ -93,6 +86,7 @@ class ProducerIdGuard:
     async def run(self) -> None:
         """Until cancelled."""
         unsubscribe = self._target.metadata.subscribe(lambda image, topics: self._on_target_change())
+        self._controller.listeners.add(self._on_records)
         try:
             retry = _RETRY_FIRST
             while True:
@@ -100,7 +94,7 @@ class ProducerIdGuard:
                 try:
                     await self._look()
                     self.trouble = None
-                    wait, retry = (INTERVAL if self.allowed else _RETRY_MAX), _RETRY_FIRST
+                    wait, retry = self._next_look(), _RETRY_FIRST
                 except LinkerError as error:
                     if self.allowed:
                         # What was proven stays proven: ids only go up, and the source is `distance` away from the floor.
@@ -120,14 +114,32 @@ class ProducerIdGuard:
                     continue
         finally:
             unsubscribe()
+            self._controller.listeners.discard(self._on_records)
+
+    def _next_look(self) -> float:
+        """Seconds. Most of them look at the state and the target only."""
+        kept = self._controller.image.floors.get(self._link)
+        due = 0.0 if kept is None else self.source.due_in(kept.floor, head=self._is_head())
+        return min(max(due, _RETRY_FIRST), INTERVAL if self.allowed else _RETRY_MAX)
 
     def _not_looked(self, error: LinkerError) -> None:
         """Forwarding goes on, by a look at the source that gets older."""
-        if self.trouble is None and self._looked_at is not None and self.distance is not None:
-            age = self._clock() - self._looked_at
-            if age > lasts(self.distance):
-                self.trouble = f"the source was not asked for a producer id for {age:.0f} s: {error}"
-                log.warning("link %s: %s", self._link, self.trouble)
+        age = self.source.age
+        if (
+            self.trouble is None
+            and age is not None
+            and self.distance is not None
+            and age > lasts(self.distance)
+        ):
+            self.trouble = f"the source's producer ids have not been looked at for {age:.0f} s: {error}"
+            log.warning("link %s: %s", self._link, self.trouble)
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        """The link controller has looked: known from now on, not from when we would have read it."""
+        if not self._is_head() and any(
+            isinstance(one, ProducerIdFloor) and one.link == self._link for one in records
+        ):
+            self._hurry.set()
 
     def _on_target_change(self) -> None:
         """A broker that (re)appears has a block of its own: closed until it was asked."""
@@ -144,10 +156,10 @@ class ProducerIdGuard:
         kept = self._controller.image.floors.get(self._link)
         if not self._is_head() and (kept is None or self.target_next < kept.floor):
             raise FloorNotSet(f"link {self._link}: the link controller has not moved the producer ids yet")
-        highest, looked = await self._source_highest(kept)
-        source = block_end(highest)
+        looked = await self._look_at_source(kept)
+        end = self.source.end or 0
         wanted = plan(
-            source, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
+            end, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
         )
         if wanted.blocks and self._is_head():
             log.info(
@@ -155,7 +167,7 @@ class ProducerIdGuard:
                 self._link,
                 self.target_next,
                 wanted.floor,
-                source,
+                end,
             )
             started = time.monotonic()
             await self._target.operations.allocate_producer_ids(
@@ -168,12 +180,8 @@ class ProducerIdGuard:
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
-        if self._is_head() and (looked or kept is None or kept.source_seen < highest):
-            found = ProducerIdFloor(
-                link=self._link, floor=wanted.floor, source_seen=highest, sampled_at=wall_clock_ms()
-            )
-            await self._controller.set_producer_id_floor(found)
-            self._heard = found
+        if self._is_head() and (looked or kept is None):
+            await self._write_down(wanted.floor, end)
         brokers = self._real_brokers()
         await together(
             self._drain(broker, wanted.floor)
@@ -185,19 +193,16 @@ class ProducerIdGuard:
             for broker in brokers
             if (broker.id, broker.epoch) in self._drained
         }
-        verdict = judge(source, self.target_next, target, wanted.floor, margin=self._margin)
-        self.distance, self.low = verdict.distance, verdict.low
+        verdict = judge(end, self.target_next, target, wanted.floor)
+        was_low = self.low
+        self.distance, self.low = verdict.distance, low(verdict.distance, self._margin)
         if verdict.allowed and any((b.id, b.epoch) not in self._drained for b in self._real_brokers()):
             return  # one appeared meanwhile; we were woken
-        if verdict.allowed != self.allowed:
-            log.log(
-                logging.INFO if verdict.allowed else logging.ERROR,
-                "link %s: forwarding of produces is %s%s",
-                self._link,
-                "on" if verdict.allowed else "off",
-                f": {verdict.reason}" if verdict.reason else "",
-            )
-        if verdict.low and looked:
+        if verdict.allowed and not self.allowed:
+            log.info("link %s: forwarding of produces is on", self._link)
+        if not verdict.allowed:
+            self._end_forwarding(verdict.reason)
+        if self.low and not was_low:
             log.warning(
                 "link %s: the source's producer ids are %d away from the target's, forwarding ends at %d: promote soon",
                 self._link,
@@ -206,32 +211,36 @@ class ProducerIdGuard:
             )
         self.allowed, self.reason = verdict.allowed, verdict.reason
 
-    async def _source_highest(self, kept: ProducerIdFloor | None) -> tuple[int, bool]:
-        """The highest id the source is known to have handed out, and whether by a look at it just now."""
-        now, head = self._clock(), self._is_head()
-        highest = self.source_highest
-        if kept != self._heard and kept is not None:
-            # How old the first word is nobody knows.
-            if highest is not None:
-                self.source_highest = highest = max(highest, kept.source_seen)
-                self._looked_at = now
-            self._heard = kept
-        if kept is not None and highest is not None and self._looked_at is not None:
-            distance = kept.floor - block_end(highest)
-            if now - self._looked_at < (pause(distance) if head else lasts(distance) - INTERVAL):
-                return highest, False
-        await self._source.refresh((), timeout=_CALL_TIMEOUT)
-        # All of them: the one that is left out may hold the highest block.
-        found = await together_by_key({node: self._sample(node) for node in list(self._source.nodes)})
-        if not found:
-            # A broker that has just started may name nobody, itself included.
-            raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
-        self.source_highest = highest = source_end(found) - 1
-        self._looked_at = now
-        return highest, True
+    async def _look_at_source(self, kept: ProducerIdFloor | None) -> bool:
+        """If it is time to; whether it was. Whatever comes of it, no write is forwarded when the source is too close."""
+        if kept is not None:
+            self.source.hear(kept)
+            if self.source.due_in(kept.floor, head=self._is_head()) > 0:
+                return False
+        try:
+            await self.source.look()
+        finally:
+            end = self.source.end
+            if kept is not None and end is not None:
+                self.distance, self.low = kept.floor - end, low(kept.floor - end, self._margin)
+                if (reason := too_close(end, kept.floor)) is not None:
+                    self._end_forwarding(reason)
+        return True
 
-    async def _sample(self, node: int) -> int:
-        return await self._one_id(self._source.name, await self._source.connection(node))
+    def _end_forwarding(self, reason: str | None) -> None:
+        if self.allowed:
+            log.error("link %s: forwarding of produces is off: %s", self._link, reason)
+        self.allowed, self.reason = False, reason
+
+    async def _write_down(self, floor: int, end: int) -> None:
+        """For the others. A look that could not be written down is none: the next one is due at once."""
+        word = ProducerIdFloor(link=self._link, floor=floor, source_seen=end - 1, sampled_at=wall_clock_ms())
+        try:
+            await self._controller.set_producer_id_floor(word)
+        except LinkerError:
+            self.source.known_at = None
+            raise
+        self.source.written_down(word)
 
     async def _drain(self, broker: BrokerImage, floor: int) -> None:
         connection = await self._target.cluster.open_connection(broker.id)

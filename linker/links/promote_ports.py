@@ -25,7 +25,7 @@ from linker.links.tail_batches import TailBatches
 from linker.target import AlterPartitionItem, TargetCluster
 from linker.tasks import together
 from wire.cluster import Cluster
-from wire.errors import BrokerError, LinkerError, RequestTimedOut
+from wire.errors import BrokerError, LinkerError
 from wire.list_offsets import DEBUGGING_REPLICA_ID, LATEST
 from wire.types import Node, TopicPartition
 
@@ -213,16 +213,7 @@ class TargetHandOver:
         await self._target.metadata.caught_up(timeout)
 
     async def wait_until(self, predicate: Callable[[ImageView], bool], *, timeout: float) -> bool:
-        """See controller.ports.HandOver. A log that has ended changes nothing any more."""
-        try:
-            await self._target.metadata.wait_for(lambda image: True if predicate(image) else None, timeout)
-        except RequestTimedOut:
-            return False
-        except LinkerError:
-            # It is raised at once, and whoever asks here asks again.
-            await asyncio.sleep(timeout)
-            return False
-        return True
+        return await self._target.metadata.becomes(predicate, timeout)
 
     async def alter_partition(
         self, items: Sequence[HandOverItem], *, timeout: float

@@ -52,8 +52,10 @@ async def open_owed(
                 if settled:
                     await controller.note_source_fence(link, job_id, opened=settled)
             except LinkerError as error:
+                for topic in topics:
+                    since.pop((job_id, topic), None)  # an opening may come late, too: into the next promote
                 log.warning(
-                    "link %s: the source still refuses writes to %s, for promote %d: %s (again)",
+                    "link %s: the source may still refuse writes to %s, for promote %d: %s (again)",
                     link,
                     ", ".join(topics),
                     job_id,

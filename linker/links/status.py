@@ -206,7 +206,7 @@ def forwarding(runtime: LinkRuntime) -> Forwarding:
         enabled=guard.allowed,
         reason=guard.reason,
         target_next_producer_id=guard.target_next or None,
-        source_highest_producer_id=guard.source_highest,
+        source_highest_producer_id=None if guard.source.end is None else guard.source.end - 1,
     )
 
 

@@ -144,7 +144,7 @@ class Promotes(Validations):
                 "fence source",
                 True,
                 f"topic {topic}: the source may still refuse writes because promote {owed[topic]} was abandoned while it "
-                "could not be reached, or had not answered; that is undone first",
+                "could not be reached or had not answered, or was cut off by a restart; that is undone first",
                 "try again in two minutes; the sidecar's log says why if it goes on",
             )
             for topic in topics

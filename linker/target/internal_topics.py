@@ -27,6 +27,7 @@ async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
     heartbeat = connection.api_range("broker_heartbeat")
     if heartbeat is None or heartbeat[1] >= _CORDONING_HEARTBEAT:
         return
+    refused = False
     for key_type in _COORDINATOR_TYPES:
         try:
             answer = await target.cluster.call(
@@ -34,15 +35,17 @@ async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
                 {"key": _KEY, "key_type": key_type, "coordinator_keys": [_KEY]},
                 timeout=_COORDINATOR_TIMEOUT,
             )
-            # That there is no coordinator yet is what one expects.
-            codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
-            if codes & _REFUSED:
-                log.warning(
-                    "Kafka's own topics of %s could not be made beforehand, and one may be placed on this sidecar later: "
-                    "grant Describe and Read on the groups, Describe and Write on the transactional ids %s*, or make "
-                    "__consumer_offsets and __transaction_state before",
-                    target.cluster.name,
-                    _KEY,
-                )
         except LinkerError as error:
             log.warning("an internal topic of the target was not created beforehand: %s", error)
+            continue
+        # That there is no coordinator yet is what one expects.
+        codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
+        refused = refused or bool(codes & _REFUSED)
+    if refused:
+        log.warning(
+            "Kafka's own topics of %s could not be made beforehand, and one may be placed on this sidecar later: grant "
+            "Describe and Read on the groups, Describe and Write on the transactional ids %s*, or make "
+            "__consumer_offsets and __transaction_state before",
+            target.cluster.name,
+            _KEY,
+        )

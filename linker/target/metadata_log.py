@@ -114,6 +114,18 @@ class MetadataLog:
                 return result
             await self._next_change(deadline, "the awaited change")
 
+    async def becomes(self, predicate: Callable[[ClusterImage], bool], timeout: float) -> bool:
+        """Whether the predicate holds within this time. In a log that has ended nothing does any more, and that takes its
+        time, too: whoever asks here asks again and again, and everybody else would wait for him."""
+        try:
+            await self.wait_for(lambda image: True if predicate(image) else None, timeout)
+        except RequestTimedOut:
+            return False
+        except LinkerError:
+            await asyncio.sleep(timeout)
+            return False
+        return True
+
     async def caught_up(self, timeout: float) -> None:
         """Return once everything committed before this call is replayed.
 

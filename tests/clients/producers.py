@@ -68,9 +68,9 @@ async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dic
         except CannotBuildError as error:
             rows[case.name] = {"skipped": str(error)}
 
-    async def step(take: Callable[[Move], Awaitable[None]]) -> None:
-        """One after the other, as a person would; who breaks is out."""
-        for name, move in list(moves.items()):
+    async def step(take: Callable[[Move], Awaitable[None]], *, waiting: bool | None = None) -> None:
+        """One after the other, as a person would; who breaks is out. `waiting`: transactional ones first, or last."""
+        for name, move in sorted(moves.items(), key=lambda one: one[1].case.transactional is not waiting):
             try:
                 await take(move)
             except ProgramError as error:
@@ -91,11 +91,12 @@ async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dic
     await step(lambda move: _acked(move.one))
     if moves:
         await stage.mirror(*(topic(move.case) for move in moves.values()))
-    await step(lambda move: _restart(stage, move))
+    # A transaction that is begun at the target waits for its promote, for a minute at most: not for those of others too.
+    await step(lambda move: _restart(stage, move), waiting=False)
     await asyncio.sleep(
         max(SETTLE_SECONDS, hold if any(move.case.transactional for move in moves.values()) else 0)
     )
-    await step(lambda move: _promote(stage, move))
+    await step(lambda move: _promote(stage, move), waiting=True)
     await asyncio.sleep(SETTLE_SECONDS)
     await step(finish)
     return rows

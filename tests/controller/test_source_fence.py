@@ -41,6 +41,7 @@ class Source:
         self.trouble: Exception | None = None  # of opening
         self.no_answer: Exception | None = None  # of closing, which was carried out or not
         self.carried_out = True
+        self.no_answer_to_open = 0  # how often
         self.calls: list[str] = []
 
     async def watch(self) -> None:
@@ -87,6 +88,9 @@ class Fence:
         self.source.closed.difference_update(topics)
         self.source.calls.append("open")
         await self._gate("open after")
+        if self.source.no_answer_to_open:
+            self.source.no_answer_to_open -= 1
+            raise ConnectionLost("no answer", sent=True)
 
 
 def ports(world: World, source: Source, controller: LinkController) -> PromotePorts:
@@ -204,6 +208,19 @@ def test_a_close_without_an_answer_stays_a_debt(carried_out: bool) -> None:
     _, source, job, phases = live(8, prepare=prepare)
     assert phases == {Phase.ACTIVE}
     assert source.calls == (["close", "open"] if carried_out else ["open"])
+    assert (source.closed, job.source_fenced) == (set(), ("t",))
+
+
+def test_an_opening_without_an_answer_stays_a_debt() -> None:
+    """It may be carried out behind the fence of the next promote."""
+
+    def prepare(world: World, source: Source) -> None:
+        somebody_writes(world, source)
+        source.no_answer_to_open = 1
+
+    _, source, job, phases = live(10, prepare=prepare)
+    assert phases == {Phase.ACTIVE}
+    assert source.calls == ["close", "open", "open"]
     assert (source.closed, job.source_fenced) == (set(), ("t",))
 
 

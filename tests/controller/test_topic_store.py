@@ -25,6 +25,7 @@ from controller.store import (
 )
 from controller.store.base import Candidate, Seat
 from controller.store.topic import TopicStore
+from controller.store.topic_admin import spread
 from controller.store.topic_producer import NotCommitted, OutcomeUnknown, _Attempts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
@@ -655,3 +656,18 @@ async def test_sasl() -> None:
         with pytest.raises(StoreError, match=r"state topic state: .*SASL"):
             await TopicStore.open(cluster.bootstrap, wrong, topic=TOPIC)
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("racks", "order"),
+    [
+        ({3: None, 1: None, 2: None}, [1, 2, 3]),
+        ({1: "a", 2: "a", 3: "b", 4: "c", 5: "c"}, [1, 3, 4, 2, 5]),
+        ({1: "a", 2: "a", 3: None}, [1, 3, 2]),
+        ({}, []),
+    ],
+)
+def test_replicas_of_a_copied_state_are_spread_over_the_racks(
+    racks: dict[int, str | None], order: list[int]
+) -> None:
+    assert spread(racks) == order

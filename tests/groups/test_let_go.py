@@ -98,6 +98,16 @@ async def test_another_gate_lets_nobody_in_who_waits() -> None:
         assert run.gate.record.kind is GateKind.CONSUMER_AND_TRANSACTION
         rig.clients.remove(waits)
         waits.leave()
+        describe = rig.tools.target.describe
+
+        async def unknown(names: Any, *, timeout: float) -> Any:
+            return {}, dict.fromkeys(names, "its coordinator is away")
+
+        rig.tools.target.describe = unknown  # type: ignore[method-assign]
+        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        assert rig.group("g").gate is GateKind.CONSUMER_AND_TRANSACTION
+        assert "its coordinator is away" in str(run.gate_trouble)
+        rig.tools.target.describe = describe  # type: ignore[method-assign]
         await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
         assert rig.group("g").gate is GateKind.CLASSIC_AND_TRANSACTION
         assert run.gate_trouble is None

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from controller.producer_ids import BLOCK, DEFAULT_MARGIN, RESERVE, lasts, pause
+from controller.producer_ids import BLOCK, DEFAULT_MARGIN, IDS_PER_SECOND, RESERVE, lasts, pause
+from controller.state import ProducerIdFloor
+from controller.store import StoreError
 from controller.stored_controller import StoredController
 from linker.links.producer_ids import INTERVAL, FloorNotSet, ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
 from tests.target.conftest import eventually
-from wire.errors import ConnectionLost
+from wire.errors import ConnectionLost, LinkerError
 
 
 class EmptySource:
@@ -95,9 +97,14 @@ class Scene:
         self.now = 1000.0
         self.source = Allocator("source east", 3, 50_000)
         self.target = Allocator("target", 2)
+        self.store = MemoryStore()
+        self.rate = 0  # ids that the source hands out in a second
+        self.hearing = 1.0  # seconds
+        self._due: dict[ProducerIdGuard, float] = {}
+        self._handed_out = 0.0
 
     async def open(self) -> Scene:
-        self.controller = await StoredController.open(MemoryStore(), now=lambda: 7)
+        self.controller = await StoredController.open(self.store, now=lambda: 7)
         await self.controller.create_link("east", "source", {})
         return self
 
@@ -130,11 +137,37 @@ class Scene:
         )
 
     async def go_on(self, seconds: float, *guards: ProducerIdGuard) -> None:
-        """Each looks as often as it does by itself."""
-        for _ in range(int(seconds / INTERVAL)):
-            self.now += INTERVAL
-            for guard in guards:
+        """Each looks when it does by itself, and when it hears of a look."""
+        end = self.now + seconds
+        while True:
+            due = {guard: self._due.setdefault(guard, self.now) for guard in guards}
+            guard = min(due, key=lambda one: due[one])
+            if due[guard] > end:
+                self._go_to(end)
+                return
+            self._go_to(max(self.now, due[guard]))
+            before = self.word
+            try:
                 await guard._look()
+                wait = guard._next_look()
+            except LinkerError:
+                wait = INTERVAL
+            self._due[guard] = self.now + wait
+            if self.word != before:
+                for other in guards:
+                    if other is not guard:
+                        self._due[other] = min(self._due[other], self.now + self.hearing)
+
+    def _go_to(self, moment: float) -> None:
+        self._handed_out += self.rate * (moment - self.now)
+        self.now = moment
+        blocks = int(self._handed_out) // BLOCK
+        self._handed_out -= blocks * BLOCK
+        self.source.hand_out_many(blocks * BLOCK)
+
+    @property
+    def word(self) -> ProducerIdFloor | None:
+        return self.controller.image.floors.get("east")
 
     @property
     def taken(self) -> int:
@@ -150,46 +183,42 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 async def test_a_day_of_a_link_costs_its_source_few_ids(scene: Scene) -> None:
     head, other = scene.guard(), scene.guard(head=False)
-    await head._look()
-    await other._look()
+    await scene.go_on(86_400, head, other)
     assert head.allowed
     assert other.allowed
-    await scene.go_on(86_400, head, other)
     # Every 30 s of both it would be 17,280.
     assert scene.taken <= 3 * (86_400 / pause(head.distance or 0) + 2)
     assert scene.taken < 600
     assert other.distance == head.distance
 
 
-async def test_what_the_source_hands_out_is_noticed_by_all_before_it_is_too_late(scene: Scene) -> None:
-    head, other = scene.guard(), scene.guard(head=False)
-    await head._look()
-    await other._look()
-    floor = scene.controller.image.floors["east"].floor
-    late: list[int] = []
-    while head.allowed or other.allowed:
-        scene.source.hand_out_many(int(INTERVAL) * 1000)
-        await scene.go_on(INTERVAL, head, other)
-        if head.allowed or other.allowed:
-            late.append(scene.source.next_producer_id)
-    assert len(late) > 10
-    assert max(late) < floor
-    for guard in (head, other):
+@pytest.mark.parametrize("heads", [True, False], ids=["with", "without"])
+@pytest.mark.parametrize("margin", [410_000, DEFAULT_MARGIN, 5_000_000])
+async def test_what_the_source_hands_out_is_noticed_by_all_before_it_is_too_late(
+    scene: Scene, margin: int, heads: bool
+) -> None:
+    """Also by those that hear of no look any more."""
+    head, other = scene.guard(margin=margin), scene.guard(head=False, margin=margin)
+    await scene.go_on(7.0, head, other)
+    guards = (head, other) if heads else (other,)
+    assert scene.word is not None
+    floor = scene.word.floor
+    scene.rate = IDS_PER_SECOND
+    while any(guard.allowed for guard in guards):
+        assert scene.source.next_producer_id <= floor
+        await scene.go_on(1.0, *guards)
+    for guard in guards:
         assert "too close" in str(guard.reason)
         assert guard.low
-        assert guard.distance is not None
-        assert guard.distance < RESERVE
 
 
 async def test_one_that_hears_of_no_look_looks_itself(scene: Scene) -> None:
     head, other = scene.guard(), scene.guard(head=False)
-    await head._look()
-    await other._look()
+    await scene.go_on(5.0, head, other)
     before = scene.taken
-    limit = lasts(other.distance or 0)
-    await scene.go_on(limit - 2 * INTERVAL, other)
+    await scene.go_on(lasts(other.distance or 0) - 60, other)
     assert scene.taken == before
-    await scene.go_on(2 * INTERVAL, other)
+    await scene.go_on(60, other)
     assert scene.taken == before + 3
 
 
@@ -200,6 +229,67 @@ async def test_of_the_first_word_nobody_knows_how_old_it_is(scene: Scene) -> Non
     await other._look()
     assert not other.allowed
     assert "too close" in str(other.reason)
+
+
+async def test_what_is_known_of_the_source_never_goes_down(scene: Scene) -> None:
+    """The broker with the highest block may be away when one looks again, or looks for the first time."""
+    head = scene.guard()
+    await scene.go_on(1.0, head)
+    scene.source.hand_out_many(800_000)
+    await scene.go_on(600, head)
+    distance = head.distance or 0
+    assert distance < 250_000
+    del scene.source.nodes[0]
+    await scene.go_on(600, head)
+    assert head.distance == distance
+    heir = scene.guard()
+    await scene.go_on(600, heir)
+    assert heir.distance == distance
+
+
+@pytest.mark.parametrize("trouble", ["a broker", "the store"])
+async def test_too_close_is_too_close_whatever_else_is_wrong(scene: Scene, trouble: str) -> None:
+    head = scene.guard()
+    await scene.go_on(1.0, head)
+    assert head.allowed
+    scene.source.hand_out_many(DEFAULT_MARGIN)
+    if trouble == "a broker":
+        scene.source.deaf.add(1)
+    else:
+        scene.store.commit = refuse  # type: ignore[method-assign]
+    await scene.go_on(600, head)
+    assert not head.allowed
+    assert "too close" in str(head.reason)
+
+
+async def refuse(*_: Any, **__: Any) -> None:
+    raise StoreError("the disk is full")
+
+
+async def test_a_look_that_is_not_written_down_is_none(scene: Scene) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await scene.go_on(1.0, head, other)
+    commit = scene.store.commit
+    scene.store.commit = refuse  # type: ignore[method-assign]
+    await scene.go_on(600, head)
+    scene.store.commit = commit  # type: ignore[method-assign]
+    scene.source.hand_out_many(300_000)
+    await scene.go_on(60, head, other)
+    assert scene.word is not None
+    assert scene.word.source_seen > 300_000, "what is written down now was seen now"
+    assert other.distance == head.distance
+
+
+async def test_when_it_is_over_nobody_takes_more(scene: Scene) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await scene.go_on(1.0, head, other)
+    scene.source.hand_out_many(DEFAULT_MARGIN - RESERVE + BLOCK)
+    await scene.go_on(2000, head, other)
+    assert not head.allowed
+    assert not other.allowed
+    before = scene.taken
+    await scene.go_on(86_400, head, other)
+    assert scene.taken == before
 
 
 async def test_nobody_asks_the_source_before_the_link_controller_has(scene: Scene) -> None:
@@ -218,15 +308,31 @@ async def test_a_new_link_controller_goes_on_where_the_old_one_was(scene: Scene)
 
 async def test_a_margin_of_the_links_own(scene: Scene) -> None:
     guard = scene.guard(margin=5_000_000)
-    await guard._look()
+    await scene.go_on(1.0, guard)
     assert guard.distance == 5_000_000
-    scene.source.hand_out_many(2_499_000)
+    scene.source.hand_out_many(2_490_000)
     await scene.go_on(3600, guard)
     assert not guard.low
-    scene.source.hand_out_many(10_000)
+    scene.source.hand_out_many(20_000)
     await scene.go_on(3600, guard)
     assert guard.low
     assert guard.allowed
+
+
+async def test_a_word_is_heard_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, other = scene.guard(), scene.guard(head=False)
+    await head._look()
+    running = asyncio.create_task(other.run())
+    try:
+        await eventually(lambda: other.allowed)
+        scene.source.hand_out_many(300_000)
+        scene.now += pause(head.distance or 0)
+        await head._look()
+        await eventually(lambda: other.distance == head.distance, 2.0)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert other._on_records not in scene.controller.listeners
 
 
 async def test_a_source_that_cannot_be_asked_for_long_is_told_of(

@@ -20,17 +20,21 @@ from linker.links import source_debts
 from linker.links.source_fence import AclSourceFence
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_service_races import Rig
+from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 
 class Fence:
     """The source as a fence of ours sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, failing_until: float = 0.0) -> None:
         self.opened: list[tuple[str, ...]] = []
+        self.failing_until = failing_until
 
     async def open(self, topics: Collection[str], *, timeout: float) -> None:
         self.opened.append(tuple(topics))
+        if len(self.opened) > 1 and asyncio.get_running_loop().time() < self.failing_until:
+            raise LinkerError("no answer")
 
 
 async def indebted(*topics: str) -> LinkController:
@@ -77,13 +81,13 @@ async def test_what_may_be_closed_late_is_opened_until_nothing_can_close_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     controller = await indebted("a")
-    began = asyncio.get_running_loop().time()
     fence = await pay(controller, monkeypatch, late=10.0)
     assert len(fence.opened) > 2
     assert set(fence.opened) == {("a",)}
     assert debts(controller.image, "east") == {1: ["a"]}
-    monkeypatch.setattr(source_debts, "_LATE", 0.02)
-    fence = Fence()
+    monkeypatch.setattr(source_debts, "_LATE", 0.2)
+    began = asyncio.get_running_loop().time()
+    fence = Fence(failing_until=began + 0.2)
     paying = asyncio.create_task(
         source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
     )
@@ -91,7 +95,8 @@ async def test_what_may_be_closed_late_is_opened_until_nothing_can_close_it(
         await asyncio.sleep(0.001)
     paying.cancel()
     await asyncio.gather(paying, return_exceptions=True)
-    assert asyncio.get_running_loop().time() - began >= 0.02
+    # From the last request of unknown outcome on: an opening may come late, too.
+    assert asyncio.get_running_loop().time() - began >= 0.4
     assert fence.opened
 
 

@@ -67,7 +67,7 @@ class LinkOptions(Model):
 
     producer_id_margin: int = Field(
         default=DEFAULT_MARGIN,
-        ge=2 * RESERVE,
+        ge=4 * RESERVE,
         le=1_000_000_000,
         description="How many producer ids the source may hand out while the link is there, each start of an idempotent "
         f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "

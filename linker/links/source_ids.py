@@ -1,0 +1,93 @@
+"""How far a source's allocator of producer ids is, as far as this sidecar knows.
+
+A look asks every broker of the source for an id, and so takes one of each, out of the distance that is to be watched. So
+the link controller looks, and writes down what it found; the others go by that word, and look themselves only when it is
+too old. Not here: what follows from the distance (producer_ids.py), and how old a look may be (controller.producer_ids).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from controller.producer_ids import RESERVE, block_end, lasts, pause, source_end
+from controller.state import ProducerIdFloor
+from wire.cluster import Cluster
+from wire.connection import Connection
+from wire.errors import ClusterUnreachable
+
+_TIMEOUT = 10.0
+#: Seconds: until a word of the link controller is heard, and a look of one's own has its answers.
+_SLACK = 20.0
+
+
+class SourceIds:
+    """Of one link. `one_id` asks a broker of the source; `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        source: Cluster,
+        one_id: Callable[[str, Connection], Awaitable[int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._one_id = one_id
+        self._clock = clock
+        #: Below it is everything that the source has handed out, as far as is known; it never goes down.
+        self.end: int | None = None
+        #: When that was certainly all, by a look or by word of one; None: nobody knows.
+        self.known_at: float | None = None
+        self._heard: ProducerIdFloor | None = None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since `known_at`."""
+        return None if self.known_at is None else self._clock() - self.known_at
+
+    def hear(self, word: ProducerIdFloor) -> None:
+        """What the link controller wrote down after a look of its own. How old the first word is that is heard, nobody
+        knows: it only says how far the allocator is at least."""
+        if word == self._heard:
+            return
+        if self._heard is not None:
+            self.known_at = self._clock()
+        self._heard = word
+        self._raise_to(block_end(word.source_seen))
+
+    def due_in(self, floor: int, *, head: bool) -> float:
+        """Seconds until somebody has to look: the link controller, or one that has heard of no look for too long."""
+        if self.end is None or self.known_at is None:
+            return 0.0
+        distance = floor - self.end
+        if distance < RESERVE:
+            return float("inf")  # nothing makes it better, and a look would only take more
+        limit = pause(distance) if head else lasts(distance) - _SLACK
+        return max(0.0, self.known_at + limit - self._clock())
+
+    async def look(self) -> None:
+        """Ask all brokers of the source: the one that is left out may hold the highest block. An error if one does not
+        answer; what the others say counts all the same."""
+        now = self._clock()
+        await self._source.refresh((), timeout=_TIMEOUT)
+        nodes = list(self._source.nodes)
+        answers = await asyncio.gather(*(self._ask(node) for node in nodes), return_exceptions=True)
+        found = {node: one for node, one in zip(nodes, answers, strict=True) if isinstance(one, int)}
+        if found:
+            self._raise_to(source_end(found))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        if not found:
+            # A broker that has just started may name nobody, itself included.
+            raise ClusterUnreachable(f"{self._source.name} names no live broker yet")
+        self.known_at = now
+
+    def written_down(self, word: ProducerIdFloor) -> None:
+        """Our own word, which tells us nothing."""
+        self._heard = word
+
+    def _raise_to(self, end: int) -> None:
+        self.end = end if self.end is None else max(self.end, end)
+
+    async def _ask(self, node: int) -> int:
+        return await self._one_id(self._source.name, await self._source.connection(node))
