@@ -357,3 +357,17 @@ async def test_a_source_that_cannot_be_asked_for_long_is_told_of(
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_a_look_comes_when_it_is_due_and_ones_own_word_is_no_news(scene: Scene) -> None:
+    head = scene.guard(margin=400_000)
+    await head._look()
+    scene.source.hand_out_many(200_000)
+    scene.now += pause(head.distance or 0)
+    await head._look()
+    looked = scene.now
+    due = looked + pause(head.distance or 0)
+    scene.now = due - 5.0
+    await head._look()
+    assert head.source.known_at == looked
+    assert head._next_look() == pytest.approx(5.0)
