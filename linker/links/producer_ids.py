@@ -194,21 +194,13 @@ class ProducerIdGuard:
             if (broker.id, broker.epoch) in self._drained
         }
         verdict = judge(end, self.target_next, target, wanted.floor)
-        was_low = self.low
-        self.distance, self.low = verdict.distance, low(verdict.distance, self._margin)
+        self._note_distance(verdict.distance)
         if verdict.allowed and any((b.id, b.epoch) not in self._drained for b in self._real_brokers()):
             return  # one appeared meanwhile; we were woken
         if verdict.allowed and not self.allowed:
             log.info("link %s: forwarding of produces is on", self._link)
         if not verdict.allowed:
             self._end_forwarding(verdict.reason)
-        if self.low and not was_low:
-            log.warning(
-                "link %s: the source's producer ids are %d away from the target's, forwarding ends at %d: promote soon",
-                self._link,
-                verdict.distance,
-                RESERVE,
-            )
         self.allowed, self.reason = verdict.allowed, verdict.reason
 
     async def _look_at_source(self, kept: ProducerIdFloor | None) -> bool:
@@ -222,10 +214,21 @@ class ProducerIdGuard:
         finally:
             end = self.source.end
             if kept is not None and end is not None:
-                self.distance, self.low = kept.floor - end, low(kept.floor - end, self._margin)
+                self._note_distance(kept.floor - end)
                 if (reason := too_close(end, kept.floor)) is not None:
                     self._end_forwarding(reason)
         return True
+
+    def _note_distance(self, distance: int) -> None:
+        was_low = self.low
+        self.distance, self.low = distance, low(distance, self._margin)
+        if self.low and not was_low:
+            log.warning(
+                "link %s: the source's producer ids are %d away from the target's, forwarding ends at %d: promote soon",
+                self._link,
+                distance,
+                RESERVE,
+            )
 
     def _end_forwarding(self, reason: str | None) -> None:
         if self.allowed:

@@ -306,7 +306,7 @@ async def test_a_new_link_controller_goes_on_where_the_old_one_was(scene: Scene)
     assert heir.distance == DEFAULT_MARGIN
 
 
-async def test_a_margin_of_the_links_own(scene: Scene) -> None:
+async def test_a_margin_of_the_links_own(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     guard = scene.guard(margin=5_000_000)
     await scene.go_on(1.0, guard)
     assert guard.distance == 5_000_000
@@ -317,6 +317,7 @@ async def test_a_margin_of_the_links_own(scene: Scene) -> None:
     await scene.go_on(3600, guard)
     assert guard.low
     assert guard.allowed
+    assert caplog.text.count("promote soon") == 1
 
 
 async def test_a_word_is_heard_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
