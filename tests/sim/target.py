@@ -163,6 +163,13 @@ class Metadata:
         except TimeoutError:
             raise RequestTimedOut("not seen in the metadata log", sent=False) from None
 
+    async def becomes(self, predicate: Callable[[Image], bool], timeout: float) -> bool:
+        try:
+            await self.wait_for(lambda image: True if predicate(image) else None, timeout)
+        except RequestTimedOut:
+            return False
+        return True
+
     async def caught_up(self, timeout: float) -> None:
         target = self._target
         wanted = await target.world.network.request(self.process.name, KRAFT, lambda: target.version, timeout)
