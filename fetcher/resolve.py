@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fetcher.mirror_partition import MirrorPartition
 from wire.cluster import Cluster, PartitionMetadata
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
-from wire.errors import error_name
+from wire.errors import LinkerError, error_name
 from wire.list_offsets import EARLIEST, LATEST
 from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 
@@ -49,7 +49,13 @@ class Resolver:
 
     async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
         """A verdict for each; raises when the cluster as a whole cannot be asked."""
-        await self._cluster.refresh({mirror.spec.topic for mirror in mirrors}, timeout=_TIMEOUT)
+        try:
+            await self._cluster.refresh({mirror.spec.topic for mirror in mirrors}, timeout=_TIMEOUT)
+        except LinkerError:
+            # It is missing for as long as answers say so one after the other, not since one before an outage.
+            for mirror in mirrors:
+                self._missing_since.pop(mirror.tp, None)
+            raise
         now = time.monotonic()
         return {mirror.tp: self._judge(mirror, now) for mirror in mirrors}
 

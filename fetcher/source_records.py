@@ -9,8 +9,11 @@ from fetcher.budget import Charge, MemoryBudget
 from fetcher.lane import Lane
 from fetcher.window import WindowChunk
 from wire.batch import Walk, patch_batches
+from wire.errors import MalformedFrame
 from wire.fetch import FetchedPartition
 from wire.framing import SCRATCH_MAX
+
+_MAX_OFFSET = (1 << 63) - 1
 
 
 def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
@@ -59,6 +62,13 @@ def _read(
         start, end = 0, len(frame)
     chunk_bytes = min(partition_bytes, spec.segment_bytes)
     walk: Walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, lane.last_epoch)
+    if walk.next_offset > _MAX_OFFSET:
+        # No fetch request could ask for what follows. A batch's base offset is outside its CRC.
+        raise MalformedFrame(
+            f"a batch of {lane.mirror.tp} ends at offset {walk.next_offset - 1}",
+            api="fetch",
+            offset=lane.position,
+        )
     chunks = [
         WindowChunk(base, following, frame[first:last], last - first, charge)
         for first, last, base, following in walk.chunks

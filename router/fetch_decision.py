@@ -199,7 +199,9 @@ def _from_named(hub: ForwardingHub, part: Part, replica: int) -> FetchPartitionR
 
 
 def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
-    """A real replica in the consumer's rack that has the wanted offset and follows closely."""
+    """A real replica in the consumer's rack that has the wanted offset and follows closely. Without it, at either end of its
+    log, it would answer OFFSET_OUT_OF_RANGE, and the consumer would be sent there again for ever: a replica's own retention
+    may have taken what the source has (ReplicaManager.findPreferredReadReplica asks the same)."""
     if part.log is None or part.tp is None:
         return None
     image = hub.ports.image()
@@ -210,7 +212,7 @@ def _replica_in_rack(hub: ForwardingHub, part: Part, rack: str) -> int | None:
         if broker is None or broker.fenced or broker.rack != rack:
             continue
         if (
-            progress.fetch_offset < part.asked.fetch_offset
+            not progress.log_start_offset <= part.asked.fetch_offset <= progress.fetch_offset
             or now - progress.caught_up_monotonic > _CLOSE_FOLLOWER
         ):
             continue

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fetcher.budget import Charge, MemoryBudget
+from fetcher.source_records import _read
 from fetcher.window import Window, WindowChunk
 from tests.fakes.batches import build_batch, parse_batches
 from wire.batch import patch_batches
-from wire.errors import LocalProtocolError
+from wire.errors import LocalProtocolError, MalformedFrame
+from wire.types import TopicPartition
 
 Batch = tuple[int, int, bytes]  # base offset, next offset, bytes
 
@@ -180,3 +185,24 @@ def test_a_charge_ends_with_its_last_holder() -> None:
     assert budget.used == 0
     with pytest.raises(LocalProtocolError):
         charge.drop()
+
+
+@pytest.mark.parametrize("base", [(1 << 63) - 1, (1 << 63) - 2])
+def test_a_batch_that_ends_where_offsets_end_is_malformed(base: int) -> None:
+    """What follows it could not be asked for; its base offset is not under its CRC."""
+    batch = build_batch(1, base_offset=base)
+    frame = memoryview(bytearray(batch))
+    tp = TopicPartition("t", 0)
+    lane: Any = SimpleNamespace(
+        mirror=SimpleNamespace(tp=tp, spec=SimpleNamespace(segment_bytes=1 << 30, session_epoch=3)),
+        last_epoch=-1,
+        position=10,
+    )
+    part: Any = SimpleNamespace(records_start=0, records_end=len(frame))
+    charge = Charge(MemoryBudget(1 << 20), len(frame))
+    if base + 1 < 1 << 63:
+        walk, (chunk,) = _read(lane, part, frame, charge, 1 << 20)
+        assert (walk.next_offset, chunk.base_offset) == (base + 1, base)
+    else:
+        with pytest.raises(MalformedFrame, match=f"ends at offset {base}"):
+            _read(lane, part, frame, charge, 1 << 20)

@@ -215,6 +215,20 @@ async def test_redirected_to_a_close_replica_in_the_consumers_rack() -> None:
         assert too_slow.values()
 
 
+async def test_no_replica_is_preferred_whose_own_retention_took_the_records() -> None:
+    """It would say OFFSET_OUT_OF_RANGE, and the consumer would come back here, for ever."""
+    async with Rig() as rig:
+        log = log_of(rig)
+        log.append(5)
+        log.followers = {1: Progress(5, asyncio.get_running_loop().time(), log_start_offset=3)}
+        client = await rig.client()
+        gone = (await fetch(client, rig, {0: 2}, rack_id="r1")).partitions[0]
+        assert (gone.preferred_read_replica, gone.error) == (-1, 0)
+        assert (await fetch(client, rig, {0: 2}, rack_id="r1")).values()
+        kept = (await fetch(client, rig, {0: 3}, rack_id="r1")).partitions[0]
+        assert kept.preferred_read_replica == 1
+
+
 async def test_leader_epochs_are_checked() -> None:
     async with Rig() as rig:
         client = await rig.client()
