@@ -1,10 +1,10 @@
 """State stores: `sqlite` the embedded default for one sidecar, `zookeeper` and `topic` for a fleet.
 
 File map: `base` the contract, `sole` a store of one process as one of a fleet, `nodes` a tree in memory. Of ZooKeeper:
-`zookeeper` the store, `zookeeper_plan` a commit as its transaction, `zookeeper_client` and `zookeeper_session` how it is
-asked, `zookeeper_seat` who is alive and who decides. Of a compacted topic: `topic` the store, `topic_admin` the topic
-itself, `topic_brokers` connections, `topic_writer` and `topic_producer` writing, `topic_records` what records mean,
-`topic_tail` reading.
+`zookeeper` the store, `zookeeper_plan` a commit as its transaction, `zookeeper_client`, `zookeeper_session` and
+`zookeeper_kazoo` how it is asked, `zookeeper_seat` who is alive and who decides. Of a compacted topic: `topic` the
+store, `topic_admin` the topic itself, `topic_brokers` connections, `topic_writer` and `topic_producer` writing,
+`topic_records` what records mean, `topic_tail` reading.
 """
 
 from __future__ import annotations

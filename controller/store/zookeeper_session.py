@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -37,19 +36,15 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.retry import KazooRetry
 
 from controller import paths
 from controller.errors import InvalidName
 from controller.store.base import StoreError
+from controller.store.zookeeper_kazoo import new_client, stop
 
 logger = logging.getLogger(__name__)
-# Kazoo would log a warning for each attempt to connect, and credentials when debugging. We say what matters.
-_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_logger.setLevel(logging.ERROR)
 
 #: Errors that say how the node is: answers. All others leave the outcome open, or need a person.
 NODE_ERRORS = (NoNodeError, BadVersionError, NodeExistsError, NotEmptyError)
@@ -124,6 +119,7 @@ class ZooKeeperSession:
         self._closing = False
         self._reviving: asyncio.Task[None] | None = None
         self._revivals = 0
+        self._given_up: Any = None  # the client that a new one takes the place of
         self._client: Any = self._new_client()
 
     @classmethod
@@ -138,7 +134,7 @@ class ZooKeeperSession:
     ) -> Self:
         client = cls(connect, session_timeout, connect_timeout, auth, tls)
         try:
-            client._issuer.submit(_start, client._client)
+            client._issuer.submit(client._start, client._client)
             async with asyncio.timeout(connect_timeout):
                 await client.until_connected()
         except TimeoutError:
@@ -160,7 +156,7 @@ class ZooKeeperSession:
         self.connected = False
         if self._reviving is not None:
             self._reviving.cancel()
-        stopping = self._issuer.submit(_stop, self._client)  # after what was asked before
+        stopping = self._issuer.submit(stop, self._client)  # after what was asked before
         self._issuer.shutdown(wait=False)
         self.changed.send()
         await asyncio.shield(asyncio.wrap_future(stopping))
@@ -255,36 +251,22 @@ class ZooKeeperSession:
     # Kazoo's client, and what its threads tell.
 
     def _new_client(self) -> Any:
-        handler = SequentialThreadingHandler()
-        handler.create_connection = self._connect
-        handler.spawn = _spawn
-        client = KazooClient(
-            hosts=self.servers,
-            timeout=self.session_timeout,
-            handler=handler,
-            auth_data=None if self._auth is None else {("digest", ":".join(self._auth))},
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=0.1, backoff=1.5, max_delay=1.0, sleep_func=handler.sleep_func
-            ),
-            logger=_kazoo_logger,
+        """Not started. What it tells comes in its threads."""
+        client = new_client(
+            self.servers,
+            self.session_timeout,
+            None if self._auth is None else [("digest", ":".join(self._auth))],
+            connect=self._connect,
+            granted=lambda seconds: self._post(self._granted, client, seconds),
+            ended=lambda: self._post(self._give_up, client),
         )
 
-        def listen(state: str) -> None:  # in the connection's thread
+        def listen(state: str) -> None:
             identity = client.client_id
             session = None if identity is None else identity[0]
             self._post(self._on_state, client, state, client.client_state, session)
 
         client.add_listener(listen)
-        # What the ensemble made of the timeout that was asked for, kazoo tells nobody else.
-        handshake: Any = client._connection  # noqa: SLF001 - kazoo has no other way
-        connect = handshake._connect  # noqa: SLF001 - as above
-
-        def connected(*where: Any) -> Any:  # in the connection's thread
-            read_timeout, of_one_host = connect(*where)  # milliseconds
-            self._post(self._granted, client, of_one_host * len(client.hosts) / 1000)
-            return read_timeout, of_one_host
-
-        handshake._connect = connected  # noqa: SLF001 - as above
         return client
 
     def _granted(self, client: Any, session_timeout: float) -> None:
@@ -350,7 +332,21 @@ class ZooKeeperSession:
                     self.former.add(self.session)
                 self.session = None
                 if detail in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
-                    self._reviving = self._loop.create_task(self._revive(client))
+                    self._give_up(client)
+        self.changed.send()
+
+    def _give_up(self, client: Any) -> None:
+        """This one does not connect again by itself. A client that never had a session, or has just lost it, tells its
+        listeners nothing of its end (KazooClient._make_state_change), so it is its thread's end that counts."""
+        if client is not self._client or self._closing or client is self._given_up:
+            return
+        self._given_up = client
+        if self.connected:
+            self.disconnected_since = time.monotonic()
+        if self.session is not None:
+            self.former.add(self.session)
+        self.connected, self.session = False, None
+        self._reviving = self._loop.create_task(self._revive(client))
         self.changed.send()
 
     async def _revive(self, broken: Any) -> None:
@@ -361,39 +357,18 @@ class ZooKeeperSession:
         )
         await asyncio.sleep(delay)
         self._client = self._new_client()
-        self._issuer.submit(_stop, broken)
-        self._issuer.submit(_start, self._client)
+        self._issuer.submit(stop, broken)
+        self._issuer.submit(self._start, self._client)
 
-
-def _spawn(work: Callable[..., None], *arguments: Any, **options: Any) -> threading.Thread:
-    """A thread of kazoo's. It logs what its connection's thread dies of, and raises it once more."""
-
-    def run() -> None:
+    def _start(self, client: Any) -> None:
+        """In the issuing thread."""
         try:
-            work(*arguments, **options)
-        except Exception as error:
-            logger.info("a thread of the ZooKeeper client has ended: %r", error)
-
-    thread = threading.Thread(target=run, name="zookeeper", daemon=True)
-    thread.start()
-    return thread
+            client.start_async()
+        except Exception:  # as for want of threads or descriptors
+            logger.exception("a ZooKeeper client cannot be started")
+            self._post(self._give_up, client)
 
 
 def _settle(future: asyncio.Future[list[_Answer]], answers: list[_Answer]) -> None:
     if not future.done():  # else nobody waits any more
         future.set_result(answers)
-
-
-def _start(client: Any) -> None:
-    try:
-        client.start_async()
-    except Exception:
-        logger.exception("a ZooKeeper client cannot be started")
-
-
-def _stop(client: Any) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception:
-        logger.exception("a ZooKeeper client has not ended in good order")

@@ -186,3 +186,71 @@ async def _give_session(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     while kind != Close.type:
         xid, kind = struct.unpack_from(">ii", await frame())
         writer.write(struct.pack(">iiqi", 16, xid, 1, 0))
+
+
+class Client:
+    """What the session needs of a KazooClient, which ends as the test wants."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken = broken
+        self.started = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def start_async(self) -> None:
+        if self.broken:
+            raise OSError(24, "Too many open files")
+        self._loop.call_soon_threadsafe(self.started.set)
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def test_a_client_that_cannot_be_started_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the one after it: nobody else would make a new one."""
+    monkeypatch.setattr("controller.store.zookeeper_session._REVIVE_DELAY", 0.01)
+    made: list[Client] = []
+
+    def new_client(_: ZooKeeperSession) -> Client:
+        made.append(Client(broken=len(made) < 3))
+        return made[-1]
+
+    monkeypatch.setattr(ZooKeeperSession, "_new_client", new_client)
+    session = ZooKeeperSession("127.0.0.1:1", 6.0, 1.0, None, None)
+    try:
+        session._issuer.submit(session._start, session._client)
+        async with asyncio.timeout(5):
+            while len(made) < 4:
+                await asyncio.sleep(0.01)
+            await made[3].started.wait()
+        assert session._client is made[3]
+        await asyncio.sleep(0.1)
+        assert len(made) == 4
+    finally:
+        await session.close()
+
+
+@pytest.mark.parametrize("had_a_session", [False, True])
+async def test_the_end_of_a_connections_thread_is_the_end_of_its_client(
+    had_a_session: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kazoo tells its listeners of it only if it was connected until then."""
+    monkeypatch.setattr("controller.store.zookeeper_session._REVIVE_DELAY", 0.01)
+    session = ZooKeeperSession("127.0.0.1:1", 6.0, 1.0, None, None)
+    first = session._client
+    first._connection._connect_loop = lambda retry: (_ for _ in ()).throw(MemoryError("no thread, no buffer"))
+    if had_a_session:
+        session.session, session.connected = 7, True
+    monkeypatch.setattr(session, "_new_client", lambda: Client(broken=False))
+    try:
+        turn = session.changed.turn()
+        session._issuer.submit(session._start, first)
+        async with asyncio.timeout(5):
+            await turn.wait()
+            assert not session.connected
+            assert session.former == ({7} if had_a_session else set())
+            while session._client is first:
+                await asyncio.sleep(0.01)
+            await session._client.started.wait()
+    finally:
+        await session.close()
