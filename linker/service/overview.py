@@ -150,17 +150,12 @@ class Overview(FleetService):
             checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
         guard = runtime.producer_ids
-        checks.append(
-            Check(
-                name="producer ids",
-                result=CheckResult.FAIL
-                if not guard.allowed
-                else CheckResult.WARN
-                if guard.low or guard.trouble
-                else CheckResult.OK,
-                detail=guard.trouble or f"{guard.distance} ids apart" if guard.allowed else str(guard.reason),
-            )
-        )
+        if guard.allowed:
+            result = CheckResult.WARN if guard.low or guard.trouble else CheckResult.OK
+            detail = guard.trouble or f"{guard.distance} ids apart"
+        else:
+            result, detail = CheckResult.FAIL, str(guard.reason)
+        checks.append(Check(name="producer ids", result=result, detail=detail))
         checks += [finding_check(finding) for finding in findings]
         checks += [
             Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)

@@ -71,7 +71,7 @@ class LinkOptions(Model):
         le=1_000_000_000,
         description="How many producer ids the source may hand out while the link is there, each start of an idempotent "
         f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "
-        "the target's ids are moved past the source's by as much, a thousand in some 2 ms.",
+        "the target's ids are moved past the source's by as much (a million took 2.5 to 5.3 s on two busy cores).",
     )
     groups_include: Patterns = Field(
         default=".*",
