@@ -158,12 +158,14 @@ def compare_effective(
         )
     insync = _number(target, MIN_INSYNC)
     if insync is not None and insync > replication_factor:
+        # Brokers of 3.9 to 4.3 take min(min.insync.replicas, replicas): writes go on, but no replica may be missing.
         findings.append(
             ConfigFinding(
                 MIN_INSYNC,
-                True,
+                False,
                 f"topic {topic}: min.insync.replicas {insync} is more than the replication factor "
-                f"{replication_factor}: after promote no producer with acks=all could write",
+                f"{replication_factor}: brokers go by {replication_factor} then, so that acks=all waits for every "
+                f"replica; -r {insync} gives it as many as it asks for",
             )
         )
     findings += [

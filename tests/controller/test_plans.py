@@ -372,9 +372,11 @@ def test_preflight_of_effective_configs() -> None:
     guess = topic_configs.compare_effective("t", source, target, replication_factor=2)
     assert {(f.config, f.fatal) for f in guess} == {
         ("segment.bytes", False),
-        ("min.insync.replicas", True),
+        ("min.insync.replicas", False),
         ("retention.ms", False),
     }
+    [insync] = [f.message for f in guess if f.config == "min.insync.replicas"]
+    assert "brokers go by 2" in insync and "-r 3" in insync  # min(min.insync.replicas, replicas)
     known = topic_configs.compare_effective("t", source, target, replication_factor=3, largest_batch=1048577)
     assert ("segment.bytes", True) in {(f.config, f.fatal) for f in known}
     fits = topic_configs.compare_effective("t", {}, target, replication_factor=3, largest_batch=1048576)
