@@ -27,6 +27,7 @@ from fetcher.mirror_partition import MirrorPartition
 from wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.metadata.image import ClusterImage
+from wire.offset_requests import OffsetsRequest
 from wire.server import Exchange, ServerConnection
 
 FIRST_ID_VERSION = 13
@@ -142,11 +143,11 @@ class FollowerServer:
         if not self._try_answer(waiting, now, last_chance=request.max_wait_ms <= 0):
             self._wait(waiting)
 
-    def handle_list_offsets(self, exchange: Exchange) -> None:
-        self._offsets.list_offsets(exchange)
+    def handle_list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        self._offsets.list_offsets(exchange, request)
 
-    def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None:
-        self._offsets.offset_for_leader_epoch(exchange)
+    def handle_offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        self._offsets.offset_for_leader_epoch(exchange, request)
 
     def mirror_added(self, mirror: MirrorPartition) -> None:
         """Followers learn of a new mirror as early as we do, and may have asked already."""

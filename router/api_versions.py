@@ -5,6 +5,7 @@ we serve.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Final
 
 from wire import codec
@@ -45,9 +46,17 @@ def unknown_version(correlation_id: int) -> bytes:
 
 def restrict(version: int, reply: memoryview) -> bytes | memoryview:
     """The real broker's answer to ApiVersions of that version, restricted. Frames are without size prefix."""
-    if len(reply) >= 6 and int.from_bytes(reply[4:6], "big") == UNSUPPORTED_VERSION:
+    return b"".join((reply[:4], _restricted(version, bytes(reply[4:]))))
+
+
+@functools.lru_cache(maxsize=32)
+def _restricted(version: int, reply: bytes) -> bytes:
+    """Both behind the correlation id. Kept: anybody may ask, without a login and as often as he likes, brokers say the same
+    every time, and taking it apart costs a hundred times as much as passing it on.
+    """
+    if int.from_bytes(reply[:2], "big") == UNSUPPORTED_VERSION:
         version = 0  # Kafka answers an unknown version in version 0
-    answer = codec.decode_response("api_versions", version, reply)
+    answer = codec.decode_response("api_versions", version, bytes(4) + reply)
     keys = []
     for item in answer.api_keys:
         low, high = item.min_version, item.max_version
@@ -58,6 +67,4 @@ def restrict(version: int, reply: memoryview) -> bytes | memoryview:
             keys.append({"api_key": item.api_key, "min_version": low, "max_version": high})
     fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
     fields["api_keys"] = keys
-    return codec.encode_response(
-        "api_versions", version, int.from_bytes(reply[:4], "big", signed=True), fields
-    )
+    return codec.encode_response("api_versions", version, 0, fields)[4:]

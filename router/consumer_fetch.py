@@ -30,6 +30,7 @@ from router.fetch_source import SOURCE_WAIT, SourceReads
 from router.hub import ForwardingHub
 from router.leadership import current_leader, endpoints_of
 from router.ports import Mirror
+from router.turns import SLICE
 from wire.error_codes import FENCED_LEADER_EPOCH, FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.server import Exchange, ServerConnection
@@ -39,6 +40,11 @@ READ_UNCOMMITTED: Final = 0
 _LOOK_AGAIN: Final = 0.5
 #: Seconds for more to come, for a consumer that does not want single records (fetch.min.bytes).
 _BATCHING: Final = 0.01
+#: Seconds for each partition of a fetch between two looks at all of them, where that is longer: one with thousands of them
+#: takes a small part of a processor while it waits.
+_FOR_EACH: Final = 0.0005
+#: As followers (fetcher/followers.py). A longer one is answered without records, and its client asks again.
+_LONGEST_WAIT: Final = 30.0
 
 
 class FetchSession:
@@ -54,12 +60,20 @@ class FetchSession:
         self._later: deque[tuple[Exchange, FetchRequest]] = deque()  # until the one before them is answered
         self._busy = False
         self._beginning = False
+        self._later_entries = 0  # that it names, at most
+        self._paused = False  # so many partitions are named in what waits that no further requests are read
         self._closed = False
         hub.consumers += 1
 
     def handle(self, exchange: Exchange, request: FetchRequest) -> None:
         self._later.append((exchange, request))
         self._go_on()
+        if self._later:
+            self._later_entries += request.entries
+            if self._later_entries > SLICE and not self._paused:
+                # What a request takes in memory grows with what it names; the next one may wait in the network.
+                self._paused = True
+                self._connection.pause_reading()
 
     def _go_on(self) -> None:
         """Begin what waits, until one of them has to. A loop: behind one that waits there may be thousands that need not."""
@@ -71,6 +85,11 @@ class FetchSession:
                 self._begin(*self._later.popleft())
         finally:
             self._beginning = False
+        if not self._later and not self._closed:
+            self._later_entries = 0
+            if self._paused:
+                self._paused = False
+                self._connection.resume_reading()
 
     def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
         self._busy = True
@@ -98,7 +117,7 @@ class FetchSession:
     def _start(self, exchange: Exchange, request: FetchRequest, deadline: float | None) -> None:
         now = self.hub.loop.time()
         if deadline is None:
-            deadline = now + max(0, request.max_wait_ms) / 1000
+            deadline = now + min(max(0, request.max_wait_ms) / 1000, _LONGEST_WAIT)
         fetch = PendingFetch(exchange, request, deadline)
         self._fetch = fetch
         refused = False
@@ -165,7 +184,7 @@ class FetchSession:
             self._answer(fetch)  # told so at once
             return
         if first or now >= fetch.look_at:
-            fetch.look_at = now + _LOOK_AGAIN
+            fetch.look_at = now + max(_LOOK_AGAIN, len(fetch.parts) * _FOR_EACH)
         if elsewhere:
             fetch.poll_until = now + max(0.0, min(SOURCE_WAIT, fetch.deadline - now))
             fetch.late_at = fetch.poll_until + SOURCE_WAIT
@@ -248,7 +267,7 @@ class FetchSession:
         if fetch.timer is not None:
             fetch.timer.cancel()
         # Who wants many bytes is not woken for each record.
-        delay = _BATCHING if fetch.request.min_bytes > 1 else 0.0
+        delay = max(_BATCHING, len(fetch.parts) * _FOR_EACH / 10) if fetch.request.min_bytes > 1 else 0.0
         fetch.timer = self.hub.loop.call_later(delay, self._look)
 
     def _stop_waiting(self, fetch: PendingFetch) -> None:

@@ -28,6 +28,7 @@ from router.txn_markers import answer_txn_markers
 from wire import codec
 from wire.errors import BrokerError, MalformedFrame, RequestTimedOut, WireError
 from wire.fetch import FetchRequest, parse_fetch_request
+from wire.offset_requests import MAX_ENTRIES, parse_list_offsets, parse_offset_for_leader_epoch
 from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange, ServerConnection
 from wire.types import Buffer, TopicPartition
@@ -46,6 +47,8 @@ _BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE
 _CLIENT_ID: Final = "kafka-linker-login"
 _LOCAL_KEY: Final = "router"
 _MOST_TOLD: Final = 100
+#: Bytes of a request of those apis that are taken apart here, partition by partition, beyond which it waits for its turn.
+_LARGE: Final = 100 << 10
 
 Handler = Callable[["ClientSession", Exchange], None]
 
@@ -245,6 +248,37 @@ class Router:
         await self.tasks.close()
 
 
+def _taken_apart(handler: Handler) -> Handler:
+    """Of a request that names thousands of partitions: it is looked at in a turn of the event loop in which no other such
+    request is, and nothing further is read from its client until then.
+    """
+
+    async def later(session: ClientSession, exchange: Exchange) -> None:
+        await session.router.hub.turns.next()
+        if exchange.done:
+            return  # its connection has ended
+        try:
+            handler(session, exchange)
+        except MalformedFrame as error:
+            exchange.connection.garbled(error)
+        except Exception as error:
+            exchange.connection.abort(error)
+            raise
+        else:
+            exchange.connection.resume_reading()
+
+    def handle(session: ClientSession, exchange: Exchange) -> None:
+        if len(exchange.frame) <= _LARGE:
+            handler(session, exchange)
+            return
+        connection = exchange.connection
+        connection.pause_reading()
+        session.router.tasks.spawn(later(session, exchange), f"a large request of {connection.peer}")
+
+    return handle
+
+
+@_taken_apart
 def _fetch(session: ClientSession, exchange: Exchange) -> None:
     request: FetchRequest = parse_fetch_request(
         exchange.frame, exchange.body_offset, exchange.header.api_version
@@ -252,24 +286,30 @@ def _fetch(session: ClientSession, exchange: Exchange) -> None:
     if request.replica_id >= 0:
         followers = session.router.ports.followers
         session.with_cluster_action(exchange, lambda: followers.handle_fetch(exchange, request))
-    else:
-        session.fetch.handle(exchange, request)
+        return
+    if request.entries > MAX_ENTRIES:
+        raise MalformedFrame(f"more than {MAX_ENTRIES} topics and partitions in one request", api="fetch")
+    session.fetch.handle(exchange, request)
 
 
+@_taken_apart
 def _list_offsets(session: ClientSession, exchange: Exchange) -> None:
-    _, request = codec.decode_request(exchange.frame)
-    if int(request.replica_id) >= 0:
+    request = parse_list_offsets(exchange.frame, exchange.body_offset, exchange.header.api_version)
+    if request.replica_id >= 0:
         followers = session.router.ports.followers
-        session.with_cluster_action(exchange, lambda: followers.handle_list_offsets(exchange))
+        session.with_cluster_action(exchange, lambda: followers.handle_list_offsets(exchange, request))
     else:
         session.offsets.list_offsets(exchange, request)
 
 
+@_taken_apart
 def _offset_for_leader_epoch(session: ClientSession, exchange: Exchange) -> None:
-    _, request = codec.decode_request(exchange.frame)
-    if int(getattr(request, "replica_id", -2)) >= 0:
+    request = parse_offset_for_leader_epoch(exchange.frame, exchange.body_offset, exchange.header.api_version)
+    if request.replica_id >= 0:
         followers = session.router.ports.followers
-        session.with_cluster_action(exchange, lambda: followers.handle_offset_for_leader_epoch(exchange))
+        session.with_cluster_action(
+            exchange, lambda: followers.handle_offset_for_leader_epoch(exchange, request)
+        )
     else:
         session.offsets.offset_for_leader_epoch(exchange, request)
 
@@ -361,6 +401,7 @@ def _prove(session: ClientSession, exchange: Exchange) -> None:
     upstream.send(memoryview(frame), answered)
 
 
+@_taken_apart
 def _write_txn_markers(session: ClientSession, exchange: Exchange) -> None:
     session.with_cluster_action(exchange, lambda: answer_txn_markers(exchange))
 

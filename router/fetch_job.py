@@ -43,7 +43,7 @@ class PendingFetch:
         self.exchange = exchange
         self.request = request
         self.deadline = deadline
-        self.parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
+        self.parts = _parts(request)
         self.poll_until = deadline  # source nodes may look for records
         self.late_at = deadline  # what has not come from the source by then is not waited for
         self.quiet_until = 0.0  # a source node could not say; who is told "nothing" comes again at once
@@ -51,6 +51,14 @@ class PendingFetch:
         self.moved = False  # a log that it listens to has, and it is looked at in a moment
         self.listening: list[LocalLog] = []
         self.timer: asyncio.TimerHandle | None = None
+
+
+def _parts(request: FetchRequest) -> list[Part]:
+    """Of a partition that is named more than once the last one is meant, in the place of the first, as a broker takes it
+    (FetchRequest.fetchData puts them into a map); no client library does that.
+    """
+    parts = [Part(key, asked) for key, partitions in request.topics for asked in partitions]
+    return parts if len(parts) < 2 else list({(one.key, one.asked.index): one for one in parts}.values())
 
 
 def most_bytes(hub: ForwardingHub, asked: FetchRequest) -> int:

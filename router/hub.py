@@ -21,6 +21,7 @@ from router.forwarder import TARGET, Recovery
 from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper
+from router.turns import Turns
 from wire.errors import LinkerError
 from wire.gathering import gathered_writes
 from wire.types import TopicPartition
@@ -90,6 +91,7 @@ class ForwardingHub:
         self.budget = BytesBudget(limits.held_bytes)
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
+        self.turns = Turns()
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}

@@ -1,7 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch for consumers: the source's offsets, under the mirror's one leader
 epoch.
 
-Off the hot path: one short task per request. As fetches (``consumer_fetch.py``) they need the lease at the moment of
+Off the hot path: one short task per request. A large request is looked at in slices, and nothing further is read from its
+client meanwhile. As fetches (``consumer_fetch.py``) they need the lease at the moment of
 answering: an end from before a hand-over would look like a truncated log. NOT_LEADER_OR_FOLLOWER else, which every
 client takes for "ask again".
 """
@@ -10,17 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
 from router.hub import ForwardingHub
 from router.lane_states import Verdict, verdict
 from router.ports import Mirror
-from wire import codec
-from wire.error_codes import NOT_LEADER_OR_FOLLOWER, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from router.turns import SLICE
+from wire.error_codes import (
+    INVALID_REQUEST,
+    NOT_LEADER_OR_FOLLOWER,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from wire.errors import LinkerError, WireError
 from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from wire.offset_requests import (
+    OffsetAnswer,
+    OffsetsRequest,
+    encode_list_offsets,
+    encode_offset_for_leader_epoch,
+)
 from wire.server import Exchange, ServerConnection
 from wire.types import TopicPartition
 
@@ -38,16 +50,30 @@ class OffsetSession:
         self._authorizer = authorizer
         self._closed = False
 
-    def list_offsets(self, exchange: Exchange, request: Any) -> None:
-        names = [topic.name for topic in request.topics]
-        self._when_authorized(exchange, names, partial(self._list_offsets, exchange, request))
+    def list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        self._begin(exchange, request, partial(self._list_offsets, exchange, request))
 
-    def offset_for_leader_epoch(self, exchange: Exchange, request: Any) -> None:
-        names = [topic.topic for topic in request.topics]
-        self._when_authorized(exchange, names, partial(self._offset_for_leader_epoch, exchange, request))
+    def offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        self._begin(exchange, request, partial(self._offset_for_leader_epoch, exchange, request))
 
     def closed(self) -> None:
         self._closed = True
+
+    def _begin(
+        self, exchange: Exchange, request: OffsetsRequest, then: Callable[[], Awaitable[None]]
+    ) -> None:
+        if request.entries > SLICE:
+            self._connection.pause_reading()
+            then = partial(self._alone, then)
+        self._when_authorized(exchange, [name for name, _ in request.topics], then)
+
+    async def _alone(self, then: Callable[[], Awaitable[None]]) -> None:
+        """It takes memory of the sidecar for as long as it is worked on: one of a client at a time."""
+        try:
+            await then()
+        finally:
+            if not self._closed:
+                self._connection.resume_reading()
 
     def _when_authorized(
         self, exchange: Exchange, topics: list[str], then: Callable[[], Awaitable[None]]
@@ -68,70 +94,69 @@ class OffsetSession:
             exchange.fail(WireError("offsets could not be looked up", peer=self._connection.peer))
             raise
 
-    async def _list_offsets(self, exchange: Exchange, request: Any) -> None:
-        wanted = {
-            TopicPartition(topic.name, ask.partition_index): _as_int(ask.timestamp)
-            for topic in request.topics
-            for ask in topic.partitions
-        }
-        found = await self._look_up(wanted, int(getattr(request, "isolation_level", 0)))
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for ask in topic.partitions:
-                tp = TopicPartition(topic.name, ask.partition_index)
-                error, timestamp, offset = found[tp]
-                partitions.append(
-                    {
-                        "partition_index": ask.partition_index,
-                        "error_code": error,
-                        "timestamp": timestamp,
-                        "offset": offset,
-                        "leader_epoch": self._session_epoch(tp) if offset >= 0 else -1,
-                    }
-                )
-            topics.append({"name": topic.name, "partitions": partitions})
-        self._reply(exchange, "list_offsets", {"topics": topics})
+    async def _list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        found = await self._look_up(request, request.isolation_level, None)
+        epoch = self._session_epoch
+        topics = [
+            (
+                name,
+                [
+                    OffsetAnswer(
+                        one.index, error, timestamp, offset, epoch(name, one.index) if offset >= 0 else -1
+                    )
+                    for one in partitions
+                    for error, timestamp, offset in (found[TopicPartition(name, one.index)],)
+                ],
+            )
+            for name, partitions in request.topics
+        ]
+        header = exchange.header
+        exchange.reply([encode_list_offsets(header.api_version, header.correlation_id, topics)])
 
-    async def _offset_for_leader_epoch(self, exchange: Exchange, request: Any) -> None:
-        wanted = {
-            TopicPartition(topic.topic, ask.partition): LATEST
-            for topic in request.topics
-            for ask in topic.partitions
-        }
-        found = await self._look_up(wanted, 0)
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for ask in topic.partitions:
-                tp = TopicPartition(topic.topic, ask.partition)
-                error, _, offset = found[tp]
-                partitions.append(
-                    {
-                        "error_code": error,
-                        "partition": ask.partition,
-                        "leader_epoch": self._session_epoch(tp) if error == 0 else -1,
-                        "end_offset": offset,
-                    }
-                )
-            topics.append({"topic": topic.topic, "partitions": partitions})
-        self._reply(exchange, "offset_for_leader_epoch", {"topics": topics})
+    async def _offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
+        found = await self._look_up(request, 0, LATEST)
+        epoch = self._session_epoch
+        topics = [
+            (
+                name,
+                [
+                    OffsetAnswer(one.index, error, -1, offset, epoch(name, one.index) if error == 0 else -1)
+                    for one in partitions
+                    for error, _, offset in (found[TopicPartition(name, one.index)],)
+                ],
+            )
+            for name, partitions in request.topics
+        ]
+        header = exchange.header
+        exchange.reply([encode_offset_for_leader_epoch(header.api_version, header.correlation_id, topics)])
 
-    async def _look_up(self, wanted: dict[TopicPartition, int], isolation_level: int) -> Offsets:
-        """From the source's leaders; whatever goes wrong there is retriable for the client."""
+    async def _look_up(self, request: OffsetsRequest, isolation_level: int, timestamp: int | None) -> Offsets:
+        """From the source's leaders; whatever goes wrong there is retriable for the client. timestamp: instead of the
+        request's own.
+        """
         found: Offsets = {}
         by_link: dict[str, dict[TopicPartition, int]] = {}
-        for tp, timestamp in wanted.items():
-            mirror = self.hub.ports.mirrors.by_name(tp.topic)
-            error = self._refusal(mirror, tp)
-            if error or mirror is None:
-                found[tp] = (error, -1, -1)
-            elif timestamp <= LATEST_TIERED:
-                found[tp] = (0, -1, -1)  # nothing of ours is tiered
-            else:
-                by_link.setdefault(mirror.link, {})[tp] = (
-                    EARLIEST if timestamp == EARLIEST_LOCAL else timestamp
-                )
+        # As a broker says to each partition that is named more than once (KafkaApis.handleListOffsetRequest).
+        twice = request.named_twice()
+        looked_at = 0
+        for name, partitions in request.topics:
+            mirror = self.hub.ports.mirrors.by_name(name)
+            for one in partitions:
+                looked_at += 1
+                if looked_at % SLICE == 0:
+                    await self.hub.turns.next()
+                    mirror = self.hub.ports.mirrors.by_name(name)
+                tp = TopicPartition(name, one.index)
+                wanted = one.wanted if timestamp is None else timestamp
+                error = INVALID_REQUEST if (name, one.index) in twice else self._refusal(mirror, tp)
+                if error or mirror is None:
+                    found[tp] = (error, -1, -1)
+                elif wanted <= LATEST_TIERED:
+                    found[tp] = (0, -1, -1)  # nothing of ours is tiered
+                else:
+                    by_link.setdefault(mirror.link, {})[tp] = EARLIEST if wanted == EARLIEST_LOCAL else wanted
+        if looked_at >= SLICE:
+            await self.hub.turns.next()
         for link, asked in by_link.items():
             try:
                 results = await self.hub.ports.source(link).list_offsets(
@@ -172,22 +197,7 @@ class OffsetSession:
         partition = mirror.partition(tp.partition) if mirror is not None else None
         return max(offset, partition.start_offset) if offset >= 0 and partition is not None else offset
 
-    def _session_epoch(self, tp: TopicPartition) -> int:
-        mirror = self.hub.ports.mirrors.by_name(tp.topic)
-        partition = mirror.partition(tp.partition) if mirror is not None else None
+    def _session_epoch(self, topic: str, index: int) -> int:
+        mirror = self.hub.ports.mirrors.by_name(topic)
+        partition = mirror.partition(index) if mirror is not None else None
         return partition.session_epoch if partition is not None else -1
-
-    @staticmethod
-    def _reply(exchange: Exchange, api: str, fields: dict[str, Any]) -> None:
-        header = exchange.header
-        frame = codec.encode_response(api, header.api_version, header.correlation_id, fields)
-        exchange.reply([len(frame).to_bytes(4, "big"), frame])
-
-
-def _as_int(timestamp: Any) -> int:
-    """The codec gives timestamps as datetime, except the negative ones with a meaning of their own."""
-    if timestamp is None:
-        return LATEST
-    if isinstance(timestamp, int):
-        return timestamp
-    return int(timestamp.timestamp() * 1000)

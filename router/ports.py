@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from wire.cluster import TopicMetadata
 from wire.fetch import FetchRequest
 from wire.metadata.image import ClusterImage
+from wire.offset_requests import OffsetsRequest
 from wire.server import Exchange
 from wire.types import Node, TopicPartition
 
@@ -103,9 +104,9 @@ class FollowerApi(Protocol):
 
     def handle_fetch(self, exchange: Exchange, request: FetchRequest) -> None: ...
 
-    def handle_list_offsets(self, exchange: Exchange) -> None: ...
+    def handle_list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None: ...
 
-    def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None: ...
+    def handle_offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None: ...
 
 
 class SourceConnectionLike(Protocol):

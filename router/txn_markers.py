@@ -6,28 +6,16 @@ not answered well-formed retries for ever and its transactions hang. Every parti
 
 from __future__ import annotations
 
-from wire import codec
+from wire.offset_requests import answer_write_txn_markers
 from wire.server import Exchange
 
 
 def answer_txn_markers(exchange: Exchange) -> None:
-    header, request = codec.decode_request(exchange.frame)
-    markers = [
-        {
-            "producer_id": marker.producer_id,
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {"partition_index": index, "error_code": 0} for index in topic.partition_indexes
-                    ],
-                }
-                for topic in marker.topics
-            ],
-        }
-        for marker in request.markers
-    ]
-    frame = codec.encode_response(
-        "write_txn_markers", header.api_version, header.correlation_id, {"markers": markers}
+    header = exchange.header
+    exchange.reply(
+        [
+            answer_write_txn_markers(
+                exchange.frame, exchange.body_offset, header.api_version, header.correlation_id
+            )
+        ]
     )
-    exchange.reply([len(frame).to_bytes(4, "big"), frame])

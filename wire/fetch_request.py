@@ -29,7 +29,8 @@ from wire.whole import add_entries, whole
 API = "fetch"
 MIN_VERSION, MAX_VERSION = 4, 18
 MAX_ENTRIES = 100_000
-"""Topics plus partitions of one request: an entry grows tenfold when parsed, so their number is memory."""
+"""Topics plus partitions of one request: an entry grows tenfold when parsed, so their number is memory. A follower names
+whatever it copies from us; consumers may name fewer (router/dispatch.py)."""
 HIGH_WATERMARK_UNSUPPORTED = 0x7FFFFFFFFFFFFFFF
 """What a v18 follower that does not track it sends (the protocol's default); we show it as -1."""
 
@@ -65,6 +66,11 @@ class FetchRequest:
     topics: list[tuple[TopicKey, list[FetchPartition]]] = field(default_factory=list)
     forgotten: list[tuple[TopicKey, list[int]]] = field(default_factory=list)
     rack_id: str = ""
+
+    @property
+    def entries(self) -> int:
+        """Topics plus partitions that it names."""
+        return len(self.topics) + sum(len(partitions) for _, partitions in self.topics)
 
 
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level

@@ -178,6 +178,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._paused_by_handlers -= 1
         self._dispatch()
 
+    def garbled(self, error: MalformedFrame) -> None:
+        """Close because of a request that was looked at later than when it came."""
+        if not self.closed:
+            self._protocol_error(error)
+
     def add_close_callback(self, callback: Callable[[], None]) -> None:
         """Call back once when the connection is gone (soon, if it is)."""
         if self.closed:

@@ -21,6 +21,7 @@ from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.fetch import parse_fetch_request
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from wire.offset_requests import parse_list_offsets, parse_offset_for_leader_epoch
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Exchange, ListenerInfo, start_listener
 from wire.types import TopicPartition
@@ -138,10 +139,12 @@ class Rig:
         if key == 1:
             request = parse_fetch_request(exchange.frame, exchange.body_offset, exchange.header.api_version)
             self.server.handle_fetch(exchange, request)
-        elif key == 2:
-            self.server.handle_list_offsets(exchange)
-        else:
-            self.server.handle_offset_for_leader_epoch(exchange)
+            return
+        parse, handle = {
+            2: (parse_list_offsets, self.server.handle_list_offsets),
+            23: (parse_offset_for_leader_epoch, self.server.handle_offset_for_leader_epoch),
+        }[key]
+        handle(exchange, parse(exchange.frame, exchange.body_offset, exchange.header.api_version))
 
     # --- mirrors and followers ---
 

@@ -137,10 +137,10 @@ class Followers:
     def handle_fetch(self, exchange: Exchange, request: Any) -> None:
         self._note("fetch", exchange)
 
-    def handle_list_offsets(self, exchange: Exchange) -> None:
+    def handle_list_offsets(self, exchange: Exchange, request: Any) -> None:
         self._note("list_offsets", exchange)
 
-    def handle_offset_for_leader_epoch(self, exchange: Exchange) -> None:
+    def handle_offset_for_leader_epoch(self, exchange: Exchange, request: Any) -> None:
         self._note("offset_for_leader_epoch", exchange)
 
 

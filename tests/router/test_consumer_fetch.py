@@ -446,7 +446,7 @@ async def test_end_of_memory_that_is_not_the_end_of_the_log_is_read_from_the_sou
 async def test_a_first_fetch_of_many_entries_takes_time_in_proportion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of them wait for the first connection to the source, and a client may name one partition as often as it likes."""
+    """All of them wait for the first connection to the source."""
     compared = 0
 
     def compare(one: Part, other: object) -> bool:
@@ -454,13 +454,15 @@ async def test_a_first_fetch_of_many_entries_takes_time_in_proportion(
         compared += 1
         return one is other
 
-    async with Rig(source_nodes=1) as rig:
+    count = 1000
+    async with Rig(source_nodes=1, partitions=count) as rig:
         rig.source.add("orders", 0, 3)
         client = await rig.client()
-        count = 1000
-        part = FetchPartition(0, -1, 0, -1, -1, 1 << 20)
         topics: list[tuple[str | bytes, list[FetchPartition]]] = [
-            (rig.directory.mirrors["orders"].topic_id, [part] * count)
+            (
+                rig.directory.mirrors["orders"].topic_id,
+                [FetchPartition(index, -1, 0, -1, -1, 1 << 20) for index in range(count)],
+            )
         ]
         request = FetchRequest(version=17, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=topics)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
