@@ -21,10 +21,21 @@ SERVED: Final[dict[int, tuple[int, int]]] = {
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
     17: (1, 1),  # SaslHandshake: version 0 is followed by bare tokens, which cannot be relayed as frames
+    16: (0, 5),  # ListGroups
     API_VERSIONS: (0, 4),  # ours to read, too
+    21: (0, 2),  # DeleteRecords
     23: (2, 4),  # OffsetForLeaderEpoch
     27: (1, 2),  # WriteTxnMarkers
+    32: (1, 4),  # DescribeConfigs
+    33: (0, 2),  # AlterConfigs
+    34: (1, 2),  # AlterReplicaLogDirs
+    35: (1, 5),  # DescribeLogDirs
     36: (0, 2),  # SaslAuthenticate: passed on, and its answers are read
+    44: (0, 1),  # IncrementalAlterConfigs
+    61: (0, 0),  # DescribeProducers
+    66: (0, 2),  # ListTransactions
+    78: (1, 2),  # ShareFetch
+    79: (1, 2),  # ShareAcknowledge
 }
 
 

@@ -28,6 +28,8 @@ class Operation(IntEnum):
 
     READ = 3
     WRITE = 4
+    DELETE = 6
+    ALTER = 7
     DESCRIBE = 8
     CLUSTER_ACTION = 9
 
@@ -56,7 +58,11 @@ class Authorizer:
         return bool(bits >> operation & 1)
 
     def cluster_action(self) -> bool | None:
-        return self.allowed(_CLUSTER, Operation.CLUSTER_ACTION)
+        return self.on_cluster(Operation.CLUSTER_ACTION)
+
+    def on_cluster(self, operation: Operation) -> bool | None:
+        """None: not known yet; ask_cluster(). Only who may Describe the cluster is told: true of what implies Describe."""
+        return self.allowed(_CLUSTER, operation)
 
     def ask_cluster(self, callback: Callable[[], None]) -> None:
         self.ask(_CLUSTER, callback)

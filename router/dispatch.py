@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from router import api_versions
+from router import api_versions, apis
+from router.addressed import Addressed
 from router.api_versions import API_VERSIONS
 from router.authorize import Authorizer
 from router.consumer_fetch import FetchSession
@@ -20,6 +21,7 @@ from router.forwarded import ForwardedBook
 from router.hub import ForwardingHub
 from router.login import Login, LoginState
 from router.offsets import OffsetSession
+from router.on_mirrors import MirrorRequests
 from router.passthrough import Upstream
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.produce import ProduceSession
@@ -135,6 +137,7 @@ class Router:
         self.stats = RouterStats()
         self.tasks = TaskKeeper()
         self._refused_followers: set[str] = set()
+        self.told_of_mirrors: set[tuple[str, str]] = set()
         self.hub = ForwardingHub(ports, self.limits, self.stats, self.tasks)
         self._handlers: dict[int, Handler] = {
             PRODUCE: lambda session, exchange: (session.producing or session.produce).handle(exchange),
@@ -145,6 +148,9 @@ class Router:
             SASL_HANDSHAKE: _sasl_handshake,
             SASL_AUTHENTICATE: _sasl_authenticate,
             WRITE_TXN_MARKERS: _write_txn_markers,
+            **dict.fromkeys(apis.ABOUT_THE_BROKER, _about_the_broker),
+            **dict.fromkeys(apis.TO_A_LEADER, _to_a_leader),
+            **dict.fromkeys(apis.REFUSED, _refuse),
         }
 
     def __call__(self, exchange: Exchange) -> None:
@@ -180,9 +186,9 @@ class Router:
             connection.listener.name,
         )
 
-    def register(self, api_key: int, handler: Handler) -> None:
-        """Serve an api here instead of passing it through."""
-        self._handlers[api_key] = handler
+    def serves(self, api_key: int) -> bool:
+        """False: requests of it are passed through."""
+        return api_key in self._handlers
 
     # Promote
 
@@ -399,6 +405,24 @@ def _prove(session: ClientSession, exchange: Exchange) -> None:
         "describe_cluster", 0, {}, correlation_id=upstream.next_correlation_id(), client_id=_CLIENT_ID
     )
     upstream.send(memoryview(frame), answered)
+
+
+@_taken_apart
+def _about_the_broker(session: ClientSession, exchange: Exchange) -> None:
+    Addressed(session.router.ports, session.upstream, session.authorizer).handle(exchange)
+
+
+@_taken_apart
+def _to_a_leader(session: ClientSession, exchange: Exchange) -> None:
+    router = session.router
+    MirrorRequests(
+        router.hub, session.connection, session.upstream, session.authorizer, router.told_of_mirrors
+    ).handle(exchange)
+
+
+def _refuse(session: ClientSession, exchange: Exchange) -> None:
+    key = exchange.header.api_key
+    exchange.fail(WireError(f"api key {key} is not for a broker's listener", peer=session.connection.peer))
 
 
 @_taken_apart

@@ -39,7 +39,7 @@ def _result(broker: FakeBroker, request: Request, resource: Any) -> Mapping[str,
         "configs": (),
     }
     if not request.forced_error and resource.resource_type == BROKER:
-        own = {**BROKER_DEFAULTS, **broker.cluster.broker_configs.get(int(resource.resource_name), {})}
+        own = {**BROKER_DEFAULTS, **broker.cluster.broker_configs.get(int(resource.resource_name or -1), {})}
         return {
             **base,
             "configs": [
