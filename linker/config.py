@@ -8,6 +8,7 @@ Not here: reading the file (config_file.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ from pydantic import (
 
 from linker.config_store import FleetConfig, Section, StoreConfig
 from linker.config_validation import ValidationConfig
+from linker.link_secrets import LinkSecrets
 from linker.properties import (
     SECURITY_PROTOCOLS,
     ListenerUrl,
@@ -84,6 +86,12 @@ class SidecarConfig(Section):
     )
     state_dir: Path = Field(
         default=Path("state"), alias="state.dir", description="Directory of identity and store."
+    )
+    links_dir: Path = Field(
+        default=Path("links"),
+        alias="links.dir",
+        description="Directory of the files that a link's properties may name, by ${file:/path} or as ssl.*.location; "
+        "nothing outside of it is read for a link.",
     )
     admin_listen: str = Field(
         default="127.0.0.1:8080", alias="admin.listen", description="host:port of the admin API."
@@ -343,6 +351,11 @@ class Config(Section):
     @property
     def store_path(self) -> Path:
         return self.store.path or self.sidecar.state_dir / "linker.db"
+
+    @property
+    def link_secrets(self) -> LinkSecrets:
+        """What the properties of links may refer to."""
+        return LinkSecrets(Path(os.path.abspath(self.sidecar.links_dir)))
 
     @property
     def validator_dir(self) -> Path:

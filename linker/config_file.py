@@ -137,7 +137,11 @@ def _sidecar(raw: dict[str, Any], base: Path) -> SidecarConfig:
             if name.upper() not in {"CONTROL", *(one.name for one in sidecar.client_listeners())}:
                 raise ConfigError(f"sidecar.{key}: there is no listener {name.upper()}")
     return sidecar.model_copy(
-        update={"state_dir": base / sidecar.state_dir, "listener_ssl": listener_properties}
+        update={
+            "state_dir": base / sidecar.state_dir,
+            "links_dir": base / sidecar.links_dir,
+            "listener_ssl": listener_properties,
+        }
     )
 
 

@@ -22,7 +22,7 @@ from linker.examination import (
     validator_check,
 )
 from linker.properties import parse_bootstrap_servers
-from linker.secrets import hiding_values, resolve_properties
+from linker.secrets import hiding_values
 from linker.validation.needs import missing_parts
 from wire.cluster import Cluster
 from wire.errors import LinkerError
@@ -33,7 +33,7 @@ from wire.types import TopicPartition
 async def examine(config: Config, properties: Mapping[str, str], topics: Sequence[str]) -> DoctorReport:
     """What a sidecar with this configuration, and a link with these client properties, would meet. No topics: all that
     the link's principal may see, internal ones left out."""
-    resolved = resolve_properties(dict(properties))
+    resolved = config.link_secrets.resolve(properties)
     with hiding_values(properties):
         source = Cluster(
             "source",

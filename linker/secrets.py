@@ -1,5 +1,7 @@
 """Secrets by reference: resolve ${env:NAME} and ${file:/path}, tell sensitive keys, redact what is shown.
 
+Where the references of a link may lead, which come with a request, is linker/link_secrets.py's.
+
 Resolved values go straight into ClientSecurity / ListenerSecurity and are kept nowhere else. Stored and shown
 are the references. What a property *means* is not known here (linker/properties.py).
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from wire.errors import LinkerError
 HIDDEN = "[hidden]"
 MAX_SECRET_BYTES = 1 << 20
 
-_REFERENCE = re.compile(r"\$\{([a-z]*):([^}]*)\}")
+REFERENCE = re.compile(r"\$\{([a-z]*):([^}]*)\}")
 _SENSITIVE = re.compile(
     r"(password|secret|token|credential|passphrase|\.key$|^key$|jaas|authorization)", re.IGNORECASE
 )
@@ -36,11 +38,18 @@ def is_sensitive(key: str) -> bool:
 
 
 def is_reference(value: str) -> bool:
-    return _REFERENCE.fullmatch(value.strip()) is not None
+    return REFERENCE.fullmatch(value.strip()) is not None
 
 
-def resolve(value: str, *, key: str, environ: Mapping[str, str] | None = None) -> str:
-    """`value` with every reference in it replaced; `key` only serves the error line."""
+def resolve(
+    value: str,
+    *,
+    key: str,
+    environ: Mapping[str, str] | None = None,
+    read: Callable[[str, str], str] | None = None,
+) -> str:
+    """`value` with every reference in it replaced; `key` only serves the error line. `read`: how a file is read (its name,
+    the key), if not wherever it is."""
     environment = os.environ if environ is None else environ
 
     def one(match: re.Match[str]) -> str:
@@ -50,10 +59,10 @@ def resolve(value: str, *, key: str, environ: Mapping[str, str] | None = None) -
                 raise SecretError(f"{key}: environment variable {name} is not set")
             return environment[name]
         if kind == "file":
-            return _read(name, key)
+            return (read or _read)(name, key)
         raise SecretError(f"{key}: ${{{kind}:...}} is not known, use ${{env:NAME}} or ${{file:/path}}")
 
-    return _REFERENCE.sub(one, value)
+    return REFERENCE.sub(one, value)
 
 
 def _read(name: str, key: str) -> str:
@@ -91,7 +100,7 @@ def hiding_values(properties: Mapping[str, str]) -> Iterator[None]:
     except LinkerError as error:
         text = str(error)
         for key, value in properties.items():
-            if _REFERENCE.search(value) and re.search(rf"{re.escape(key)}(=|:| is )", text):
+            if REFERENCE.search(value) and re.search(rf"{re.escape(key)}(=|:| is )", text):
                 # Without its cause, which a traceback in the log would show.
                 raise SecretError(
                     f"{key}: the value that its reference stands for cannot be used; it is not shown, it may be a secret"
@@ -122,4 +131,6 @@ def refuse_literal_secrets(properties: Mapping[str, str]) -> None:
     """For properties that are going to be stored: raise unless each secret in them is a reference."""
     for key, value in properties.items():
         if redact(key, value) != value:
-            raise SecretError(f"{key} holds a secret in clear; give it as ${{env:NAME}} or ${{file:/path}}")
+            raise SecretError(
+                f"{key} holds a secret in clear; give it by reference: ${{file:/path}} or ${{env:NAME}}"
+            )

@@ -330,6 +330,7 @@ class Sidecar:
             self.copies,
             self.budget,
             frames=self.frames,
+            secrets=self.config.link_secrets,
             rack=self.config.sidecar.rack,
             link_brokers=self.link_brokers,
             head=self._head,

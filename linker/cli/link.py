@@ -108,7 +108,8 @@ def create(
 ) -> None:
     """Create a link to a source cluster.
 
-    Secrets are given by reference and resolved by the sidecar: ${env:NAME} or ${file:/path}.
+    Secrets are given by reference and resolved by the sidecar: ${env:LINKER_LINK_NAME}, or ${file:/path} of a file
+    in its directory for links (sidecar.links.dir).
     """
     from linker.admin.models import CreateLinkRequest
 

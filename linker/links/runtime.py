@@ -29,6 +29,7 @@ from fetcher.source_ports import FetchLimits
 from linker.admin.models import LinkOptions
 from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import GROUP_OPTIONS
+from linker.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.copies import Copies
 from linker.links.head_tasks import HeadTasks
@@ -77,6 +78,7 @@ class LinkRuntime:
         budget: MemoryBudget,
         *,
         frames: FramePool,
+        secrets: LinkSecrets,
         rack: str | None,
         link_brokers: Callable[[], frozenset[int]],
         head: Callable[[], Head | None],
@@ -86,6 +88,7 @@ class LinkRuntime:
     ) -> None:
         self.name = link.name
         self._frames = frames
+        self._secrets = secrets
         self.link = link
         self.controller = controller
         self.target = target
@@ -93,7 +96,7 @@ class LinkRuntime:
         #: Why the source cannot even be asked (a secret that is not there, say); `source` leads nowhere then.
         self.unusable: LinkerError | None = None
         try:
-            self.source = source_cluster(link.name, dict(link.properties), rack)
+            self.source = source_cluster(link.name, dict(link.properties), secrets, rack)
         except LinkerError as error:
             self.unusable = error
             self.source = nowhere(link.name)
@@ -155,7 +158,7 @@ class LinkRuntime:
             controller,
             target,
             validator,
-            lambda: source_side(self.link),
+            lambda: source_side(self.link, secrets),
             self.copies.get,
             link_brokers,
         )
@@ -320,7 +323,7 @@ class LinkRuntime:
         while self._holds_groups or time.monotonic() < until:
             await asyncio.sleep(min(_LOOK_AGAIN, _UNUSABLE_FOR))
             with contextlib.suppress(LinkerError):
-                source_cluster(self.name, dict(self.link.properties), None)
+                source_cluster(self.name, dict(self.link.properties), self._secrets)
                 return
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from controller.state import Link
+from linker.link_secrets import LinkSecrets
 from linker.properties import parse_bootstrap_servers
-from linker.secrets import hiding_values, resolve_properties
+from linker.secrets import hiding_values
 from linker.validation.validator import side
 from validator import messages as m
 from wire.cluster import Cluster
@@ -18,9 +19,11 @@ class SourceMismatch(LinkerError):
     """The address of the source leads to another cluster than the one the link was made for."""
 
 
-def source_cluster(name: str, properties: dict[str, str], rack: str | None) -> Cluster:
+def source_cluster(
+    name: str, properties: dict[str, str], secrets: LinkSecrets, rack: str | None = None
+) -> Cluster:
     """A client's view of a source, from the link's Kafka client properties (secrets still by reference)."""
-    resolved = resolve_properties(properties)
+    resolved = secrets.resolve(properties)
     with hiding_values(properties):
         return Cluster(
             f"source {name}",
@@ -36,10 +39,10 @@ def nowhere(name: str) -> Cluster:
     return Cluster(f"source {name}", (), ClientSecurity.from_properties({}), "kafka-linker")
 
 
-def source_side(link: Link) -> m.Side:
+def source_side(link: Link, secrets: LinkSecrets) -> m.Side:
     """The source as the validator is told of it."""
     properties = dict(link.properties)
-    resolved = resolve_properties(properties)
+    resolved = secrets.resolve(properties)
     # Tried here, because the validator gets values only: its errors could not tell which to hide. What is wrong
     # without a reference it says itself.
     with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):

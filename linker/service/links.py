@@ -25,6 +25,7 @@ from linker.admin.service import (
     PreflightFailed,
 )
 from linker.by_hand import undo_source_fence
+from linker.link_secrets import LinkSecrets
 from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.source import source_cluster
@@ -35,12 +36,11 @@ from linker.secrets import (
     hiding_values,
     redact_properties,
     refuse_literal_secrets,
-    resolve_properties,
 )
 from linker.service.base import ServiceBase, still_closed
 
 
-def _check(properties: Mapping[str, str]) -> None:
+def _check(properties: Mapping[str, str], secrets: LinkSecrets) -> None:
     """Raise InvalidRequest unless a link may have these client properties.
 
     As they are given first, because that may be quoted, and an address or a protocol by reference is none. Resolved
@@ -48,8 +48,9 @@ def _check(properties: Mapping[str, str]) -> None:
     """
     try:
         check_client_properties(properties)
+        secrets.check(properties)
         refuse_literal_secrets(properties)
-        resolved = resolve_properties(properties)
+        resolved = secrets.resolve(properties)
         with hiding_values(properties):
             check_client_properties(resolved)
     except (PropertyError, SecretError) as error:
@@ -60,10 +61,10 @@ class LinkChanges(ServiceBase):
     async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult:
         self._require_ready()
         async with self._changing:
-            _check(request.properties)
+            _check(request.properties, self._sidecar.config.link_secrets)
             if request.name in self._image.links:
                 raise AlreadyExists(f"link {request.name} exists already")
-            source = source_cluster(request.name, dict(request.properties), None)
+            source = source_cluster(request.name, dict(request.properties), self._sidecar.config.link_secrets)
             try:
                 await source.connect(timeout=preflight.TIMEOUT)
                 wanted = request.source_cluster_id
@@ -134,8 +135,8 @@ class LinkChanges(ServiceBase):
                 raise IllegalState(f"link {link} has a promote running: change it afterwards")
             properties = {**runtime.link.properties, **request.properties}
             kept = {name: value for name, value in properties.items() if value is not None}
-            _check(kept)
-            source = source_cluster(link, kept, None)
+            _check(kept, self._sidecar.config.link_secrets)
+            source = source_cluster(link, kept, self._sidecar.config.link_secrets)
             try:
                 await source.connect(timeout=preflight.TIMEOUT)
                 if source.cluster_id != runtime.link.source_cluster_id:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, Mir
 from controller.stored_controller import StoredController
 from linker.config_file import parse_config
 from linker.groups import manager as manager_module
+from linker.link_secrets import LinkSecrets
 from linker.links import promotes as promotes_module
 from linker.links import running as running_module
 from linker.links import runtime as runtime_module
@@ -58,9 +58,10 @@ class NoController:
 
 
 @contextlib.asynccontextmanager
-async def a_sidecar(**links: dict[str, str]) -> AsyncIterator[Sidecar]:
-    """As far as links see it; cluster ids are the links' names."""
-    sidecar = Sidecar(parse_config(CONFIG, base=Path("/none"), environ={}))
+async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> AsyncIterator[Sidecar]:
+    """As far as links see it; cluster ids are the links' names. `files`: where those of its links are."""
+    text = CONFIG if files is None else CONFIG.replace("target:", f"  links.dir: {files}\ntarget:")
+    sidecar = Sidecar(parse_config(text, base=Path("/none"), environ={}))
     store = MemoryStore()
     controller: Any = await StoredController.open(store, now=lambda: 7)
     sidecar.controller = controller
@@ -105,16 +106,16 @@ async def test_a_secret_that_is_not_there_stops_only_its_link(
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
     monkeypatch.setattr(runtime_module, "_UNUSABLE_FOR", 0.05)
     async with FakeCluster(1, cluster_id="east") as east, FakeCluster(1, cluster_id="west") as west:
-        secret = tmp_path / "client.id"
+        secret = tmp_path / "password"
         async with a_sidecar(
-            east=properties(east, **{"client.id": f"${{file:{secret}}}"}), west=properties(west)
+            tmp_path, east=properties(east, **{"sasl.password": f"${{file:{secret}}}"}), west=properties(west)
         ) as sidecar:
             await until_available(sidecar, "west")
             broken = sidecar.links["east"]
             assert not broken.source_available
             assert not broken.forwards
             assert "cannot read" in str(broken.trouble)
-            secret.write_text("app")
+            secret.write_text("p")
             await until_available(sidecar, "east")
             assert sidecar.links["east"].trouble is None
 
@@ -128,14 +129,14 @@ async def test_what_a_reference_stands_for_is_neither_shown_nor_logged(
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     wrong = {"security.protocol": "SASL_SSL", "sasl.mechanism": f"${{file:{secret}}}"}
-    async with a_sidecar(east={"bootstrap.servers": "127.0.0.1:1", **wrong}) as sidecar:
+    async with a_sidecar(tmp_path, east={"bootstrap.servers": "127.0.0.1:1", **wrong}) as sidecar:
         async with asyncio.timeout(5):
             while "link east cannot run" not in caplog.text:
                 await asyncio.sleep(0.01)
         link = sidecar.links["east"]
-        assert str(link.trouble).startswith("sasl.mechanism: the value that its reference stands for")
+        assert str(link.trouble).startswith("sasl.mechanism is no secret, so no reference is resolved in it")
         assert str(link.unusable) == link.trouble
-    assert "sasl.mechanism: the value" in caplog.text
+    assert "sasl.mechanism is no secret" in caplog.text
     assert "hunter2" not in caplog.text.lower()
 
 
@@ -149,19 +150,29 @@ async def test_nor_does_the_validator_say_it(tmp_path: Path) -> None:
         "sasl.username": "u",
         "sasl.password": f"${{file:{secret}}}",
     }
-    async with a_sidecar(east={"bootstrap.servers": "127.0.0.1:1", **login}) as sidecar:
-        link = sidecar.links["east"]
+    of_link = {"bootstrap.servers": "127.0.0.1:1", **login, "sasl.mechanism": "PLAIN"}
+    async with a_sidecar(east=of_link) as sidecar:
+        link = sidecar.links["east"].link
+        files = LinkSecrets(tmp_path)
         sidecar.config.target.properties.update(login)
-        assert source_side(link.link).properties["sasl.mechanism"] == "PLAIN"
+        assert source_side(link, files).properties["sasl.password"] == "PLAIN"
         assert sidecar._target_side().properties["sasl.mechanism"] == "PLAIN"
         secret.write_text("hunter2")
-        for side in (partial(source_side, link.link), sidecar._target_side):
-            with pytest.raises(LinkerError, match=r"^sasl\.mechanism: the value"):
-                side()
-        # What is wrong without a reference the validator says itself, where it matters to it.
-        login = {"security.protocol": "SSL", "ssl.truststore.location": "/not/there"}
-        sidecar.config.target.properties.update(login)
-        assert sidecar._target_side().properties["ssl.truststore.location"] == "/not/there"
+        with pytest.raises(LinkerError, match=r"^sasl\.mechanism: the value"):
+            sidecar._target_side()
+        with pytest.raises(LinkerError, match=r"^sasl\.password: .* is not below /none/links"):
+            source_side(link, sidecar.config.link_secrets)
+
+
+async def test_a_stored_link_with_a_reference_to_elsewhere_is_shown_with_the_reason(tmp_path: Path) -> None:
+    """Made by a version that resolved any: the sidecar starts, and the other links go on."""
+    (tmp_path / "secret").write_text("hunter2")
+    old = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": f"${{file:{tmp_path}/secret}}"}
+    async with a_sidecar(east=old, west={"bootstrap.servers": "127.0.0.1:1"}) as sidecar:
+        await until(lambda: sidecar.links["east"].trouble is not None)
+        told = sidecar.links["east"].trouble
+        assert told is not None and "put the file there" in told and "hunter2" not in told
+        assert sidecar.links["west"].unusable is None
 
 
 async def test_a_bug_in_one_link_ends_neither_the_others_nor_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +231,7 @@ async def test_the_router_is_told_the_source_until_a_stopped_link_is_gone() -> N
     "nowhere",
     [
         {"bootstrap.servers": "127.0.0.1:1"},
-        {"bootstrap.servers": "127.0.0.1:1", "client.id": "${file:/not/there}"},
+        {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "${file:/none/links/not-there}"},
     ],
 )
 async def test_what_was_handed_over_is_finished_without_the_source(
@@ -311,7 +322,7 @@ def in_group(groups: FakeGroups) -> int:
     "nowhere",
     [
         {"bootstrap.servers": "127.0.0.1:1"},
-        {"bootstrap.servers": "127.0.0.1:1", "client.id": "${file:/not/there}"},
+        {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "${file:/none/links/not-there}"},
     ],
 )
 async def test_gates_are_looked_after_from_the_start_whatever_has_become_of_the_source(
@@ -333,14 +344,14 @@ async def test_a_secret_that_comes_begins_the_link_anew_and_the_gate_stands(
 ) -> None:
     monkeypatch.setattr(running_module, "_RESTART", 0.05)
     monkeypatch.setattr(runtime_module, "_LOOK_AGAIN", 0.05)
-    secret = tmp_path / "client.id"
-    async with FakeCluster(1, cluster_id="east") as east, a_sidecar() as sidecar:
+    secret = tmp_path / "password"
+    async with FakeCluster(1, cluster_id="east") as east, a_sidecar(tmp_path) as sidecar:
         FakeGroups(east).offsets.commit("g", ("t", 0), 0, "")
-        link = properties(east, **{"client.id": f"${{file:{secret}}}"})
+        link = properties(east, **{"sasl.password": f"${{file:{secret}}}"})
         async with a_held_group(sidecar, link) as at_target:
             await until(lambda: in_group(at_target) == 1)
             [member] = at_target.groups["g"].members
-            secret.write_text("app")
+            secret.write_text("p")
             await until_available(sidecar, "east")
             manager = sidecar.links["east"].groups.manager
             await until(lambda: manager is not None and "g" in manager.runs and manager.runs["g"].gate)

@@ -294,7 +294,7 @@ async def test_a_fail_over_runs_on_a_link_whose_source_cannot_even_be_asked(
         return PromoteOutcome(job_id=job.id, promoted=(), abandoned={}, phases_ms={})
 
     monkeypatch.setattr(PromoteDriver, "run", run)
-    async with a_sidecar(east={**NOWHERE, "client.id": "${file:/not/there}"}) as sidecar:
+    async with a_sidecar(east={**NOWHERE, "sasl.password": "${file:/none/links/not-there}"}) as sidecar:
         first = sidecar.links["east"]
         async with asyncio.timeout(5):
             while sidecar.links["east"] is first:

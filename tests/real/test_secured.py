@@ -295,15 +295,18 @@ async def the_sidecar_is_told_what_it_lacks(secured: Secured, sidecar: SidecarPr
 
 
 def link_arguments(secured: Secured, tmp_path: Path) -> list[str]:
-    password = tmp_path / "link.password"
+    files = tmp_path / "sidecar" / "links"
+    files.mkdir(parents=True, exist_ok=True)
+    password, authority = (files / name for name in ("link.password", "authority.pem"))
     password.write_text(secret("link"))
+    authority.write_text(secured.authority_file.read_text())
     config = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "link",
         "sasl.password": f"${{file:{password}}}",
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(secured.authority_file),
+        "ssl.truststore.location": str(authority),
     }
     return [
         "--bootstrap-servers",
@@ -317,8 +320,10 @@ async def the_link_is_told_what_it_lacks(
 ) -> None:
     wrong = [one.replace("sasl.username=link", "sasl.username=nobody") for one in link]
     refused(await sidecar.run("link", "create", "east", *wrong), "127.0.0.1")
-    no_trust = [one.replace(str(secured.authority_file), "/etc/hostname") for one in link]
-    refused(await sidecar.run("link", "create", "east", *no_trust))
+    no_trust = [one.replace("authority.pem", "link.password") for one in link]
+    refused(await sidecar.run("link", "create", "east", *no_trust), "holds no PEM block")
+    elsewhere = [re.sub("location=.*", f"location={secured.authority_file}", one) for one in link]
+    refused(await sidecar.run("link", "create", "east", *elsewhere), "a link may use files there only")
     named = await granting(
         lambda: sidecar.run("link", "create", "east", *link),
         "lacks (\\w+) on (Cluster) at the target",

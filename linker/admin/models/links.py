@@ -149,7 +149,7 @@ class CreateLinkRequest(Model):
     name: LinkName
     properties: dict[str, str] = Field(
         description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, "
-        "ssl.*. Secrets by reference: ${env:NAME} or ${file:/path}."
+        "ssl.*. Secrets by reference: ${env:LINKER_LINK_NAME}, or ${file:/path} below sidecar.links.dir."
     )
     options: LinkOptions = LinkOptions()
     source_cluster_id: str | None = Field(
