@@ -8,7 +8,8 @@ it apart. `target/` membership in the target cluster, `fleet/` the sidecars as o
 its proof, `children` and `die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what
 is behind it, `preflight`, `examination` (`examination_alone` before there is a sidecar) and `clocks` what is checked
 first, `by_hand` what is left to an operator. `snapshot` collects and `samples` holds the numbers that `metrics`
-prints; `logs`, `tasks` what all of them use. `demo/` the demonstration, and the clusters that tests run on.
+prints; `logs`, `tasks` what all of them use, `heap` gives memory back. `demo/` the
+demonstration, and the clusters that tests run on.
 """
 
 __version__ = "0.1.0"

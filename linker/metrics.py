@@ -76,6 +76,16 @@ CATALOGUE: dict[str, Entry] = {
     "linker_protocol_errors": Entry(
         "counter", "Connections closed because their bytes were not the protocol."
     ),
+    "linker_refused_connections": Entry(
+        "counter",
+        "Connections closed because there were too many of them, of one address or of all, or because they did not log in "
+        "in time.",
+    ),
+    "linker_unread_bytes": Entry("gauge", "Answers to consumers that they have not taken yet."),
+    "linker_unread_cut": Entry(
+        "counter",
+        "Consumers cut off because they read nothing while others needed the memory of their answers.",
+    ),
     "linker_produce_requests": Entry("counter", "Produce requests that clients sent."),
     "linker_produce_answers": Entry("counter", "Of these, those that were answered."),
     "linker_produce_answer_seconds": Entry(
@@ -239,6 +249,9 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_window_limit_bytes", now.window_limit_bytes)
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
+    page.add("linker_refused_connections", now.refused_connections)
+    page.add("linker_unread_bytes", now.unread_bytes)
+    page.add("linker_unread_cut", now.unread_cut)
     page.add("linker_produce_requests", now.produce_requests)
     page.add("linker_produce_answers", now.produce_answers)
     page.add("linker_produce_answer_seconds", now.produce_answer_seconds)

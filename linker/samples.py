@@ -121,6 +121,9 @@ class Snapshot:
     window_limit_bytes: int | None = None
     client_connections: int | None = None
     protocol_errors: int = 0
+    refused_connections: int = 0
+    unread_bytes: int = 0
+    unread_cut: int = 0
     produce_requests: int = 0
     produce_answers: int = 0
     produce_answer_seconds: float = 0.0  # from arrival to answer, in sum

@@ -33,6 +33,7 @@ from linker.fleet.fleet import Fleet
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.fleet.reign import Reign
+from linker.heap import give_back
 from linker.links.mirrors import Mirrors
 from linker.links.new_leaders import wait_known
 from linker.links.running import RunningLinks
@@ -273,6 +274,7 @@ class Sidecar:
         while True:
             await asyncio.sleep(_TRIM_INTERVAL)
             self.frames.trim()
+            await asyncio.to_thread(give_back)
 
     def not_ready(self) -> str | None:
         """None when brokers, clients and requests are served, else why not."""

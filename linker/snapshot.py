@@ -43,6 +43,9 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
         produce_answers=sidecar.router.stats.produce_answered,
         produce_answer_seconds=sidecar.router.stats.produce_seconds,
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
+        refused_connections=sum(listener.refused_connections for listener in sidecar.listeners),
+        unread_bytes=sidecar.router.hub.unread.used,
+        unread_cut=sidecar.router.hub.unread.cut,
         promotes_running=sum(job.ended_at is None for job in jobs),
         promote_phase_seconds={
             (job.link, phase): ms / 1000

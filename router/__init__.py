@@ -9,7 +9,8 @@ take it apart, `produce_answers` tells the client, `admission` whether it is for
 connection to the source, `lease_gate` when its answer may be told, `forwarded` counts. `fence` holds writes, `hub` what
 all clients share, `budget` its bytes, `leadership` and `carrying` what comes after a hand-over, `txn_markers` markers
 from the target. A read: `consumer_fetch` and `fetch_job`, `fetch_decision` what needs no data, `fetch_source` what the
-source is asked, `first_fetches` where clients begin, `offsets` ListOffsets, `turns` large requests
+source is asked, `unread` answers that nobody takes, `first_fetches`
+where clients begin, `offsets` ListOffsets, `turns` large requests
 one after the other. `ports` what `linker` provides, `tasks` its
 own tasks.
 """

@@ -12,8 +12,8 @@ controller verifies before a hand-over.
 
 No fetch sessions: every answer says session 0, so clients send full requests. Memory: an answer has at most what
 ``read_bytes`` divided among the consumers allows, be it from memory or from the source; a connection's fetches are
-looked at one after the other, as a broker does it; and the listener stops reading requests of a consumer that does not
-take its answers.
+looked at one after the other, as a broker does it, the next one when the network has taken the answer to the one before;
+and what is not taken counts in the budget of all of them (``unread.py``).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _BATCHING: Final = 0.01
 _FOR_EACH: Final = 0.0005
 #: As followers (fetcher/followers.py). A longer one is answered without records, and its client asks again.
 _LONGEST_WAIT: Final = 30.0
+#: Bytes of answers that may wait for a consumer to read while its next fetch is looked at.
+_UNSENT: Final = 64 << 10
 
 
 class FetchSession:
@@ -63,7 +65,10 @@ class FetchSession:
         self._later_entries = 0  # that it names, at most
         self._paused = False  # so many partitions are named in what waits that no further requests are read
         self._closed = False
+        #: The next fetch waits until the answer before it is taken, or until there is room for another one.
+        self._waits = False
         hub.consumers += 1
+        connection.limit_unsent(_UNSENT)
 
     def handle(self, exchange: Exchange, request: FetchRequest) -> None:
         self._later.append((exchange, request))
@@ -81,8 +86,9 @@ class FetchSession:
             return
         self._beginning = True
         try:
-            while self._later and not self._busy and not self._closed:
-                self._begin(*self._later.popleft())
+            while self._later and not self._busy and not self._waits and not self._closed:
+                if self._may_answer():
+                    self._begin(*self._later.popleft())
         finally:
             self._beginning = False
         if not self._later and not self._closed:
@@ -90,6 +96,25 @@ class FetchSession:
             if self._paused:
                 self._paused = False
                 self._connection.resume_reading()
+
+    def _may_answer(self) -> bool:
+        """Whether another answer may be made. One that nobody takes stays in memory: there is one of a client at most, and
+        of all clients no more than their budget."""
+        if not self._connection.answers_taken:
+            self._waits = True
+            self._connection.when_taken(self._taken)
+        elif self.hub.unread.full:
+            self._waits = True
+            self.hub.unread.wait(self._room)
+        return not self._waits
+
+    def _taken(self) -> None:
+        self.hub.unread.taken(self._connection)
+        self._room()
+
+    def _room(self) -> None:
+        self._waits = False
+        self._go_on()
 
     def _begin(self, exchange: Exchange, request: FetchRequest) -> None:
         self._busy = True
@@ -310,7 +335,7 @@ class FetchSession:
             if not topics or topics[-1][0] != part.key:
                 topics.append((part.key, []))
             topics[-1][1].append(part.result)
-        buffers, _ = encode_fetch_response(
+        buffers, size = encode_fetch_response(
             request.version,
             exchange.header.correlation_id,
             topics,
@@ -319,6 +344,11 @@ class FetchSession:
         )
         exchange.reply(buffers)  # which may bring the next request in: it comes behind those that wait
         self._busy = False
+        if size > _UNSENT and not self._closed and not self._connection.answers_taken:
+            self.hub.unread.add(self._connection, size)
+            if not self._waits:
+                self._waits = True
+                self._connection.when_taken(self._taken)
         self._go_on()
 
     def sweep(self, now: float) -> bool:
@@ -327,6 +357,8 @@ class FetchSession:
     def closed(self) -> None:
         self._closed = True
         self.hub.consumers -= 1
+        self.hub.unread.forget(self._room)
+        self.hub.unread.taken(self._connection)
         if self._fetch is not None:
             self._stop_waiting(self._fetch)
             self._fetch = None

@@ -22,6 +22,7 @@ from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper
 from router.turns import Turns
+from router.unread import Unread
 from wire.errors import LinkerError
 from wire.gathering import gathered_writes
 from wire.types import TopicPartition
@@ -92,6 +93,7 @@ class ForwardingHub:
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
         self.turns = Turns()
+        self.unread = Unread(limits.read_bytes, self.loop)
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
@@ -304,3 +306,4 @@ class ForwardingHub:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
+        self.unread.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -63,7 +63,7 @@ def gathered_writes() -> _Gathering:
 class Writer:
     """Writes to one transport."""
 
-    __slots__ = ("_behind", "_buffers", "_rest", "_size", "_transport")
+    __slots__ = ("_behind", "_buffers", "_rest", "_size", "_transport", "drained")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
@@ -71,6 +71,17 @@ class Writer:
         self._size = 0
         self._rest: deque[Buffer] = deque()  # of what leaves in pieces, and what came after it
         self._behind = 0  # bytes of what came after it
+        #: Called when the last piece of what left in pieces has left.
+        self.drained: Callable[[], None] | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the transport has not been given yet."""
+        return self._size + sum(map(len, self._rest)) if self._rest else self._size
+
+    def send_gathered(self) -> None:
+        """What is gathered goes now: more is to be made only when it has left."""
+        self._send_gathered()
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Now, or at the end of what gathers just now. The buffers may not change until they have left."""
@@ -91,6 +102,8 @@ class Writer:
         if self._rest:
             rest, self._rest, self._behind = self._rest, deque(), 0
             self._transport.writelines(list(rest))
+            if self.drained is not None:
+                self.drained()
 
     def _send_gathered(self) -> None:
         if self._buffers:
@@ -138,3 +151,5 @@ class Writer:
             loop.call_soon(self._send_piece)
         else:
             self._behind = 0
+            if self.drained is not None:
+                self.drained()

@@ -25,6 +25,8 @@ _MIN_REQUEST: Final = 10
 # What a connection may make us allocate by announcing a size, before it has sent that much.
 _COMMIT_MAX: Final = 64 * 1024
 _FETCH: Final = 1
+# Of answers, what may wait for the peer to read although it is said that they were taken.
+_LITTLE: Final = 64 * 1024
 _NO_FRAME: Final = memoryview(b"")
 
 
@@ -148,6 +150,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._dispatching = False
         self._on_close: list[Callable[[], None]] = []
+        self._on_taken: list[Callable[[], None]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_request = 0.0
         self._unsent = 0  # bytes that waited for the peer to read when that was last looked at
@@ -183,6 +186,33 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.closed:
             self._protocol_error(error)
 
+    def limit_unsent(self, high: int) -> None:
+        """Of answers that are large: no request is looked at while more than that waits for the peer to read."""
+        if self._transport is not None and not self.closed:
+            self._transport.set_write_buffer_limits(high=high)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the network has not taken."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return waiting if self._writer is None else waiting + self._writer.pending
+
+    @property
+    def answers_taken(self) -> bool:
+        """Whether the network has taken every answer so far, but for little. Not while one waits behind an earlier one."""
+        for exchange in self._open:
+            if exchange.done:
+                return False
+        writer = self._writer
+        if writer is not None and writer.pending > _LITTLE:
+            writer.send_gathered()
+            return not self._write_paused and writer.pending <= _LITTLE
+        return not self._write_paused
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call back once when answers_taken (never, if the connection ends first)."""
+        self._on_taken.append(callback)
+
     def add_close_callback(self, callback: Callable[[], None]) -> None:
         """Call back once when the connection is gone (soon, if it is)."""
         if self.closed:
@@ -213,6 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._writer = Writer(self._transport)
+        self._writer.drained = self._look_for_taken
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self.peer = format_address(str(name[0]), int(name[1]))
@@ -252,6 +283,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         with gathered_writes():
+            self._look_for_taken()
             self._dispatch()
 
     # --- requests -------------------------------------------------------------------------------------------
@@ -312,8 +344,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         if ready and not self.closed and self._writer is not None:
             self._writer.write(ready)
         self._owner.note_progress()
+        if self._on_taken:
+            self._look_for_taken()
         if self._reading_paused:  # else everything that came is dispatched, and room matters to nobody
             self._dispatch()
+
+    def _look_for_taken(self) -> None:
+        if self._on_taken and not self.closed and self.answers_taken:
+            callbacks, self._on_taken = self._on_taken, []
+            for callback in callbacks:
+                callback()
 
     def _protocol_error(self, error: MalformedFrame) -> None:
         self._owner.protocol_errors += 1
@@ -367,6 +407,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             exchange.done = True  # a late answer is dropped, not an error
         self._open.clear()
         self._backlog.clear()
+        self._on_taken.clear()
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             try:
