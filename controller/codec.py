@@ -82,6 +82,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "target_replicas": [list(replicas) for replicas in entity.target_replicas],
                 "copied_configs": dict(entity.copied_configs),
                 "restore_configs": dict(entity.restore_configs),
+                "configs_from_target": list(entity.configs_from_target),
                 "created_at": entity.created_at,
             }
         case MirrorPartition():
@@ -231,6 +232,7 @@ def _decode_mirror(link: str, topic: str, fields: Mapping[str, Any]) -> MirrorTo
         target_replicas=tuple(tuple(int(r) for r in replicas) for replicas in fields["target_replicas"]),
         copied_configs={str(k): str(v) for k, v in fields["copied_configs"].items()},
         restore_configs={str(k): None if v is None else str(v) for k, v in fields["restore_configs"].items()},
+        configs_from_target=tuple(str(k) for k in fields.get("configs_from_target", ())),
         created_at=_int(fields, "created_at"),
     )
 

@@ -143,6 +143,20 @@ def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId
     return [replace(mirror, topic_id=topic_id)]
 
 
+def plan_mirror_configs(
+    image: ControllerImage,
+    link: str,
+    topic: str,
+    create: Mapping[str, str],
+    restore: Mapping[str, str | None],
+) -> list[Record]:
+    """The configs of a mirror have changed at its source, or the target's defaults have. A promote that is under way takes
+    them too: it sets what is planned when it ends."""
+    mirror = mirror_of(image, link, topic)
+    planned = replace(mirror, copied_configs=dict(create), restore_configs=dict(restore))
+    return [] if planned == mirror else [planned]
+
+
 def set_untruncated(
     image: ControllerImage, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
 ) -> list[Record]:

@@ -140,6 +140,13 @@ class LinkController(ABC):
     async def bind_mirror(self, link: str, topic: str, topic_id: TopicId) -> None:
         await self.decide(lambda image: (decisions.bind_mirror(image, link, topic, topic_id), None))
 
+    async def plan_mirror_configs(
+        self, link: str, topic: str, create: Mapping[str, str], restore: Mapping[str, str | None]
+    ) -> None:
+        await self.decide(
+            lambda image: (decisions.plan_mirror_configs(image, link, topic, create, restore), None)
+        )
+
     async def delete_mirror(
         self, link: str, topic: str, *, force: bool = False, dry_run: bool = False
     ) -> None:

@@ -40,9 +40,11 @@ class MirrorTopic:
     paused: bool = False  # the operator's intent
     start: str = "earliest"  # earliest | latest | a timestamp in ms
     target_replicas: tuple[tuple[int, ...], ...] = ()  # per partition, preferred leader first
+    # The topic's overrides at the target while it is mirrored: those of the source, and those that mirroring forces.
     copied_configs: Mapping[str, str] = field(default_factory=dict)
-    # What promote has to put back: name -> value, None meaning "no override".
+    # Overrides that promote has to change: name -> value, None meaning "no override".
     restore_configs: Mapping[str, str | None] = field(default_factory=dict)
+    configs_from_target: tuple[str, ...] = ()  # whose value is the target's own, as the operator asked
     created_at: int = 0
 
     def topic_partitions(self) -> tuple[TopicPartition, ...]:

@@ -1,9 +1,14 @@
-"""Topic configs of a mirror: what is copied from the source, what mirroring forces, what promote puts back.
-Pure.
+"""Topic configs of a mirror: those of the source that it gets, those that mirroring forces, those that promote sets. Pure.
 
-Copied is what the source sets on the topic itself (its dynamic overrides), not the source's broker
-defaults: the target's defaults are the choice of who runs it. Where a difference in the *effective* value
-would change data, `compare_effective` says so before anything is created.
+A mirror means what its source means. Two kinds of configs see to that:
+
+- Overrides, set on the source topic itself, are copied.
+- Configs that decide what clients may write and what they will still find (`FOLLOWED`) are compared by their *effective*
+  values, the brokers' defaults included. Where the target would do something else, the source's value is set on the topic.
+
+While the topic is mirrored only the source decides what is deleted: the target's own retention is off (`FORCED`), and the
+copies follow the source's log start. Promote and failover set the source's retention. An operator who wants the target's
+value of a config names it (`from_target`).
 """
 
 from __future__ import annotations
@@ -15,6 +20,15 @@ UNCLEAN = "unclean.leader.election.enable"
 SEGMENT_BYTES = "segment.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MIN_INSYNC = "min.insync.replicas"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+CLEANUP_POLICY = "cleanup.policy"
+TIMESTAMP_TYPE = "message.timestamp.type"
+TIMESTAMP_BEFORE = "message.timestamp.before.max.ms"
+TIMESTAMP_AFTER = "message.timestamp.after.max.ms"
+#: Until Kafka 3.6 the one bound for both directions; gone in 4.0.
+TIMESTAMP_DIFFERENCE = "message.timestamp.difference.max.ms"
+NO_BOUND = str((1 << 63) - 1)
 
 # They say what the log is and how long it is kept: they mean the same at the target.
 COPIED = frozenset(
@@ -60,27 +74,65 @@ SKIPPED: Mapping[str, str] = {
     "local.retention.bytes": _TIERED,
     "message.format.version": _GONE,
     "message.downconversion.enable": _GONE,
-    "message.timestamp.difference.max.ms": _GONE,
+    TIMESTAMP_DIFFERENCE: "carried over as message.timestamp.before.max.ms and message.timestamp.after.max.ms",
     "internal.segment.bytes": "for Kafka's own tests only",
 }
 
-# While the link broker is the only member of the ISR, an unclean election would make an unfinished copy the
-# log.
-FORCED: Mapping[str, str] = {UNCLEAN: "false"}
+# Forced while the topic is mirrored. With the link broker alone in the ISR, an unclean election would make an unfinished
+# copy the log. And retention of the target's own would delete from the copies what the source still has.
+FORCED: Mapping[str, str] = {UNCLEAN: "false", RETENTION_MS: "-1", RETENTION_BYTES: "-1"}
+
+#: Their effective values are the source's, whoever set them: they decide what clients may write and what they find.
+FOLLOWED = (
+    CLEANUP_POLICY,
+    "compression.type",
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    MAX_MESSAGE_BYTES,
+    TIMESTAMP_AFTER,
+    TIMESTAMP_BEFORE,
+    TIMESTAMP_TYPE,
+    "min.compaction.lag.ms",
+    MIN_INSYNC,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    "segment.ms",
+)
 
 # Kafka 4.0 refuses smaller ones; older clusters may have them.
 MIN_SEGMENT_BYTES = 1024 * 1024
 
-# A batch of the source has to fit into one segment of a follower, with nothing else in it.
-_COMPARED = ("cleanup.policy", "retention.ms", "retention.bytes", MAX_MESSAGE_BYTES, MIN_INSYNC)
+
+class Difference(NamedTuple):
+    """A followed config where source and target, left alone, would not do the same."""
+
+    config: str
+    source: str
+    target: str  # by its brokers' defaults; several, parted by " | ", where these differ
+    from_target: bool  # the operator wants the target's
+
+    @property
+    def said(self) -> str:
+        """One line for a person."""
+        differs = f"{self.config} is {self.source} at the source and {self.target} by the target's defaults"
+        if self.from_target:
+            return f"{differs}: the topic gets the target's, as asked (--config-from-target)"
+        if self.config in FORCED:
+            return (
+                f"{differs}: {FORCED[self.config]} while it is mirrored, so that only the source decides what is deleted; "
+                "a promote sets the source's value"
+            )
+        return f"{differs}: the source's value is set on the topic"
 
 
 class ConfigPlan(NamedTuple):
-    create: Mapping[str, str]  # the mirror topic's overrides from the start
-    restore: Mapping[str, str | None]  # what promote puts back; None: delete the override
+    create: Mapping[str, str]  # the mirror topic's overrides while it is mirrored
+    restore: Mapping[str, str | None]  # those that promote changes; None: delete the override
     copied: Mapping[str, str]  # of `create`, what came from the source
     skipped: Mapping[str, str]  # config -> why it was not copied
     adjusted: Mapping[str, str]  # config -> what was changed and why
+    differences: tuple[Difference, ...] = ()
 
 
 class ConfigFinding(NamedTuple):
@@ -89,37 +141,116 @@ class ConfigFinding(NamedTuple):
     message: str
 
 
-def plan_configs(source_overrides: Mapping[str, str]) -> ConfigPlan:
-    """From the overrides set on the source topic itself."""
+def plan_configs(
+    source_overrides: Mapping[str, str],
+    source_effective: Mapping[str, str] | None = None,
+    target_defaults: Mapping[str, str] | None = None,
+    from_target: Collection[str] = (),
+) -> ConfigPlan:
+    """The configs of a mirror. `source_overrides`: those set on the source topic itself; `source_effective`: all of its
+    values; `target_defaults`: what the target's topics have without an override (`Difference.target`); `from_target`:
+    configs whose value is the target's own.
+
+    A config that one side does not tell is left to the overrides.
+    """
+    effective = with_timestamp_bounds(source_effective or {})
+    defaults = target_defaults or {}
     copied: dict[str, str] = {}
     skipped: dict[str, str] = {}
     adjusted: dict[str, str] = {}
+    differences: list[Difference] = []
     for name, value in sorted(source_overrides.items()):
-        if name in FORCED:
+        if name == UNCLEAN:
             continue
         if name not in COPIED:
             skipped[name] = SKIPPED.get(name, "not known to this version of the linker")
+        elif name not in from_target:
+            copied[name] = value
+    for name in FOLLOWED:
+        if name not in effective or name not in defaults or _same(name, effective[name], defaults[name]):
             continue
-        if name == SEGMENT_BYTES and value.isdigit() and int(value) < MIN_SEGMENT_BYTES:
-            adjusted[name] = f"raised from {value} to {MIN_SEGMENT_BYTES}, the least that Kafka 4 accepts"
-            value = str(MIN_SEGMENT_BYTES)
-        copied[name] = value
+        differences.append(Difference(name, effective[name], defaults[name], name in from_target))
+        if name not in from_target:
+            copied[name] = effective[name]
+    segment = copied.get(SEGMENT_BYTES, "")
+    if segment.isdigit() and int(segment) < MIN_SEGMENT_BYTES:
+        adjusted[SEGMENT_BYTES] = (
+            f"raised from {segment} to {MIN_SEGMENT_BYTES}, the least that Kafka 4 accepts"
+        )
+        copied[SEGMENT_BYTES] = str(MIN_SEGMENT_BYTES)
     return ConfigPlan(
         create={**copied, **FORCED},
-        restore={name: source_overrides.get(name) for name in FORCED},
-        copied=copied,
+        restore={
+            name: source_overrides.get(name) if name == UNCLEAN else copied.get(name) for name in FORCED
+        },
+        copied={name: value for name, value in copied.items() if name not in FORCED},
         skipped=skipped,
         adjusted=adjusted,
+        differences=tuple(differences),
     )
 
 
-def changed_overrides(
-    copied: Mapping[str, str], source_overrides: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """The source's overrides changed while the mirror lives: what to set and what to delete at the target."""
-    now = plan_configs(source_overrides).copied
-    to_set = {name: value for name, value in now.items() if copied.get(name) != value}
-    return to_set, sorted(name for name in copied if name not in now)
+def with_timestamp_bounds(effective: Mapping[str, str]) -> dict[str, str]:
+    """The two bounds of KIP-937 also for a source that has the one that came before them, or both kinds
+    (`LogConfig.messageTimestampBeforeMaxMs` of 3.6 to 3.9: the older one counts where the newer is not set)."""
+    bounds = dict(effective)
+    difference = effective.get(TIMESTAMP_DIFFERENCE)
+    if difference is not None:
+        for name in (TIMESTAMP_BEFORE, TIMESTAMP_AFTER):
+            if effective.get(name, NO_BOUND) == NO_BOUND:
+                bounds[name] = difference
+    return bounds
+
+
+def keep_segments(
+    plan: ConfigPlan, before: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """(create, restore) of a mirror that is there already. Its segment.bytes does not become less while it is mirrored:
+    the source may still have a batch of the time before, and a follower fails a partition whose batch fits no segment."""
+    create, restore = dict(plan.create), dict(plan.restore)
+    now, then = _number(create, SEGMENT_BYTES), _number(before, SEGMENT_BYTES)
+    if then is not None and (now is None or now < then):
+        restore[SEGMENT_BYTES] = create.get(SEGMENT_BYTES)
+        create[SEGMENT_BYTES] = str(then)
+    return create, restore
+
+
+class Drift(NamedTuple):
+    """Somebody changed a config of a mirror at the target."""
+
+    config: str
+    wanted: str | None  # None: no override
+    found: str | None
+
+    @property
+    def said(self) -> str:
+        wanted = "no value of its own" if self.wanted is None else self.wanted
+        found = "its override was deleted" if self.found is None else f"somebody set it to {self.found}"
+        return f"{self.config} is to be {wanted} while the topic is mirrored; {found}"
+
+
+def drifts(
+    wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
+) -> list[Drift]:
+    """What has to be put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic has
+    at the target now. Overrides of configs that are nobody's business here (quotas, tiered storage) are left alone."""
+    found = []
+    for name in sorted({*wanted, *FOLLOWED}):
+        if name in from_target and name not in FORCED:
+            continue
+        if overrides.get(name) != wanted.get(name):
+            found.append(Drift(name, wanted.get(name), overrides.get(name)))
+    return found
+
+
+def _same(name: str, one: str, other: str) -> bool:
+    if name == CLEANUP_POLICY:
+        return _policies(one) == _policies(other)
+    return one == other
+
+
+def _policies(text: str) -> set[str]:
+    return {part.strip() for part in text.split(",") if part.strip()}
 
 
 def compare_effective(
@@ -130,10 +261,11 @@ def compare_effective(
     replication_factor: int,
     largest_batch: int | None = None,
 ) -> list[ConfigFinding]:
-    """Preflight on effective values (defaults included), the target's as they will be once the topic exists.
+    """Whether the mirror could be copied and written to, from effective values (defaults included), the target's as they
+    will be once the topic exists.
 
-    `largest_batch` is the largest batch known to be at the source; without it the source's
-    max.message.bytes is the best guess, and a segment below it a warning only.
+    `largest_batch` is the largest batch known to be at the source; without it the source's max.message.bytes is the best
+    guess, and a segment below it a warning only.
     """
     findings: list[ConfigFinding] = []
     segment = _number(target, SEGMENT_BYTES)
@@ -168,15 +300,6 @@ def compare_effective(
                 f"replica; -r {insync} gives it as many as it asks for",
             )
         )
-    findings += [
-        ConfigFinding(
-            name,
-            False,
-            f"topic {topic}: {name} is {source[name]} at the source and will be {target[name]} at the target",
-        )
-        for name in _COMPARED
-        if name in source and name in target and source[name] != target[name]
-    ]
     return findings
 
 

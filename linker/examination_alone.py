@@ -99,7 +99,8 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
     findings += [preflight.Finding("topics", True, f"topic {name} is not at the source") for name in missing]
     if target is not None and found and target.nodes:
         factors = {name: min(3, len(target.nodes)) for name in found}
-        findings += await preflight.check_configs(_OnlyCluster(target), found, factors, list(target.nodes))
+        found = await preflight.plan_topics(_OnlyCluster(target), found, list(target.nodes), {})
+        findings += preflight.check_configs(found, factors) + preflight.config_differences(found)
     checks = [finding_check(one) for one in findings]
     if not findings:
         checks.append(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from controller.topic_configs import ConfigPlan, compare_effective, plan_configs
+from controller.decisions import listed
+from controller.topic_configs import ConfigPlan, Difference, compare_effective, plan_configs
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.cluster import Cluster
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -71,7 +73,8 @@ class SourceTopic(NamedTuple):
     partitions: int
     replication_factor: int
     configs: TopicConfigs
-    plan: ConfigPlan
+    plan: ConfigPlan  # from the source alone, until `plan_topics` has seen the target
+    defaults: Mapping[str, str] = MappingProxyType({})  # the target's, where nothing is set on a topic
 
 
 async def check_source(source: Cluster, target: Target) -> list[Finding]:
@@ -230,7 +233,7 @@ async def read_source_topics(
             len(topic.partitions),
             max((len(partition.replica_nodes) for partition in topic.partitions), default=1),
             configs[name],
-            plan_configs(configs[name].overrides),
+            plan_configs(configs[name].overrides, configs[name].effective),
         )
     return found, missing, findings
 
@@ -269,17 +272,31 @@ def allowed(operations: int, operation: int) -> bool:
     return operations == _NOT_TOLD or bool(operations >> operation & 1)
 
 
-async def check_configs(
+async def plan_topics(
     target: Target,
     topics: Mapping[str, SourceTopic],
-    replication_factors: Mapping[str, int],
     brokers: Collection[int],
-) -> list[Finding]:
-    """Effective configs that would change data or stop the mirror."""
-    defaults = await topic_defaults(target.cluster, min(brokers), timeout=TIMEOUT)
+    from_target: Mapping[str, Collection[str]],
+) -> dict[str, SourceTopic]:
+    """The topics with the configs that their mirrors get at this target. `brokers`: its real ones that are there;
+    `from_target`: by topic, configs whose value is to be the target's own."""
+    defaults = await topic_defaults(target.cluster, brokers, timeout=TIMEOUT)
+    return {
+        name: topic._replace(
+            defaults=defaults,
+            plan=plan_configs(
+                topic.configs.overrides, topic.configs.effective, defaults, from_target.get(name, ())
+            ),
+        )
+        for name, topic in topics.items()
+    }
+
+
+def check_configs(topics: Mapping[str, SourceTopic], replication_factors: Mapping[str, int]) -> list[Finding]:
+    """Effective configs of planned topics (`plan_topics`) that would stop the mirror, and what is not carried over."""
     findings: list[Finding] = []
     for name, topic in topics.items():
-        effective = defaults | dict(topic.plan.create)
+        effective = {**topic.defaults, **topic.plan.create}
         largest = largest_possible_batch(topic.configs.effective)
         segment = _number(effective.get("segment.bytes"))
         if largest is not None and segment is not None and largest > segment:
@@ -309,6 +326,23 @@ async def check_configs(
             for config, what in topic.plan.adjusted.items()
         ]
     return findings
+
+
+def config_differences(topics: Mapping[str, SourceTopic]) -> list[Finding]:
+    """Where source and target, left alone, would not do the same, and what is done about it: a line for each, with all the
+    topics that it is true of."""
+    alike: dict[Difference, list[str]] = {}
+    for name in sorted(topics):
+        for difference in topics[name].plan.differences:
+            alike.setdefault(difference, []).append(name)
+    return [
+        Finding(
+            difference.config,
+            False,
+            f"{'topic' if len(names) == 1 else 'topics'} {listed(names)}: {difference.said}",
+        )
+        for difference, names in sorted(alike.items())
+    ]
 
 
 def largest_possible_batch(configs: Mapping[str, str]) -> int | None:

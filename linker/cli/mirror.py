@@ -73,6 +73,14 @@ def create(
             "--replication-factor", "-r", metavar="N", help="Of the target topic; default: the source's."
         ),
     ] = None,
+    config_from_target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config-from-target",
+            metavar="CONFIG",
+            help="A topic config whose value is the target's own, not the source's: retention.ms, say; may be repeated.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -82,7 +90,11 @@ def create(
     from linker.admin.models import CreateMirrorsRequest
 
     request = validated(
-        CreateMirrorsRequest, topics=topics, start=start_of(start), replication_factor=replication_factor
+        CreateMirrorsRequest,
+        topics=topics,
+        start=start_of(start),
+        replication_factor=replication_factor,
+        configs_from_target=config_from_target or [],
     )
     with connect(admin_url, token_file) as client:
         result = client.create_mirrors(link, request, dry_run=dry_run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from linker.by_hand import undo_source_fence
@@ -109,6 +109,13 @@ def mirrors(found: Iterable[MirrorSummary]) -> str:
     )
 
 
+def _at_promote(configs: Mapping[str, str | None]) -> list[str]:
+    return [
+        f"{key} by the target's default" if value is None else f"{key}={value}"
+        for key, value in sorted(configs.items())
+    ]
+
+
 def mirror(one: MirrorDescription) -> str:
     head = pairs(
         [
@@ -122,6 +129,12 @@ def mirror(one: MirrorDescription) -> str:
             ("replication factor", one.replication_factor),
             ("created", one.created_at.isoformat()),
             ("configs", ", ".join(f"{key}={value}" for key, value in sorted(one.configs.items()))),
+            ("at a promote", ", ".join(_at_promote(one.configs_at_promote))),
+            ("of the target", ", ".join(one.configs_from_target)),
+            (
+                "put back",
+                ", ".join(f"{name} {times} times" for name, times in sorted(one.configs_put_back.items())),
+            ),
         ]
     )
     table = columns(
@@ -198,6 +211,7 @@ def plan(one: PromotePlan) -> str:
         ("TOPIC", "PARTITIONS", "LAG", "NOTE"), [(t.topic, t.partitions, t.lag, t.reason) for t in one.topics]
     )
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
+    lines += [f"config: {line}" for line in one.configs]
     if one.producers:
         lines.append(source_producers(one.producers))
     if one.validation != "skip":

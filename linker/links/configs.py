@@ -5,9 +5,11 @@ Which of them matter, and what is copied, is controller.topic_configs' business.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from controller.topic_configs import with_timestamp_bounds
+from linker.tasks import together
 from wire.cluster import Cluster
 from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.errors import BrokerError, LinkerError
@@ -16,13 +18,29 @@ _TOPIC, _BROKER = 2, 4
 _NOT_ALLOWED = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigsResponse.ConfigSource
 
-#: Topic config -> the broker config that is its default (ServerTopicConfigSynonyms).
-BROKER_DEFAULTS = {
-    "segment.bytes": "log.segment.bytes",
-    "max.message.bytes": "message.max.bytes",
-    "min.insync.replicas": "min.insync.replicas",
-    "cleanup.policy": "log.cleanup.policy",
-    "retention.bytes": "log.retention.bytes",
+_MINUTE, _HOUR = 60 * 1000, 60 * 60 * 1000
+#: Topic config -> the broker configs that are its default, the first that is set counts, with what makes them the topic
+#: config's unit (`ServerTopicConfigSynonyms`).
+BROKER_DEFAULTS: Mapping[str, Sequence[tuple[str, int]]] = {
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+    "compression.type": (("compression.type", 1),),
+    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
+    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
+    "max.message.bytes": (("message.max.bytes", 1),),
+    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
+    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
+    "message.timestamp.difference.max.ms": (("log.message.timestamp.difference.max.ms", 1),),
+    "message.timestamp.type": (("log.message.timestamp.type", 1),),
+    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
+    "min.insync.replicas": (("min.insync.replicas", 1),),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE),
+        ("log.retention.hours", _HOUR),
+    ),
+    "segment.bytes": (("log.segment.bytes", 1),),
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR)),
 }
 
 
@@ -50,8 +68,19 @@ async def topic_configs(
     cluster: Cluster, topics: Collection[str], *, timeout: float
 ) -> dict[str, TopicConfigs]:
     """Configs of each topic. Where one cannot be had the error names the topic."""
+    found, refused = await topic_configs_each(cluster, topics, timeout=timeout)
+    for error in refused.values():
+        raise error
+    return found
+
+
+async def topic_configs_each(
+    cluster: Cluster, topics: Collection[str], *, timeout: float
+) -> tuple[dict[str, TopicConfigs], dict[str, LinkerError]]:
+    """(configs of each topic that can be had, why those of the others cannot)."""
     found: dict[str, TopicConfigs] = {}
-    for name, configs in (await _describe(cluster, _TOPIC, topics, None, timeout)).items():
+    answers, refused = await _describe_each(cluster, _TOPIC, topics, None, timeout)
+    for name, configs in answers.items():
         effective = {config.name: config.value for config in configs if config.value is not None}
         overrides = {
             config.name: config.value
@@ -59,18 +88,54 @@ async def topic_configs(
             if int(config.config_source) == _DYNAMIC_TOPIC_CONFIG and config.value is not None
         }
         found[name] = TopicConfigs(effective, overrides)
+    return found, refused
+
+
+async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout: float) -> dict[str, str]:
+    """What a topic of this cluster has where nothing is set on it: every broker goes by its own file. Where they differ all
+    values are there, parted by " | ". A broker that does not answer is left out; the last one's error, if none does."""
+    answers: list[dict[str, str]] = []
+    trouble: list[LinkerError] = []
+
+    async def ask(broker: int) -> None:
+        try:
+            answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout)
+        except ConfigsNotAllowed:
+            raise
+        except LinkerError as error:
+            trouble.append(error)
+            return
+        values = {config.name: config.value for configs in answer.values() for config in configs}
+        answers.append(with_timestamp_bounds(defaults_of(values)))
+
+    await together(ask(broker) for broker in sorted(brokers))
+    if not answers and trouble:
+        raise trouble[-1]
+    return {
+        name: " | ".join(dict.fromkeys(one[name] for one in answers if name in one))
+        for name in sorted({name for one in answers for name in one})
+    }
+
+
+def defaults_of(broker_configs: Mapping[str, str | None]) -> dict[str, str]:
+    """One broker's configs as those of a topic without overrides."""
+    found: dict[str, str] = {}
+    for topic_name, candidates in BROKER_DEFAULTS.items():
+        for broker_name, factor in candidates:
+            value = broker_configs.get(broker_name)
+            if value is not None and value != "":
+                found[topic_name] = value if factor == 1 else _scaled(value, factor)
+                break
+    if found.get("retention.ms", "0").startswith("-"):
+        found["retention.ms"] = "-1"  # any negative time is for ever (`KafkaConfig.logRetentionTimeMillis`)
     return found
 
 
-async def topic_defaults(cluster: Cluster, broker: int, *, timeout: float) -> dict[str, str]:
-    """What a topic of this cluster has where nothing is set on it, as one broker tells it."""
-    answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout)
-    values = {config.name: config.value for configs in answer.values() for config in configs}
-    return {
-        topic_name: values[broker_name]
-        for topic_name, broker_name in BROKER_DEFAULTS.items()
-        if values.get(broker_name) is not None
-    }
+def _scaled(value: str, factor: int) -> str:
+    try:
+        return str(int(value) * factor)
+    except ValueError:
+        return value
 
 
 async def broker_config(cluster: Cluster, broker: int, name: str, *, timeout: float) -> str | None:
@@ -82,6 +147,15 @@ async def broker_config(cluster: Cluster, broker: int, name: str, *, timeout: fl
 async def _describe(
     cluster: Cluster, resource_type: int, names: Collection[str], node_id: int | None, timeout: float
 ) -> dict[str, list]:  # type: ignore[type-arg]  # kio's config entries differ by version
+    found, refused = await _describe_each(cluster, resource_type, names, node_id, timeout)
+    for error in refused.values():
+        raise error
+    return found
+
+
+async def _describe_each(
+    cluster: Cluster, resource_type: int, names: Collection[str], node_id: int | None, timeout: float
+) -> tuple[dict[str, list], dict[str, LinkerError]]:  # type: ignore[type-arg]
     response = await cluster.call(
         "describe_configs",
         {
@@ -95,13 +169,19 @@ async def _describe(
         node_id=node_id,
         timeout=timeout,
     )
+    found = {}
+    refused: dict[str, LinkerError] = {}
     for result in response.results:
         if int(result.error_code) in _NOT_ALLOWED:
-            raise ConfigsNotAllowed(cluster.name, resource_type, result.resource_name)
-        if int(result.error_code):
-            raise BrokerError(
+            refused[result.resource_name] = ConfigsNotAllowed(
+                cluster.name, resource_type, result.resource_name
+            )
+        elif int(result.error_code):
+            refused[result.resource_name] = BrokerError(
                 int(result.error_code),
                 message=f"{cluster.name} does not tell the configs of {result.resource_name}",
                 api="describe_configs",
             )
-    return {result.resource_name: list(result.configs) for result in response.results}
+        else:
+            found[result.resource_name] = list(result.configs)
+    return found, refused

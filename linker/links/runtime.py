@@ -31,6 +31,7 @@ from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import GROUP_OPTIONS
 from linker.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
+from linker.links.config_keeper import ConfigKeeper
 from linker.links.copies import Copies
 from linker.links.head_tasks import HeadTasks
 from linker.links.link_ports import LinkPorts
@@ -151,6 +152,7 @@ class LinkRuntime:
             self.bring_up.ask,
         )
         self.watch = SourceWatch(link.name, self.source, controller)
+        self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, head)
         self.validation = LinkValidation(
@@ -263,6 +265,7 @@ class LinkRuntime:
             # Not after the source: gates that stand open by themselves if nobody takes them over in time.
             self._reign.rule(self.groups.run(), "groups")
             self._reign.rule(self.validation.run(), "validation")
+            self._reign.rule(self.configs.run(), "configs")
             self._reign.rule(
                 open_owed(self.name, self.controller, self.ports.source_fence, self._verified.is_set),
                 "sources that refuse writes",
@@ -380,6 +383,8 @@ class LinkRuntime:
     def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
         """From the metadata log's subscription; takes note and returns."""
         self.bring_up.on_target_change(image, topics)
+        if self._reign.reigning:
+            self.configs.on_target_change(image, topics)
         if topics:
             self.validation.on_target_change()
         self.stand_in.on_target_change(image)

@@ -64,6 +64,7 @@ def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
         or (runtime.copies.silent(state.tp) if copy is None and state.session_epoch >= 0 else None)
         or runtime.bring_up.trouble.get(state.topic)
         or runtime.watch.grown.get(state.topic)
+        or runtime.configs.trouble.get(state.topic)
         or (None if copy is None else _silent_replica(copy, runtime.targets(state.tp)))
     )
 

@@ -59,10 +59,15 @@ class MirrorChanges(ServiceBase):
                 brokers = self._brokers()
                 for name, found in topics.items():
                     factors[name] = request.replication_factor or min(found.replication_factor, len(brokers))
-                findings += await preflight.check_configs(
-                    self._sidecar.target, topics, factors, [broker.id for broker in brokers]
+                topics = await preflight.plan_topics(
+                    self._sidecar.target,
+                    topics,
+                    [broker.id for broker in brokers],
+                    dict.fromkeys(topics, request.configs_from_target),
                 )
+                findings += preflight.check_configs(topics, factors)
                 preflight.refuse(findings)
+                findings += preflight.config_differences(topics)
                 mirrors = self._plan_mirrors(link, request, topics, factors, brokers)
                 for mirror in mirrors:
                     await self._sidecar.target.operations.create_mirror_topic(
@@ -129,6 +134,7 @@ class MirrorChanges(ServiceBase):
                     target_replicas=replicas,
                     copied_configs=dict(topic.plan.create),
                     restore_configs=dict(topic.plan.restore),
+                    configs_from_target=tuple(sorted(request.configs_from_target)),
                     created_at=wall_clock_ms(),
                 )
             )
@@ -164,6 +170,9 @@ class MirrorChanges(ServiceBase):
             replication_factor=len(mirror.target_replicas[0]) if mirror.target_replicas else 0,
             created_at=view.moment(mirror.created_at),
             configs=dict(mirror.copied_configs),
+            configs_at_promote=dict(mirror.restore_configs),
+            configs_from_target=list(mirror.configs_from_target),
+            configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
             partition_status=[view.partition_status(runtime, state) for state in states],
         )
 

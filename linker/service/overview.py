@@ -117,6 +117,7 @@ class Overview(FleetService):
         runtime = self._runtime(link)
         checks: list[Check] = []
         findings: list[preflight.Finding] = []
+        differences: list[preflight.Finding] = []
         complete = False
         try:
             await runtime.source.connect(timeout=preflight.TIMEOUT)
@@ -140,7 +141,10 @@ class Overview(FleetService):
                 factors = {name: len(mirrors[name].target_replicas[0]) for name in topics}
                 if topics:
                     brokers = [broker.id for broker in self._brokers()]
-                    findings += await preflight.check_configs(self._sidecar.target, topics, factors, brokers)
+                    wanted = {name: mirrors[name].configs_from_target for name in topics}
+                    topics = await preflight.plan_topics(self._sidecar.target, topics, brokers, wanted)
+                    findings += preflight.check_configs(topics, factors)
+                    differences = preflight.config_differences(topics)
             complete = True
         except LinkerError as error:
             checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
@@ -157,6 +161,10 @@ class Overview(FleetService):
             result, detail = CheckResult.FAIL, str(guard.reason)
         checks.append(Check(name="producer ids", result=result, detail=detail))
         checks += [finding_check(finding) for finding in findings]
+        checks += [
+            Check(name=difference.name, result=CheckResult.OK, detail=difference.detail)
+            for difference in differences
+        ]
         checks += [
             Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)
             for topic, trouble in runtime.bring_up.trouble.items()

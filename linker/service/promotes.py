@@ -69,6 +69,7 @@ class Promotes(Validations):
         if request.options.fence_source:
             blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
         warnings = [finding.detail for finding in rights if not finding.fatal]
+        configs = await self._configs(runtime, topics)
         warnings += await self._open_transactions(runtime, topics)
         warnings += [
             f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
@@ -91,7 +92,19 @@ class Promotes(Validations):
             producers=producers,
             validation=policy.value,
             unproved=unproved,
+            configs=configs,
         )
+
+    async def _configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
+        """Where source and target differ in what they would do, and what a promote does about it."""
+        try:
+            found, _, _ = await preflight.read_source_topics(runtime.source, topics)
+            brokers = [broker.id for broker in self._brokers()]
+            wanted = {topic: self._image.mirrors[runtime.name, topic].configs_from_target for topic in found}
+            planned = await preflight.plan_topics(self._sidecar.target, found, brokers, wanted)
+        except LinkerError as error:
+            return [f"the configs of source and target cannot be compared: {error}"]
+        return [difference.detail for difference in preflight.config_differences(planned)]
 
     def _policy(self, request: PromoteRequest) -> ValidationPolicy:
         return ValidationPolicy(request.options.validation or self._sidecar.config.validation.policy)
@@ -216,6 +229,7 @@ class Promotes(Validations):
             )
         try:
             preflight.refuse(await preflight.check_mirror_rights(self._sidecar.target, topics))
+            await self._follow_configs(runtime, topics)
             if request.options.fence_source:
                 preflight.refuse(await self._source_fence(runtime, topics))
             # Last: a job that ran until now may have left some.
@@ -244,6 +258,15 @@ class Promotes(Validations):
         except refused.Refused as error:
             raise IllegalState(str(error)) from error
         return view.promote_job(runtime, job)
+
+    async def _follow_configs(self, runtime: LinkRuntime, topics: Sequence[str]) -> None:
+        """A promote sets what the source has now, not what it had when somebody looked last."""
+        try:
+            await runtime.configs.follow(topics)
+        except LinkerError as error:
+            raise preflight.PreflightError(
+                f"a promote gives the topics the configs of their source, and these cannot be read: {error}"
+            ) from error
 
     async def list_promotes(self, link: str) -> list[PromoteJob]:
         runtime = self._runtime(link)

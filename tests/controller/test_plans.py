@@ -1,4 +1,4 @@
-"""The pure judgements: hand-over, alignment, placement, producer ids, topic configs."""
+"""The pure judgements: hand-over, alignment, placement, producer ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import producer_ids, topic_configs
+from controller import producer_ids
 from controller.alignment import ReplicaPosition, SourceEnd, judge_ends, judge_positions
 from controller.errors import Refused
 from controller.handover import (
@@ -322,64 +322,3 @@ def test_producer_id_samples_are_needed_and_ids_end() -> None:
         producer_ids.source_end({0: -1})
     with pytest.raises(Refused, match="used up"):
         producer_ids.plan(2**63 - 2, 0, {})
-
-
-# Topic configs.
-
-
-def test_configs_of_a_mirror() -> None:
-    made = topic_configs.plan_configs(
-        {
-            "retention.ms": "1",
-            "segment.bytes": "16384",
-            "unclean.leader.election.enable": "true",
-            "remote.storage.enable": "true",
-            "leader.replication.throttled.replicas": "*",
-            "future.config": "x",
-        }
-    )
-    assert made.create == {
-        "retention.ms": "1",
-        "segment.bytes": "1048576",
-        "unclean.leader.election.enable": "false",
-    }
-    assert made.restore == {"unclean.leader.election.enable": "true"}
-    assert set(made.skipped) == {
-        "remote.storage.enable",
-        "leader.replication.throttled.replicas",
-        "future.config",
-    }
-    assert all(made.skipped.values())
-    assert set(made.adjusted) == {"segment.bytes"}
-    assert topic_configs.plan_configs({}).restore == {"unclean.leader.election.enable": None}
-
-
-def test_every_config_is_copied_or_skipped_for_a_reason_never_both() -> None:
-    assert not topic_configs.COPIED & set(topic_configs.SKIPPED)
-    assert not topic_configs.COPIED & set(topic_configs.FORCED)
-    assert topic_configs.unknown_configs(["retention.ms", "x", "remote.storage.enable"]) == ["x"]
-
-
-def test_changed_overrides() -> None:
-    copied = {"retention.ms": "1", "segment.ms": "2"}
-    changed = topic_configs.changed_overrides(copied, {"retention.ms": "5", "cleanup.policy": "compact"})
-    assert changed == ({"retention.ms": "5", "cleanup.policy": "compact"}, ["segment.ms"])
-
-
-def test_preflight_of_effective_configs() -> None:
-    source = {"max.message.bytes": "2000000", "retention.ms": "5"}
-    target = {"segment.bytes": "1048576", "min.insync.replicas": "3", "retention.ms": "6"}
-    guess = topic_configs.compare_effective("t", source, target, replication_factor=2)
-    assert {(f.config, f.fatal) for f in guess} == {
-        ("segment.bytes", False),
-        ("min.insync.replicas", False),
-        ("retention.ms", False),
-    }
-    [insync] = [f.message for f in guess if f.config == "min.insync.replicas"]
-    assert "brokers go by 2" in insync and "-r 3" in insync  # min(min.insync.replicas, replicas)
-    known = topic_configs.compare_effective("t", source, target, replication_factor=3, largest_batch=1048577)
-    assert ("segment.bytes", True) in {(f.config, f.fatal) for f in known}
-    fits = topic_configs.compare_effective("t", {}, target, replication_factor=3, largest_batch=1048576)
-    assert fits == []
-    odd = topic_configs.compare_effective("t", {}, {"segment.bytes": "x"}, replication_factor=1)
-    assert odd == []

@@ -286,12 +286,19 @@ def test_json_there_and_back(entity: object) -> None:
     assert codec.decode(codec.path_of(entity), codec.encode(entity)) == entity  # type: ignore[arg-type]
 
 
+#: A state that an older version has written lacks them.
+ADDED_LATER = {"configs_from_target"}
+
+
 @pytest.mark.parametrize("entity", ENTITIES, ids=lambda e: type(e).__name__)
 def test_damaged_json_names_the_path(entity: object) -> None:
     path = codec.path_of(entity)  # type: ignore[arg-type]
     whole = codec.encode(entity)  # type: ignore[arg-type]
     for field in whole:
-        for damaged in ({k: v for k, v in whole.items() if k != field}, {**whole, field: object()}):
+        if field not in ADDED_LATER:
+            with pytest.raises(CorruptState, match=path):
+                codec.decode(path, {k: v for k, v in whole.items() if k != field})
+        for damaged in ({**whole, field: object()},):
             with pytest.raises(CorruptState, match=path):
                 codec.decode(path, damaged)  # type: ignore[arg-type]
     for value in (None, [], "x", 5):

@@ -68,8 +68,12 @@ class Runtime:
             remove=lambda tps: None, partitions={}, pause=self.paused.extend, resume=lambda tps: None
         )
         self.watch = SimpleNamespace(look=self._look, grown={})
+        self.configs = SimpleNamespace(follow=self._follow, put_back={})
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
+
+    async def _follow(self, topics: Any) -> None:
+        pass
 
     async def _look(self) -> None:
         self.reached.set()
@@ -203,11 +207,11 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
         configs = TopicConfigs({}, {})
         return {name: preflight.SourceTopic(name, None, 1, 1, configs, plan) for name in names}, [], []
 
-    async def nothing(*_: Any) -> list[Any]:
-        return []
+    async def planned(target: Any, topics: Any, *_: Any) -> Any:
+        return topics
 
     monkeypatch.setattr(preflight, "read_new_topics", read)
-    monkeypatch.setattr(preflight, "check_configs", nothing)
+    monkeypatch.setattr(preflight, "plan_topics", planned)
     before = rig.runtime
     async with rig.service._changing:
         request = CreateMirrorsRequest(topics=["payments", "orders"])

@@ -52,6 +52,7 @@ def runtime_of(copy: MirrorPartition) -> Any:
         targets=lambda tp: (1, 2),
         bring_up=SimpleNamespace(trouble={}),
         watch=SimpleNamespace(grown={}),
+        configs=SimpleNamespace(trouble={}),
     )
 
 

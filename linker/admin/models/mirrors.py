@@ -9,6 +9,7 @@ from pydantic import (
     field_validator,
 )
 
+from controller.topic_configs import COPIED
 from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from linker.admin.base import TopicName
@@ -27,6 +28,22 @@ class CreateMirrorsRequest(Model):
         le=32767,
         description="Of the target topic; default: as at the source, limited by the brokers.",
     )
+    configs_from_target: list[str] = Field(
+        default=[],
+        max_length=100,
+        description="Topic configs whose value is the target's own instead of the source's.",
+    )
+
+    @field_validator("configs_from_target")
+    @classmethod
+    def _known_configs(cls, names: list[str]) -> list[str]:
+        unknown = sorted(set(names) - COPIED)
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)}: no config that a mirror takes from its source; those are "
+                f"{', '.join(sorted(COPIED))}"
+            )
+        return sorted(set(names))
 
     @field_validator("start")
     @classmethod
@@ -110,7 +127,17 @@ class MirrorDescription(MirrorSummary):
     replication_factor: int
     created_at: datetime
     configs: dict[str, str] = Field(
-        default={}, description="Topic configs that were copied or that mirroring forces."
+        default={}, description="The overrides of the topic at the target while it is mirrored."
+    )
+    configs_at_promote: dict[str, str | None] = Field(
+        default={}, description="Overrides that a promote or a failover sets; null: it deletes the override."
+    )
+    configs_from_target: list[str] = Field(
+        default=[], description="Configs whose value is the target's own, as asked for at the creation."
+    )
+    configs_put_back: dict[str, int] = Field(
+        default={},
+        description="Configs that somebody changed at the target, and how often they were put back.",
     )
     partition_status: list[PartitionStatus]
 

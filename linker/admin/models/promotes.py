@@ -168,6 +168,10 @@ class PromotePlan(Model):
     unproved: list[str] = Field(
         default=[], description="What the validator has to prove first; the promote itself has it do so."
     )
+    configs: list[str] = Field(
+        default=[],
+        description="Where source and target would not do the same with a topic, and what is done about it.",
+    )
 
 
 class PromoteJob(Model):

@@ -1,0 +1,234 @@
+"""ConfigKeeper: while a topic is mirrored, its configs at the target are those that its source means.
+
+Two ways lead to a change. The source's configs are read now and then, and before a promote, and the mirror's plan follows.
+And the target's metadata log shows every change of a topic's configs; the plan's values are put back at once, because some
+of them decide whether records survive. With `unclean.leader.election.enable` an unfinished copy is elected when the sidecar
+dies; with retention the target deletes what the source still has.
+
+Only the link controller does this. What the plan is: controller.topic_configs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from controller.manager import LinkController
+from controller.phases import LED_ELSEWHERE
+from controller.state import UNBOUND, MirrorTopic
+from controller.topic_configs import Drift, drifts, keep_segments, plan_configs
+from linker.links.configs import topic_configs_each, topic_defaults
+from linker.target import TargetCluster
+from wire.cluster import Cluster
+from wire.errors import LinkerError
+from wire.metadata.image import CONFIG_TOPIC, ClusterImage
+from wire.task_group import TaskGroup
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = 15.0
+_TOPICS_A_SECOND = 20  # a round over many topics takes its time, so that the event loop has some for others
+_AT_ONCE = 25
+_CALL_TIMEOUT = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+
+
+class ConfigKeeper:
+    """That of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        source: Cluster,
+        target: TargetCluster,
+        controller: LinkController,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._controller = controller
+        self._link_brokers = link_brokers
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        #: By topic, which configs somebody changed at the target, and how often they were put back.
+        self.put_back: dict[str, Counter[str]] = {}
+        #: By topic, why its configs cannot be kept, or followed.
+        self.trouble: dict[str, str] = {}
+        self.behind: dict[str, str] = {}
+
+    # --- the target ----------------------------------------------------------------------------------------------------
+
+    def on_target_change(self, image: ClusterImage, topics: frozenset[bytes]) -> None:
+        """From the metadata log's subscription; takes note and returns."""
+        for topic_id in topics:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None and self._drifts(topic.name):
+                self._ask(topic.name)
+
+    def drift(self, topic: str) -> list[Drift]:
+        """What is not as it should be at this moment."""
+        return self._drifts(topic)
+
+    async def run(self) -> None:
+        """Both ways, until cancelled."""
+        async with TaskGroup() as group:
+            group.create_task(self._keep(), name=f"{self._link}: configs at the target")
+            group.create_task(self._watch(), name=f"{self._link}: configs at the source")
+
+    async def _keep(self) -> None:
+        for mirror in self._controller.image.link_mirrors(self._link):
+            self._ask(mirror.topic)
+        pause = _FIRST_PAUSE
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            asked, self._dirty = sorted(self._dirty), set()
+            failed = False
+            for topic in asked:
+                failed |= not await self._try(topic)
+            if failed:
+                self._dirty.update(topic for topic in asked if topic in self.trouble)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                self._wake.set()
+            else:
+                pause = _FIRST_PAUSE
+
+    def _ask(self, topic: str) -> None:
+        self._dirty.add(topic)
+        self._wake.set()
+
+    async def _try(self, topic: str) -> bool:
+        try:
+            await self.put_right(topic)
+        except LinkerError as error:
+            reason = f"its configs at the target cannot be put back: {error}"
+            if self.trouble.get(topic) != reason:
+                log.error("mirror %s of link %s: %s", topic, self._link, reason)  # noqa: TRY400
+            self.trouble[topic] = reason
+            return False
+        self.trouble.pop(topic, None)
+        return True
+
+    async def put_right(self, topic: str, *, ours: bool = False) -> None:
+        """Set what differs. `ours`: the plan has changed, nobody else has done anything."""
+        async with self._turn:
+            found = self._drifts(topic)
+            if not found:
+                return
+            if not ours:
+                log.warning(
+                    "mirror %s of link %s: %s: put back",
+                    topic,
+                    self._link,
+                    "; ".join(one.said for one in found),
+                )
+            await self._target.operations.set_topic_configs(
+                topic,
+                {one.config: one.wanted for one in found if one.wanted is not None},
+                [one.config for one in found if one.wanted is None],
+                timeout=_CALL_TIMEOUT,
+            )
+            if not ours:
+                self.put_back.setdefault(topic, Counter()).update(one.config for one in found)
+            mirror = self._controller.image.mirrors.get((self._link, topic))
+            if mirror is not None and self._ended(mirror):
+                # The last partition was promoted meanwhile; its configs may have been set before these were.
+                await self._target.operations.set_topic_configs(
+                    topic,
+                    {name: value for name, value in mirror.restore_configs.items() if value is not None},
+                    [name for name, value in mirror.restore_configs.items() if value is None],
+                    timeout=_CALL_TIMEOUT,
+                )
+
+    def _drifts(self, topic: str) -> list[Drift]:
+        mirror = self._controller.image.mirrors.get((self._link, topic))
+        found = self._target.image.topics_by_name.get(topic)
+        if mirror is None or mirror.topic_id == UNBOUND or found is None or found.id != mirror.topic_id:
+            return []
+        if self._ended(mirror) or not mirror.copied_configs:
+            return []
+        overrides = self._target.image.configs.get((CONFIG_TOPIC, topic), {})
+        return drifts(mirror.copied_configs, overrides, mirror.configs_from_target)
+
+    def _ended(self, mirror: MirrorTopic) -> bool:
+        """Whether real brokers lead all of it, by a promote or failover: from then on the topic is its owner's."""
+        states = self._controller.image.topic_partitions(self._link, mirror.topic)
+        return bool(states) and all(state.phase in LED_ELSEWHERE for state in states)
+
+    # --- the source ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            topics = self._open_topics()
+            for first in range(0, len(topics), _AT_ONCE):
+                part = topics[first : first + _AT_ONCE]
+                with contextlib.suppress(
+                    LinkerError
+                ):  # it is in `behind`; fetchers show a source that is away
+                    await self.follow(part)
+                await asyncio.sleep(len(part) / _TOPICS_A_SECOND)
+            await asyncio.sleep(max(1.0, _INTERVAL - len(topics) / _TOPICS_A_SECOND))
+
+    def _open_topics(self) -> list[str]:
+        mirrors = self._controller.image.link_mirrors(self._link)
+        return sorted(one.topic for one in mirrors if not self._ended(one))
+
+    async def follow(self, topics: Collection[str]) -> None:
+        """Read the source's configs of these mirrors and have plan and target follow; LinkerError if they are not told."""
+        if not topics:
+            return
+        try:
+            found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT)
+            defaults = await topic_defaults(self._target.cluster, self._real_brokers(), timeout=_CALL_TIMEOUT)
+        except LinkerError as error:
+            self._note(topics, f"the source's configs are not known: {error}")
+            raise
+        self._note(found, None)
+        for topic, why in refused.items():
+            self._note([topic], f"the source's configs are not known: {why}")
+        for topic, configs in found.items():
+            mirror = self._controller.image.mirrors.get((self._link, topic))
+            if mirror is None or self._ended(mirror):
+                continue
+            plan = plan_configs(configs.overrides, configs.effective, defaults, mirror.configs_from_target)
+            create, restore = keep_segments(plan, mirror.copied_configs)
+            if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
+                continue
+            log.info(
+                "mirror %s of link %s: its configs follow the source's: %s",
+                topic,
+                self._link,
+                ", ".join(_changes(mirror, create, restore)),
+            )
+            await self._controller.plan_mirror_configs(self._link, topic, create, restore)
+            await self.put_right(topic, ours=True)
+
+    def _note(self, topics: Iterable[str], reason: str | None) -> None:
+        for topic in topics:
+            if reason is None:
+                self.behind.pop(topic, None)
+            else:
+                self.behind[topic] = reason
+
+    def _real_brokers(self) -> list[int]:
+        ours = self._link_brokers()
+        brokers = self._target.image.brokers.values()
+        return [broker.id for broker in brokers if broker.id not in ours and not broker.fenced]
+
+
+def _changes(mirror: MirrorTopic, create: dict[str, str], restore: dict[str, str | None]) -> Sequence[str]:
+    now: dict[str, str | None] = {**create, **restore}
+    before: dict[str, str | None] = {**mirror.copied_configs, **mirror.restore_configs}
+    return [
+        f"{name} {before.get(name) or 'not set'} -> {now.get(name) or 'not set'}"
+        for name in sorted(now.keys() | before.keys())
+        if now.get(name) != before.get(name)
+    ]

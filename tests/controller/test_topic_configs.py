@@ -1,0 +1,174 @@
+"""The configs of a mirror: what it gets, while it is mirrored and afterwards, and what is put back."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller import topic_configs
+from controller.topic_configs import drifts, keep_segments, plan_configs, with_timestamp_bounds
+from linker.links.configs import defaults_of
+
+WEEK, MONTH = "604800000", "2592000000"
+OFF = {"retention.bytes": "-1", "retention.ms": "-1", "unclean.leader.election.enable": "false"}
+
+
+def test_configs_of_a_mirror() -> None:
+    made = plan_configs(
+        {
+            "retention.ms": "1",
+            "segment.bytes": "16384",
+            "unclean.leader.election.enable": "true",
+            "remote.storage.enable": "true",
+            "leader.replication.throttled.replicas": "*",
+            "future.config": "x",
+        }
+    )
+    assert made.create == {**OFF, "segment.bytes": "1048576"}
+    assert made.restore == {
+        "unclean.leader.election.enable": "true",
+        "retention.ms": "1",
+        "retention.bytes": None,
+    }
+    assert set(made.skipped) == {
+        "remote.storage.enable",
+        "leader.replication.throttled.replicas",
+        "future.config",
+    }
+    assert all(made.skipped.values())
+    assert set(made.adjusted) == {"segment.bytes"}
+    assert plan_configs({}).restore == dict.fromkeys(OFF)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "restored"),
+    [
+        ("-1", WEEK, "-1"),  # a source that keeps for ever
+        (MONTH, WEEK, MONTH),
+        (WEEK, MONTH, WEEK),
+        (WEEK, WEEK, None),
+        (WEEK, f"{WEEK} | {MONTH}", WEEK),  # not all of the target's brokers have the same file
+    ],
+)
+def test_retention_is_off_while_mirrored_and_the_sources_afterwards(
+    source: str, target: str, restored: str | None
+) -> None:
+    made = plan_configs({}, {"retention.ms": source}, {"retention.ms": target})
+    assert made.create["retention.ms"] == "-1"
+    assert made.restore["retention.ms"] == restored
+    assert [one.config for one in made.differences] == ([] if restored is None else ["retention.ms"])
+
+
+def test_an_operator_may_want_the_targets_value_but_not_before_the_promote() -> None:
+    effective = {"retention.ms": MONTH, "max.message.bytes": "5"}
+    defaults = {"retention.ms": WEEK, "max.message.bytes": "6"}
+    made = plan_configs({"retention.ms": MONTH}, effective, defaults, ["retention.ms", "max.message.bytes"])
+    assert made.create == OFF
+    assert made.restore == dict.fromkeys(OFF)
+    assert all(one.from_target and "--config-from-target" in one.said for one in made.differences)
+
+
+@pytest.mark.parametrize("name", sorted(set(topic_configs.FOLLOWED) - {"retention.ms", "retention.bytes"}))
+def test_whatever_decides_what_clients_may_write_and_read_is_the_sources(name: str) -> None:
+    one, other = ("2097152", "4194304") if name == "segment.bytes" else ("1", "2")
+    made = plan_configs({}, {name: one}, {name: other})
+    assert made.create == {**OFF, name: one}
+    assert plan_configs({}, {name: one}, {name: one}).create == OFF
+    assert plan_configs({}, {name: one}, {}).create == OFF, "the target did not tell its default"
+
+
+def test_a_policy_is_a_set() -> None:
+    made = plan_configs({}, {"cleanup.policy": "compact,delete"}, {"cleanup.policy": "delete, compact"})
+    assert not made.differences
+
+
+def test_a_source_before_3_6_has_one_bound_for_timestamps() -> None:
+    effective = {"message.timestamp.difference.max.ms": topic_configs.NO_BOUND}
+    defaults = {
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": topic_configs.NO_BOUND,
+    }
+    made = plan_configs({}, effective, defaults)
+    assert made.create == {**OFF, "message.timestamp.after.max.ms": topic_configs.NO_BOUND}
+    narrow = with_timestamp_bounds({"message.timestamp.difference.max.ms": "7"})
+    assert narrow["message.timestamp.before.max.ms"] == narrow["message.timestamp.after.max.ms"] == "7"
+    both = with_timestamp_bounds(
+        {"message.timestamp.difference.max.ms": "7", "message.timestamp.after.max.ms": "3"}
+    )
+    assert both["message.timestamp.after.max.ms"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("broker", "retention"),
+    [
+        ({"log.retention.hours": "168"}, WEEK),
+        ({"log.retention.hours": "168", "log.retention.minutes": "60"}, "3600000"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "60", "log.retention.ms": "5"}, "5"),
+        ({"log.retention.hours": "168", "log.retention.minutes": None, "log.retention.ms": None}, WEEK),
+        ({"log.retention.hours": "-1"}, "-1"),
+        ({"log.retention.hours": "168", "log.retention.minutes": "-1"}, "-1"),
+    ],
+)
+def test_what_a_broker_does_with_a_topic_without_overrides(
+    broker: dict[str, str | None], retention: str
+) -> None:
+    assert defaults_of(broker)["retention.ms"] == retention
+
+
+def test_what_somebody_changed_is_put_back() -> None:
+    wanted = {**OFF, "max.message.bytes": "5"}
+    have = {
+        **wanted,
+        "unclean.leader.election.enable": "true",  # Strimzi, Terraform, a person
+        "min.insync.replicas": "1",  # an override that the source does not have
+        "leader.replication.throttled.replicas": "*",  # nobody's business here
+        "flush.ms": "9",
+    }
+    del have["max.message.bytes"]
+    assert [(one.config, one.wanted, one.found) for one in drifts(wanted, have)] == [
+        ("max.message.bytes", "5", None),
+        ("min.insync.replicas", None, "1"),
+        ("unclean.leader.election.enable", "false", "true"),
+    ]
+    assert drifts(wanted, wanted) == []
+    own = ["min.insync.replicas", "max.message.bytes", "retention.ms"]
+    left = drifts(wanted, {**have, "retention.ms": "1"}, own)
+    assert [one.config for one in left] == ["retention.ms", "unclean.leader.election.enable"], (
+        "what the operator wants of the target is left alone, but nothing is deleted before the promote"
+    )
+
+
+def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
+    before = {**OFF, "segment.bytes": "5000000"}
+    smaller = plan_configs({"segment.bytes": "2000000"})
+    create, restore = keep_segments(smaller, before)
+    assert create["segment.bytes"] == "5000000"
+    assert restore["segment.bytes"] == "2000000"
+    create, restore = keep_segments(plan_configs({}), before)
+    assert (create["segment.bytes"], restore["segment.bytes"]) == ("5000000", None)
+    create, restore = keep_segments(plan_configs({"segment.bytes": "6000000"}), before)
+    assert create["segment.bytes"] == "6000000"
+    assert "segment.bytes" not in restore
+
+
+def test_every_config_is_copied_or_skipped_for_a_reason_never_both() -> None:
+    assert not topic_configs.COPIED & set(topic_configs.SKIPPED)
+    assert set(topic_configs.FOLLOWED) <= topic_configs.COPIED
+    assert topic_configs.unknown_configs(["retention.ms", "x", "remote.storage.enable"]) == ["x"]
+
+
+def test_preflight_of_effective_configs() -> None:
+    source = {"max.message.bytes": "2000000", "retention.ms": "5"}
+    target = {"segment.bytes": "1048576", "min.insync.replicas": "3", "retention.ms": "6"}
+    guess = topic_configs.compare_effective("t", source, target, replication_factor=2)
+    assert {(f.config, f.fatal) for f in guess} == {
+        ("segment.bytes", False),
+        ("min.insync.replicas", False),
+    }
+    [insync] = [f.message for f in guess if f.config == "min.insync.replicas"]
+    assert "brokers go by 2" in insync and "-r 3" in insync  # min(min.insync.replicas, replicas)
+    known = topic_configs.compare_effective("t", source, target, replication_factor=3, largest_batch=1048577)
+    assert ("segment.bytes", True) in {(f.config, f.fatal) for f in known}
+    fits = topic_configs.compare_effective("t", {}, target, replication_factor=3, largest_batch=1048576)
+    assert fits == []
+    odd = topic_configs.compare_effective("t", {}, {"segment.bytes": "x"}, replication_factor=1)
+    assert odd == []
