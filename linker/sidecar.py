@@ -205,6 +205,7 @@ class Sidecar:
             self.copies,
             self.links.forwards,
             self.target.broker_id,
+            self.links.refuses,
         )
         self.mirrors.rebuild()
         self.controller.listeners.add(self.mirrors.on_records)

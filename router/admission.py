@@ -1,4 +1,11 @@
-"""Whether a batch of a client is forwarded at all, and if not, the error code it gets. Pure but for the ports."""
+"""Whether a batch of a client is forwarded at all, and if not, the error code it gets. Pure but for the ports.
+
+Only what stays so is refused here: no right, no such partition, another leader, a batch that is none, a transaction, a
+mirror that has failed. What may be over in a moment is no refusal. Forwarding is off while a broker of the target has
+just come back, while the source is reached after a start, while a new mirror is bound, while this sidecar's lease is
+renewed; the source's leader is unknown while it elects one. Such a batch waits in its lane (`ways.py`), in its turn and
+for as long as its request's time allows: clients whose tries are counted, not timed, would be at their end otherwise.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +51,8 @@ def refusal(
     mirror: Mirror,
     tp: TopicPartition,
     records: memoryview,
-    *,
-    leased: bool,
 ) -> int:
-    """Why the batch is not forwarded, as an error code; NONE if it is. leased: this sidecar has its lease."""
+    """Why the batch is not forwarded, as an error code; NONE if it is, now or as soon as that may be."""
     if not authorizer.allowed(mirror.topic, Operation.WRITE):
         return TOPIC_AUTHORIZATION_FAILED
     partition = mirror.partition(tp.partition)
@@ -65,6 +70,15 @@ def refusal(
     if carried:
         # No lease is needed where real brokers decide; a transaction is between them and its producer.
         return NOT_LEADER_OR_FOLLOWER if transactional else NONE
-    if transactional or not (partition.forwarding or fenced) or not leased:
+    if transactional or (not fenced and partition.refusing is not None):
         return NOT_ENOUGH_REPLICAS
     return NONE
+
+
+def message_for(mirror: Mirror, index: int, code: int) -> str | None:
+    """The words that go with a refusal of ours, for whoever reads the client's log."""
+    if code != NOT_ENOUGH_REPLICAS:
+        return None
+    partition = mirror.partition(index)
+    reason = None if partition is None else partition.refusing
+    return reason or f"topic {mirror.topic} is a mirror: transactions can write to it once it is promoted"

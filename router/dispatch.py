@@ -248,6 +248,10 @@ class Router:
         """
         self.hub.lease_renewed()
 
+    def forwarding_changed(self) -> None:
+        """Writes that waited because nothing was forwarded may go on."""
+        self.hub.forwarding_changed()
+
     async def close(self) -> None:
         """Stop background work. Client connections are closed by their listener."""
         self.hub.close()

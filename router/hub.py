@@ -69,6 +69,12 @@ class Session(Swept, Protocol):
     def pump_lanes(self, lanes: Iterable[Any]) -> None: ...
 
 
+class ShutOut(Protocol):
+    """Has writes that wait until something is forwarded again (``ways.Ways``)."""
+
+    def look_again(self) -> None: ...
+
+
 class WaitsForLease(Protocol):
     """Something with answers that need a lease (``consumer_fetch.FetchSession``)."""
 
@@ -89,6 +95,7 @@ class ForwardingHub:
         self.fences: FenceTable[Any] = FenceTable(self.loop.time, limits.settle_grace)
         self.gate: LeaseGate[Any] = LeaseGate(ports.lease, self.fences)
         self.without_lease: set[WaitsForLease] = set()
+        self.shut: set[ShutOut] = set()
         self.budget = BytesBudget(limits.held_bytes)
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
@@ -287,6 +294,13 @@ class ForwardingHub:
         waiting, self.without_lease = self.without_lease, set()
         for session in waiting:
             session.lease_renewed()
+        self.forwarding_changed()
+
+    def forwarding_changed(self) -> None:
+        """Forwarding of some link may be on again: whoever waits for it looks now, not at the next tick."""
+        with gathered_writes():
+            for ways in list(self.shut):
+                ways.look_again()
 
     def _conclude(self, told: Iterable[Told[Any]]) -> None:
         with gathered_writes():

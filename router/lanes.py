@@ -301,6 +301,10 @@ class Lane(Generic[JobT]):
             for batch, _ in self._give_up(lambda _: True)
         ]
 
+    def give_back(self) -> list[Answer[JobT]]:
+        """Whoever leads is not to be waited for here any longer: everything queued goes back to the client."""
+        return self._give_up(lambda _: True)
+
     def vanish(self) -> list[Batch[JobT]]:
         """The client is gone. Returns what was dropped; what is in flight stays until the source's answer."""
         self.vanished = True

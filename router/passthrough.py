@@ -4,7 +4,8 @@ back the same way.
 One upstream per client connection, opened with the first frame, to a live real broker's listener of the
 same name. It carries the client's own SASL exchange, so the broker knows it as this client and can be
 asked what this client may do (``authorize.py``). When it dies the client's connection is closed:
-authentication and order die together.
+authentication and order die together. But where there is no login, and nothing is unanswered, nothing died: the next
+request goes to another broker. So a restart of a broker does not cut off those who only write to mirrors.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from router.leadership import endpoint
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.tasks import TaskKeeper
 from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
+from wire.metadata.image import BrokerImage
 from wire.server import Exchange, ServerConnection
 from wire.types import Node
 
 OnFrame = Callable[[memoryview], None]
 
 _ATTEMPTS: Final = 3
+
+
+def _leaving(broker: BrokerImage) -> bool:
+    return broker.fenced or broker.in_controlled_shutdown
 
 
 class Upstream:
@@ -51,6 +57,8 @@ class Upstream:
         )  # bounded by the pipelining limit of the client
         self._closed = False
         self._correlation_id = 0
+        self._unanswered = 0  # on the channel, of the client's and of our own
+        self._replaceable = not connection.listener.security_protocol.startswith("SASL_")
         #: Requests of the client's own that the broker has not answered: some may wait for minutes (JoinGroup), and the
         #: client keeps their time.
         self.owed = 0
@@ -95,12 +103,14 @@ class Upstream:
             if isinstance(result, WireError):
                 self._end(result)
                 return
+            self._unanswered -= 1
             try:
                 on_reply(result)
             except MalformedFrame as error:
                 self._end(error)
 
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        self._unanswered += 1
         try:
             self._channel.send(correlation_id, [len(frame).to_bytes(4, "big"), frame], replied)
         except ConnectionLost as error:
@@ -158,6 +168,12 @@ class Upstream:
         )
 
     def _upstream_closed(self) -> None:
+        if self._closed:
+            return
+        if self._replaceable and not self._unanswered:
+            self._channel = None
+            self._opening = False
+            return
         self._end(self._channel.closed_reason)
 
     def _candidates(self) -> list[tuple[Node, str]]:
@@ -170,6 +186,8 @@ class Upstream:
             if node is not None:
                 found.append((node, self._connection.listener.security_protocol))
         random.shuffle(found)
+        # A broker that is about to stop, or has just started, is the last to be chosen.
+        found.sort(key=lambda one: _leaving(image.brokers[one[0].id]))
         return found
 
     def _end(self, reason: BaseException | None) -> None:

@@ -41,7 +41,13 @@ class MirroredPartition(Protocol):
 
     @property
     def forwarding(self) -> bool:
-        """Produces may go to the source. If not, producers get NOT_ENOUGH_REPLICAS and try again."""
+        """Produces may go to the source now. If not, they wait for it, unless it is `refusing`."""
+
+    @property
+    def refusing(self) -> str | None:
+        """Why no produce goes to the source until a person does something, in words for the producer's log: it gets
+        NOT_ENOUGH_REPLICAS at once. None: it is forwarding, or may be in a moment.
+        """
 
 
 class Mirror(Protocol):
@@ -237,6 +243,8 @@ class RouterLimits:
     carried_clients: int = 16
     """Client connections whose produces go on to the new leaders for the moment after a hand-over. Each costs connections
     of ours, which are opened while a fence is taken: a millisecond of the loop each, more with TLS."""
+    lease_patience: float = 10.0
+    """A produce waits this long for a lapsed lease, then its client looks for another leader: there may be one."""
     backoff_min: float = 0.02
     backoff_max: float = 0.5
     authorization_ttl: float = 30.0
@@ -269,6 +277,8 @@ class RouterStats:
     produce_requests: int = 0
     produce_answered: int = 0
     produce_retries: int = 0
+    produces_waited: int = 0
+    """Batches that began to wait because nothing was forwarded at that moment."""
     produce_lost: int = 0
     produce_seconds: float = 0.0
     produce_slowest: float = 0.0

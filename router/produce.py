@@ -8,7 +8,7 @@ formats of requests and answers (``produce_job.py``).
 Each part of a request is answered by the source's own words, with these exceptions: leadership errors are
 solved here; a refusal of the link's own principal becomes NOT_ENOUGH_REPLICAS; what could not be finished
 within the request's timeout gets NOT_LEADER_OR_FOLLOWER if it never was sent and REQUEST_TIMED_OUT if it
-was; without this sidecar's lease nothing is forwarded (NOT_ENOUGH_REPLICAS), and a success of the source
+was; without this sidecar's lease nothing is forwarded (it waits, ``ways.py``), and a success of the source
 waits for the lease or ends as REQUEST_TIMED_OUT (``lease_gate.py``). All of those are retriable. Requests
 with acks=0 are forwarded with acks=1: order, retries and fences need the source's answer.
 """
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from router.admission import named_twice, not_mirrored, refusal
+from router.admission import message_for, named_twice, not_mirrored, refusal
 from router.authorize import Authorizer, Operation
 from router.batch import Batch
 from router.express import Express
@@ -113,7 +113,6 @@ class ProduceSession:
 
     def _admit(self, job: ProduceJob) -> None:
         lanes: dict[Lane[ProduceJob], None] = {}
-        leased = self.hub.ports.lease.valid()
         now = self.hub.loop.time()
         slot = 0
         for key, partitions in job.request.topics:
@@ -123,7 +122,7 @@ class ProduceSession:
                     pass  # its time was over in the backlog
                 elif mirror is None:
                     self.answers.finish_slot(job, slot, ProduceResult(index, not_mirrored(self.hub, key)))
-                elif (lane := self._admit_batch(job, slot, mirror, index, records, now, leased)) is not None:
+                elif (lane := self._admit_batch(job, slot, mirror, index, records, now)) is not None:
                     lanes[lane] = None
                 slot += 1
         if job.remaining == 0 and not job.results:
@@ -141,18 +140,18 @@ class ProduceSession:
         index: int,
         records: memoryview,
         now: float,
-        leased: bool,
     ) -> Lane[ProduceJob] | None:
         """The lane that the batch waits in; None if it is refused, which is answered."""
         tp = TopicPartition(mirror.topic, index)
-        code = refusal(self.hub, self._authorizer, mirror, tp, records, leased=leased)
+        code = refusal(self.hub, self._authorizer, mirror, tp, records)
+        message = message_for(mirror, index, code)
         producer_id, producer_epoch, base_sequence = -1, -1, -1
         if len(records) >= BATCH_OVERHEAD:
             _, producer_id, producer_epoch, base_sequence = read_producing(records)
             if producer_id >= 0:
                 code = self._in_turn(job, tp, (producer_id, producer_epoch), base_sequence, code, now)
         if code != NONE:
-            self.answers.finish_slot(job, slot, ProduceResult(index, code))
+            self.answers.finish_slot(job, slot, ProduceResult(index, code, error_message=message))
             return None
         lane = self._lanes.get(tp)
         if lane is None:

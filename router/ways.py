@@ -1,7 +1,7 @@
 """The ways of one client's lanes: which connection a lane sends on now, and the waiting for it.
 
-Lives here: `Ways`. Not here: what is sent on them (`produce.py`), opening connections and finding leaders again
-(`forwarder.py`).
+Lives here: `Ways`, and the lanes that wait because nothing is forwarded at the moment. Not here: what is sent on them
+(`produce.py`), opening connections and finding leaders again (`forwarder.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Ways(Generic[JobT]):
         self._routes = RouteTable(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
         self._late_at: float | None = None
+        self._shut: dict[Lane[JobT], float] = {}  # forwarding is off, or the lease lapsed: since when
 
     @property
     def any(self) -> bool:
@@ -54,6 +55,8 @@ class Ways(Generic[JobT]):
 
     def sweep(self, now: float) -> None:
         self._routes.sweep(now)
+        if self._shut:
+            self.look_again()
         late = [lane for lane, of in self._stuck.items() if of == TARGET and self._is_last(lane)]
         if not late:
             self._late_at = None
@@ -78,10 +81,22 @@ class Ways(Generic[JobT]):
     def abandon(self) -> None:
         """The client is gone: nothing waits any more."""
         self._stuck.clear()
+        self._shut.clear()
+        self._hub.shut.discard(self)
         self._hub.forget_waiter(self._recovered)
+
+    def look_again(self) -> None:
+        """Forwarding may be on again."""
+        waiting = list(self._shut)
+        self._hub.shut.discard(self)
+        self._pump(waiting)
+        for lane in waiting:
+            if not lane.queue:
+                self._shut.pop(lane, None)  # answered in another way
 
     def find(self, lane: Lane[JobT], leased: bool) -> SourceRoute | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
+        since = self._shut.pop(lane, None) if self._shut else None
         state = self._hub.fences.state(lane.tp)
         if state is FenceState.HANDED_OVER and lane.state is LaneState.HELD:
             self._deliver(lane.refuse(NOT_LEADER_OR_FOLLOWER))  # it came back, and nobody will open this lane
@@ -98,7 +113,11 @@ class Ways(Generic[JobT]):
         if lane.state is LaneState.HELD:
             leased = self._hub.gate.may_send(lane.tp)
         if not partition.forwarding or not leased:
-            self._deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
+            # Under a fence there is no waiting: it stands only when nothing of unknown outcome is left.
+            if lane.state is LaneState.HELD or partition.refusing is not None:
+                self._deliver(lane.refuse(NOT_ENOUGH_REPLICAS))
+            else:
+                self._shut_out(lane, since, leased)
             return None
         if lane.stale or lane.state is LaneState.WAITING:
             self._wait(lane, mirror.link)
@@ -111,6 +130,18 @@ class Ways(Generic[JobT]):
         if route is None:
             self._stuck[lane] = mirror.link  # on_change comes when it is open, or failed
         return route
+
+    def _shut_out(self, lane: Lane[JobT], since: float | None, leased: bool) -> None:
+        """Nothing is forwarded now, and may be in a moment: what the lane has waits until its requests' time is over."""
+        now = self._hub.loop.time()
+        if since is None:
+            since = now
+            self._hub.stats.produces_waited += len(lane.queue)
+        if not leased and now - since > self._hub.limits.lease_patience:
+            self._deliver(lane.give_back())
+            return
+        self._shut[lane] = since
+        self._hub.shut.add(self)
 
     def _carrying(self, lane: Lane[JobT], *, last: bool) -> SourceRoute | None:
         """The open connection to the partition's new leader, a real broker of the target. A client that is not carried

@@ -62,6 +62,14 @@ class ServedPartition:
     def forwarding(self) -> bool:
         return self._takes_writes and self._mirrors.link_forwards(self._state.link)
 
+    @property
+    def refusing(self) -> str | None:
+        state = self._state
+        if state.failure is not None or state.phase is Phase.FAILED:
+            why = state.failure or state.reason or "see linker mirror describe"
+            return f"the mirror of {self._tp} has failed and takes no writes until it is copied anew: {why}"
+        return self._mirrors.link_refuses(state.link)
+
 
 class ServedMirror:
     """A mirror topic (router.ports.Mirror). Plain attributes, and a dict's own look-up: each is asked for several times
@@ -90,12 +98,14 @@ class Mirrors:
         copies: CopyDirectory,
         link_forwards: Callable[[str], bool],
         broker_id: int,
+        link_refuses: Callable[[str], str | None] = lambda _link: None,
     ) -> None:
-        """image: the target's, which goes on changing."""
+        """image: the target's, which goes on changing. link_forwards, link_refuses: of a link's name."""
         self._state = state
         self.image = image
         self._copies = copies
         self.link_forwards = link_forwards
+        self.link_refuses = link_refuses
         self.broker_id = broker_id
         self._partitions: defaultdict[tuple[str, str], dict[int, ServedPartition]] = defaultdict(dict)
         self.by_name: Callable[[str], ServedMirror | None]

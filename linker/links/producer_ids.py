@@ -9,6 +9,11 @@ has the arithmetic and the verdict; here it is only carried out):
 3. ask every real broker of the target for ids until it has used up what it held from before the floor;
 4. look again now and then, and whenever a broker of the target appears.
 
+A broker that restarts does not end forwarding. The controller gives blocks to registered brokers only
+(ProducerIdControlManager.generateNextProducerId checks the broker epoch), and a process begins without one, so a process
+that registered after the allocator stood at the floor cannot have an id from below it: the metadata log shows the order of
+the two. It is asked all the same. Only a broker that is older than that, and appears unasked, closes forwarding until it was.
+
 Who looks at the source, and when, is told in source_ids.py.
 """
 
@@ -59,7 +64,9 @@ class ProducerIdGuard:
         margin: int = DEFAULT_MARGIN,
         is_head: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
+        on_allowed: Callable[[], None] = lambda: None,
     ) -> None:
+        """on_allowed: writes that waited may go on."""
         self._link = link
         self._target = target
         self._controller = controller
@@ -69,6 +76,9 @@ class ProducerIdGuard:
         self.source = SourceIds(source, self._one_id, clock)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
+        #: Why forwarding is over, not only off for the moment: the source has come too close.
+        self.ended: str | None = None
+        self._on_allowed = on_allowed
         self.distance: int | None = None
         #: Whether half of the margin is used up.
         self.low = False
@@ -76,6 +86,8 @@ class ProducerIdGuard:
         self.trouble: str | None = None
         # (broker id, broker epoch) -> an id it handed out at or above the floor: it only goes up from there.
         self._drained: dict[tuple[int, int], int] = {}
+        # The metadata log's offset when the allocator was seen at the floor, and the processes that were registered then.
+        self._floor_since: tuple[int, frozenset[bytes]] | None = None
         self._hurry = asyncio.Event()
 
     @property
@@ -142,11 +154,21 @@ class ProducerIdGuard:
             self._hurry.set()
 
     def _on_target_change(self) -> None:
-        """A broker that (re)appears has a block of its own: closed until it was asked."""
-        if self.allowed and any((b.id, b.epoch) not in self._drained for b in self._real_brokers()):
-            self.allowed = False
-            self.reason = "a broker of the target has appeared and was not asked for a producer id yet"
+        """A broker that appears may have a block from before: closed until it was asked, unless it is younger."""
+        unasked = [b for b in self._real_brokers() if (b.id, b.epoch) not in self._drained]
+        if self.allowed and unasked:
+            if any(not self._registered_since(b) for b in unasked):
+                self.allowed = False
+                self.reason = "a broker of the target has appeared and was not asked for a producer id yet"
             self._hurry.set()
+
+    def _registered_since(self, broker: BrokerImage) -> bool:
+        """Whether it is a process that registered when no block from below the floor could be had any more."""
+        if self._floor_since is None:
+            return False
+        offset, older = self._floor_since
+        # A broker's epoch is the offset of its registration's record.
+        return broker.epoch > offset and broker.incarnation_id not in older
 
     def _real_brokers(self) -> list[BrokerImage]:
         links = self._link_brokers()
@@ -180,6 +202,7 @@ class ProducerIdGuard:
                 lambda image: True if image.next_producer_id >= wanted.floor else None, _CALL_TIMEOUT
             )
             log.info("link %s: producer ids moved in %.1f s", self._link, time.monotonic() - started)
+        self._note_floor(wanted.floor)
         if self._is_head() and (looked or kept is None):
             await self._write_down(wanted.floor, end)
         brokers = self._real_brokers()
@@ -195,13 +218,25 @@ class ProducerIdGuard:
         }
         verdict = judge(end, self.target_next, target, wanted.floor)
         self._note_distance(verdict.distance)
-        if verdict.allowed and any((b.id, b.epoch) not in self._drained for b in self._real_brokers()):
+        if verdict.allowed and any(
+            (b.id, b.epoch) not in self._drained and not self._registered_since(b)
+            for b in self._real_brokers()
+        ):
             return  # one appeared meanwhile; we were woken
-        if verdict.allowed and not self.allowed:
-            log.info("link %s: forwarding of produces is on", self._link)
+        was_allowed = self.allowed
         if not verdict.allowed:
             self._end_forwarding(verdict.reason)
         self.allowed, self.reason = verdict.allowed, verdict.reason
+        self.ended = too_close(end, wanted.floor)
+        if verdict.allowed and not was_allowed:
+            log.info("link %s: forwarding of produces is on", self._link)
+            self._on_allowed()
+
+    def _note_floor(self, floor: int) -> None:
+        """The floor is fixed for the life of a link."""
+        if self._floor_since is None and self.target_next >= floor:
+            image = self._target.image
+            self._floor_since = image.offset, frozenset(b.incarnation_id for b in image.brokers.values())
 
     async def _look_at_source(self, kept: ProducerIdFloor | None) -> bool:
         """If it is time to; whether it was. Whatever comes of it, no write is forwarded when the source is too close."""
@@ -216,6 +251,7 @@ class ProducerIdGuard:
             if kept is not None and end is not None:
                 self._note_distance(kept.floor - end)
                 if (reason := too_close(end, kept.floor)) is not None:
+                    self.ended = reason
                     self._end_forwarding(reason)
         return True
 
@@ -253,6 +289,11 @@ class ProducerIdGuard:
                 if producer_id >= floor:
                     self._drained[broker.id, broker.epoch] = producer_id
                     return
+                if self.allowed:  # taken for younger than the floor, which it is not
+                    self._floor_since = None
+                    self._end_forwarding(
+                        f"broker {broker.id} of the target hands out producer id {producer_id}, below {floor}"
+                    )
         finally:
             connection.close()
         raise LinkerError(

@@ -55,6 +55,11 @@ class RunningLinks(Mapping[str, LinkRuntime]):
         runtime = self._links.get(name)
         return runtime is not None and runtime.forwards
 
+    def refuses(self, name: str) -> str | None:
+        """Why no produce goes to the source of the link until a person does something; None while one may soon."""
+        runtime = self._links.get(name)
+        return None if runtime is None else runtime.refuses
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._links)
 

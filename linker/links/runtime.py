@@ -130,6 +130,7 @@ class LinkRuntime:
             link_brokers,
             margin=options.producer_id_margin,
             is_head=lambda: head() is not None,
+            on_allowed=router.forwarding_changed,
         )
         self.bring_up = BringUp(
             link.name,
@@ -209,6 +210,12 @@ class LinkRuntime:
     @property
     def forwards(self) -> bool:
         return self._verified.is_set() and self.producer_ids.allowed
+
+    @property
+    def refuses(self) -> str | None:
+        """Why no produce goes to the source until a person does something, in words for a producer."""
+        why = self.producer_ids.ended if self.unusable is None else str(self.unusable)
+        return None if why is None else f"link {self.name} does not forward writes: {why}"
 
     @property
     def source_available(self) -> bool:

@@ -58,6 +58,11 @@ class Allocator:
         self.next_producer_id = start
         self.nodes: dict[int, Any] = dict.fromkeys(range(brokers))
         self.left: dict[int, list[int]] = {}
+        self.offset = 100  # of the metadata log
+        self.brokers: dict[int, Any] = {
+            node: SimpleNamespace(id=node, epoch=1 + node, incarnation_id=bytes([node]), fenced=False)
+            for node in self.nodes
+        }
         self.asked: Counter[int] = Counter()
         self.deaf: set[int] = set()
 
@@ -76,6 +81,13 @@ class Allocator:
         if node in self.deaf:
             raise ConnectionLost("it does not answer", sent=True)
         return SimpleNamespace(error_code=0, producer_id=self.hand_out(node))
+
+    def appears(self, node: int, epoch: int, incarnation: bytes) -> None:
+        self.offset = max(self.offset, epoch)
+        self.nodes[node] = None
+        self.brokers[node] = SimpleNamespace(
+            id=node, epoch=epoch, incarnation_id=incarnation, fenced=False
+        )
 
     def hand_out(self, node: int) -> int:
         if not self.left.get(node):
@@ -121,9 +133,6 @@ class Scene:
             operations=SimpleNamespace(allocate_producer_ids=allocate),
             metadata=SimpleNamespace(wait_for=wait_for, subscribe=lambda callback: lambda: None),
         )
-        self.target.brokers = {  # type: ignore[attr-defined]
-            node: SimpleNamespace(id=node, epoch=1, fenced=False) for node in self.target.nodes
-        }
         source: Any = self.source
         return ProducerIdGuard(
             "east",
@@ -372,3 +381,59 @@ async def test_a_look_comes_when_it_is_due_and_ones_own_word_is_no_news(scene: S
     await head._look()
     assert head.source.known_at == looked
     assert head._next_look() == pytest.approx(5.0)
+
+
+async def test_a_broker_of_the_target_that_restarts_does_not_end_forwarding(scene: Scene) -> None:
+    """The new process registered when the allocator stood at the floor already. It is asked all the same."""
+    guard = scene.guard()
+    await guard._look()
+    assert guard.allowed
+    asked = scene.target.asked[1]
+    scene.target.left[1] = []
+    scene.target.appears(1, 200, b"new")
+    guard._on_target_change()
+    assert guard.allowed
+    assert guard._hurry.is_set()
+    await guard._look()
+    assert guard.allowed
+    assert scene.target.asked[1] == asked + 1
+    scene.target.deaf.add(0)
+    scene.target.appears(0, 201, b"newer")
+    guard._on_target_change()
+    with pytest.raises(LinkerError):
+        await guard._look()
+    assert guard.allowed, "it does not answer yet, which says nothing of its ids"
+
+
+@pytest.mark.parametrize(
+    ("epoch", "incarnation"),
+    [(90, b"older"), (200, bytes([1]))],
+    ids=["registered before", "the same process registered anew"],
+)
+async def test_a_broker_that_may_have_a_block_from_before_does(
+    scene: Scene, epoch: int, incarnation: bytes
+) -> None:
+    told: list[bool] = []
+    guard = scene.guard()
+    guard._on_allowed = lambda: told.append(guard.allowed)
+    await guard._look()
+    assert told == [True]
+    scene.target.left[1] = [7]
+    scene.target.appears(1, epoch, incarnation)
+    guard._on_target_change()
+    assert not guard.allowed
+    assert guard.ended is None, "for the moment"
+    await guard._look()
+    assert guard.allowed
+    assert told == [True, True]
+
+
+async def test_one_that_hands_out_old_ids_all_the_same_ends_it(scene: Scene) -> None:
+    guard = scene.guard()
+    await guard._look()
+    scene.target.appears(1, 200, b"new")
+    guard._on_target_change()
+    scene.target.left[1] = [7] * 5000
+    with pytest.raises(LinkerError, match="below"):
+        await guard._look()
+    assert not guard.allowed

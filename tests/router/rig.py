@@ -41,6 +41,7 @@ class Partition:
     leading: bool = True
     serving: bool = True
     forwarding: bool = True
+    refusing: str | None = None
 
 
 @dataclass

@@ -83,9 +83,44 @@ def test_restrict_keeps_an_unsupported_version_answer() -> None:
     assert int(answer.error_code) == 35
 
 
-async def test_death_of_the_upstream_closes_the_client() -> None:
+async def test_a_restart_of_the_upstream_is_nothing_to_a_client_that_waits_for_nothing() -> None:
+    """Its next request goes to a broker that is there; what it wrote is not cut off either."""
     async with Rig() as rig:
         client = await rig.client()
+        producer = Producer(client, rig, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        rig.source.inject("produce", delay=0.3)
+        pending = producer.send(0)
+        for broker in rig.target.brokers.values():
+            await broker.disconnect_all()
+        assert (await pending)[0].error == 0
+        answer = await client.call("metadata", {"topics": []}, timeout=5)
+        assert len(answer.brokers) >= 2
+        assert not client.closed
+
+
+async def test_death_of_the_upstream_with_an_answer_owed_closes_the_client() -> None:
+    async with Rig() as rig:
+        client = await rig.client()
+        rig.target.inject("metadata", delay=2)
+        owed = asyncio.create_task(client.call("metadata", {"topics": []}, timeout=5))
+        await eventually(lambda: rig.target.counts["metadata"] == 1)
+        for broker in rig.target.brokers.values():
+            await broker.disconnect_all()
+        with pytest.raises(ConnectionLost):
+            await owed
+        await asyncio.wait_for(client.closed_event.wait(), 5)
+
+
+async def test_a_login_ends_with_the_upstream() -> None:
+    async with Rig(protocol="SASL_PLAINTEXT", sasl_users={"alice": "secret"}) as rig:
+        client = await Connection.open(
+            "127.0.0.1",
+            rig.listener.port,
+            ClientSecurity.from_properties(SASL),
+            client_id="app",
+            timeout=5,
+        )
         for broker in rig.target.brokers.values():
             await broker.disconnect_all()
         await asyncio.wait_for(client.closed_event.wait(), 5)

@@ -149,6 +149,12 @@ async def test_an_old_version_by_a_known_name(monkeypatch: pytest.MonkeyPatch) -
 
 async def not_forwarding(rig: Rig, producer: Producer) -> object:
     rig.directory.mirrors["orders"].partitions[0].forwarding = False
+    return codes(await producer.send(0, timeout_ms=300))
+
+
+async def refusing(rig: Rig, producer: Producer) -> object:
+    partition = rig.directory.mirrors["orders"].partitions[0]
+    partition.forwarding, partition.refusing = False, "the mirror has failed"
     return codes(await producer.send(0))
 
 
@@ -179,7 +185,7 @@ async def another_link(rig: Rig, producer: Producer) -> object:
 
 async def no_lease(rig: Rig, producer: Producer) -> object:
     rig.lease.lapse()  # type: ignore[attr-defined]
-    return codes(await producer.send(0))
+    return codes(await producer.send(0, timeout_ms=300))
 
 
 async def fenced(rig: Rig, producer: Producer) -> object:
@@ -220,7 +226,7 @@ async def another_client_id(rig: Rig, producer: Producer) -> object:
 
 async def one_went_back(rig: Rig, producer: Producer) -> object:
     rig.lease.lapse()  # type: ignore[attr-defined]
-    first = codes(await producer.send(0))
+    first = codes(await producer.send(0, timeout_ms=300))
     rig.lease.renew()  # type: ignore[attr-defined]
     behind = codes(await producer.send(0))  # it would overtake the one that comes again
     again = codes(await producer.send(0, sequence=1))
@@ -237,19 +243,20 @@ async def two_partitions(rig: Rig, producer: Producer) -> object:
 
 
 UNUSUAL: dict[Story, tuple[object, int]] = {
-    not_forwarding: ([(19, -1)], 0),
+    not_forwarding: ([(6, -1)], 0),
+    refusing: ([(19, -1)], 0),
     not_leading: ([(6, -1)], 0),
     no_mirror: ([(6, -1)], 0),
     another_mirror: ([(6, -1)], 0),
     another_link: ([(0, 1)], 0),
-    no_lease: ([(19, -1)], 0),
+    no_lease: ([(6, -1)], 0),
     fenced: ([(0, 1)], 0),
     handed_over: ([(6, -1)], 0),
     transactional: ([(19, -1)], 0),
     garbled: ([[(87, -1)]] * 3, 0),
     acks_0: (2, 0),
     another_client_id: ([[(0, 1)], [(0, 2)]], 1),  # known by then
-    one_went_back: (([(19, -1)], [(19, -1)], [(0, 1)]), 1),
+    one_went_back: (([(6, -1)], [(6, -1)], [(0, 1)]), 1),
     two_partitions: ([(0, 1), (0, 0)], 0),
 }
 

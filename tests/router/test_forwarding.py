@@ -188,11 +188,21 @@ async def test_transactional_batch_waits_for_promote_at_the_client() -> None:
         assert rig.source.counts["produce"] == 0
 
 
-async def test_forwarding_disabled_is_retriable() -> None:
+async def test_a_failed_mirror_is_told_at_once_and_in_words() -> None:
     async with Rig() as rig:
-        rig.directory.mirrors["orders"].partitions[0].forwarding = False
+        partition = rig.directory.mirrors["orders"].partitions[0]
+        partition.forwarding, partition.refusing = False, "the mirror of orders-0 has failed"
         producer = Producer(await rig.client(), rig)
-        assert [r.error for r in await producer.send(0, 1)] == [19, 0]
+        first, second = await asyncio.wait_for(producer.send(0, 1), 5)
+        assert (first.error, first.error_message) == (19, "the mirror of orders-0 has failed")
+        assert (second.error, second.error_message) == (0, None)
+
+
+async def test_a_transaction_is_told_in_words_when_it_may_write() -> None:
+    async with Rig() as rig:
+        producer = Producer(await rig.client(), rig, producer_id=9)
+        told = (await producer.send(0, transactional=True))[0]
+        assert told.error_message == "topic orders is a mirror: transactions can write to it once it is promoted"
 
 
 async def test_not_ours_names_the_leader() -> None:
