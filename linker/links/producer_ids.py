@@ -12,7 +12,7 @@ has the arithmetic and the verdict; here it is only carried out):
 A broker that restarts does not end forwarding. The controller gives blocks to registered brokers only
 (ProducerIdControlManager.generateNextProducerId checks the broker epoch), and a process begins without one, so a process
 that registered after the allocator stood at the floor cannot have an id from below it: the metadata log shows the order of
-the two. It is asked all the same. Only a broker that is older than that, and appears unasked, closes forwarding until it was.
+the two. It is asked all the same. Only a broker that is older, and appears unasked, closes forwarding until it was.
 
 Who looks at the source, and when, is told in source_ids.py.
 """

@@ -85,9 +85,7 @@ class Allocator:
     def appears(self, node: int, epoch: int, incarnation: bytes) -> None:
         self.offset = max(self.offset, epoch)
         self.nodes[node] = None
-        self.brokers[node] = SimpleNamespace(
-            id=node, epoch=epoch, incarnation_id=incarnation, fenced=False
-        )
+        self.brokers[node] = SimpleNamespace(id=node, epoch=epoch, incarnation_id=incarnation, fenced=False)
 
     def hand_out(self, node: int) -> int:
         if not self.left.get(node):

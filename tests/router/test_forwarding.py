@@ -202,7 +202,9 @@ async def test_a_transaction_is_told_in_words_when_it_may_write() -> None:
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=9)
         told = (await producer.send(0, transactional=True))[0]
-        assert told.error_message == "topic orders is a mirror: transactions can write to it once it is promoted"
+        assert (
+            told.error_message == "topic orders is a mirror: transactions can write to it once it is promoted"
+        )
 
 
 async def test_not_ours_names_the_leader() -> None:
