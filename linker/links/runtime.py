@@ -130,7 +130,7 @@ class LinkRuntime:
             link_brokers,
             margin=options.producer_id_margin,
             is_head=lambda: head() is not None,
-            on_allowed=router.forwarding_changed,
+            on_allowed=lambda: router.forwarding_changed(),
         )
         self.bring_up = BringUp(
             link.name,
