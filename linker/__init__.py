@@ -3,7 +3,8 @@
 File map: `cli/` the command line (`__main__`), `doors` and `stand_ins` for a quick start; `config_file` reads the
 configuration, `config`, `config_store` and `config_validation` say what may be in it, `properties` and `secrets` how
 clusters are named and trusted, `link_secrets` what a link may refer to; `sidecar` puts everything together and takes
-it apart. `target/` membership in the target cluster, `fleet/` the sidecars as one, `stores/` where their state is.
+it apart, `local_checks` what must not fail after the target has heard of it.
+`target/` membership in the target cluster, `fleet/` the sidecars as one, `stores/` where their state is.
 `links/` each link at work, `groups/` its consumer groups, `upstreams` its clients' way to real brokers, `validation/`
 its proof, `children` and `die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what
 is behind it, `preflight`, `examination` (`examination_alone` before there is a sidecar) and `clocks` what is checked

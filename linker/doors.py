@@ -28,6 +28,9 @@ class Doors:
             if bound is not None:
                 self._sockets[host, port] = bound
 
+    def holds(self, host: str, port: int) -> bool:
+        return (host, port) in self._sockets
+
     def take(self, host: str, port: int) -> socket.socket | None:
         """Whoever takes it closes it."""
         return self._sockets.pop((host, port), None)

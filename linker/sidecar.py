@@ -13,7 +13,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import uvloop
 
@@ -39,6 +38,7 @@ from linker.links.new_leaders import wait_known
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
+from linker.local_checks import CannotListen, check_local
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.hosting import hosted_partitions
 from linker.target.internal_topics import create_internal_topics
@@ -51,7 +51,7 @@ from router.ports import RouterLimits, RouterPorts
 from validator import messages as m
 from wire.buffers import FramePool
 from wire.cluster import Cluster
-from wire.errors import InvalidSecurityConfig, LinkerError
+from wire.errors import InvalidSecurityConfig
 from wire.metadata.image import ClusterImage
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
@@ -69,10 +69,6 @@ _IDLE_FRAMES = 32 << 20
 _TRIM_INTERVAL = 5.0
 _ANSWER_GRACE = 0.5
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-
-
-class CannotListen(LinkerError):
-    """A listener's address cannot be bound."""
 
 
 class Sidecar:
@@ -110,7 +106,7 @@ class Sidecar:
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Returns after it has left the cluster; raises the first error that cannot be waited out."""
-        _make_directory(self.config.store_path.parent)
+        await asyncio.to_thread(check_local, self.config, self._doors)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.validator.process.close)
             cluster = await self._find_target(stack)
@@ -372,13 +368,6 @@ class Sidecar:
     def forwarding_refused(self, link: str, reason: str) -> None:
         """router.ports.RouterEvents"""
         log.error("link %s: the source refuses forwarded produces: %s", link, reason)
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LinkerError(f"sidecar.state.dir: cannot create {path}: {error.strerror or error}") from error
 
 
 def run(config: Config, doors: Doors | None = None) -> None:

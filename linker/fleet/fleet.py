@@ -27,6 +27,7 @@ from linker.fleet.ports import RouterLease, SidecarPorts
 from linker.fleet.process import SidecarProcess
 from linker.fleet.route import Destination, NoController
 from linker.fleet.transport import ControlServer, connect
+from linker.local_checks import CannotListen
 from linker.stores import open_store
 from linker.stores.measured import MeasuredStore
 from linker.target import Identity
@@ -39,10 +40,6 @@ log = logging.getLogger(__name__)
 
 #: A store has its own patience with a predecessor that was killed: 1.5 sessions, and these are up to 40 s.
 _ANNOUNCE_TIMEOUT = 120.0
-
-
-class CannotListen(LinkerError):
-    """The address for the other sidecars cannot be bound."""
 
 
 class FleetNotReady(LinkerError):

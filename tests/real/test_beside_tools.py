@@ -1,0 +1,155 @@
+"""Kafka's own tools at a target that has mirrors: each ends soon, says what is true, and harms nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from linker.admin.models import MirrorState
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.sidecar_process import SidecarProcess
+from tests.real.harness_promote import LINK
+from tests.real.harness_tools import ToolResult, kafka_tool
+from tests.real.harness_trouble import create_topic, linked_sidecar, patiently, write
+
+UniqueTopic = Callable[[str], str]
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sidecar(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    _numbers: Iterator[int],
+) -> AsyncIterator[SidecarProcess]:
+    async with linked_sidecar(
+        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
+    ) as running:
+        yield running
+
+
+async def mirrored(sidecar: SidecarProcess, source: KafkaCluster, topic: str, records: int = 20) -> None:
+    await asyncio.to_thread(create_topic, source.bootstrap, topic)
+    await asyncio.to_thread(write, source.bootstrap, topic, records)
+    await sidecar.linker("mirror", "create", "--link", LINK, topic, "-r", "3")
+
+    def active() -> bool:
+        with sidecar.client() as client:
+            return client.describe_mirror(LINK, topic).state is MirrorState.ACTIVE
+
+    await patiently(f"{topic} ACTIVE", active, 60)
+
+
+def ends(result: ToolResult, *, exit_code: int = 0, within: float = 45) -> str:
+    assert result.exit_code == exit_code, result
+    assert result.seconds < within, result
+    assert "Unexpected broker id" not in result.text, result.text
+    return result.text
+
+
+async def test_tools_that_ask_every_broker(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+) -> None:
+    at, us = target_cluster.bootstrap, str(sidecar.spec.broker_id)
+    topic = unique_topic("m")
+    await mirrored(sidecar, source_cluster, topic)
+
+    text = ends(await kafka_tool(at, "kafka-configs", "--entity-type", "brokers", "--describe"))
+    assert f"Dynamic configs for broker {us} are:" in text
+    text = ends(
+        await kafka_tool(
+            at, "kafka-configs", "--entity-type", "brokers", "--entity-name", us, "--describe", "--all"
+        )
+    )
+    assert f"broker.id={us} " in text
+
+    text = ends(await kafka_tool(at, "kafka-log-dirs", "--describe"))
+    dirs = {
+        broker["broker"]: broker["logDirs"]
+        for broker in json.loads(text[text.index('{"') :].splitlines()[0])["brokers"]
+    }
+    ours = dirs.pop(int(us))
+    assert [(one["logDir"], one["partitions"], one["error"]) for one in ours] == [("kafka-linker", [], None)]
+    assert all(one["partitions"] for broker in dirs.values() for one in broker)
+
+    text = ends(await kafka_tool(at, "kafka-transactions", "list"))
+    assert us not in text
+    text = ends(
+        await kafka_tool(at, "kafka-transactions", "describe-producers", "--topic", topic, "--partition", "0")
+    )
+    assert "ProducerId" in text
+    ends(await kafka_tool(at, "kafka-transactions", "find-hanging", "--broker-id", us))
+    ends(await kafka_tool(at, "kafka-groups", "--list"))
+
+
+async def test_a_throttled_reassignment_of_another_topic(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+    tmp_path: Path,
+) -> None:
+    """It ended half-way where broker 900 refused its throttle, and left throttles on every mirror."""
+    at = target_cluster.bootstrap
+    topic, plain = unique_topic("m"), unique_topic("plain")
+    await mirrored(sidecar, source_cluster, topic)
+    await asyncio.to_thread(create_topic, at, plain, assignment=[[1, 2]])
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": plain, "partition": 0, "replicas": [2, 3]}]})
+    )
+    how = ["--reassignment-json-file", str(plan)]
+    more = ["--execute", "--additional", "--throttle", "50000000"]
+    text = ends(await kafka_tool(at, "kafka-reassign-partitions", *how, *more))
+    assert "Successfully started partition reassignment" in text
+    text = ends(await kafka_tool(at, "kafka-reassign-partitions", *how, "--verify"))
+    assert f"{plain}-0 is complete" in text
+    text = ends(await kafka_tool(at, "kafka-topics", "--describe", "--topic", plain))
+    assert "Replicas: 2,3" in text
+    ends(await kafka_tool(at, "kafka-reassign-partitions", *how, "--cancel"), exit_code=0)
+
+
+async def test_records_of_a_mirror_are_deleted_at_the_source(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique_topic("m")
+    await mirrored(sidecar, source_cluster, topic)
+    plan = tmp_path / "delete.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 5}]}))
+    result = await kafka_tool(
+        target_cluster.bootstrap, "kafka-delete-records", "--offset-json-file", str(plan), timeout=90
+    )
+    assert result.seconds < 45, result
+    assert "PolicyViolationException" in result.text, result
+
+
+async def test_a_share_consumer_of_a_mirror_is_told(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+) -> None:
+    """It got nothing, and no error."""
+    topic = unique_topic("m")
+    await mirrored(sidecar, source_cluster, topic)
+    result = await kafka_tool(
+        target_cluster.bootstrap,
+        "kafka-console-share-consumer",
+        *("--topic", topic, "--group", unique_topic("share"), "--timeout-ms", "60000"),
+        timeout=90,
+    )
+    assert f"Unexpected error code 44 while fetching from topic-partition {topic}-0" in result.text, result
+    assert result.seconds < 55, result

@@ -1,0 +1,111 @@
+"""Ports, certificates and directories fail before the target hears of the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linker.config import Config
+from linker.config_file import parse_config
+from linker.doors import Doors
+from linker.local_checks import CannotListen, CannotWrite, check_local
+from linker.sidecar import Sidecar
+from tests.fakes.cluster import FakeCluster
+from wire.errors import InvalidSecurityConfig
+
+
+@contextmanager
+def taken() -> Iterator[int]:
+    """A port that somebody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def config(directory: Path, bootstrap: str = "127.0.0.1:1", **sidecar: Any) -> Config:
+    settings = {
+        "broker.id": 900,
+        "listeners": ["PLAINTEXT://127.0.0.1:0"],
+        "admin.listen": "127.0.0.1:0",
+        "state.dir": str(directory / "state"),
+        **sidecar,
+    }
+    text = json.dumps({"sidecar": settings, "target": {"bootstrap.servers": bootstrap}})
+    return parse_config(text, base=directory)
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    check_local(config(tmp_path), Doors())
+    assert (tmp_path / "state" / "evidence").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [("listeners", "listener PLAINTEXT"), ("admin.listen", r"admin\.listen")],
+)
+def test_a_port_that_is_taken(tmp_path: Path, key: str, named: str) -> None:
+    with taken() as port:
+        url = f"127.0.0.1:{port}"
+        value: Any = [f"PLAINTEXT://{url}"] if key == "listeners" else url
+        with pytest.raises(CannotListen, match=rf"{named}: cannot bind to 127\.0\.0\.1:{port}: .*in use"):
+            check_local(config(tmp_path, **{key: value}), Doors())
+
+
+def test_a_port_that_is_held_for_the_listener_already(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    doors = Doors([("127.0.0.1", port)])
+    try:
+        check_local(config(tmp_path, listeners=[f"PLAINTEXT://127.0.0.1:{port}"]), doors)
+    finally:
+        doors.close()
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    with pytest.raises(CannotListen, match=r"listener PLAINTEXT: cannot bind to 192\.0\.2\.1:19092"):
+        check_local(
+            config(
+                tmp_path,
+                listeners=["PLAINTEXT://192.0.2.1:19092"],
+            ),
+            Doors(),
+        )
+
+
+def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotWrite, match=r"sidecar\.state\.dir: cannot write to .*file/state"):
+        check_local(config(tmp_path / "file"), Doors())
+
+
+def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSecurityConfig, match=r"listener SSL: .*no-such"):
+        check_local(
+            config(
+                tmp_path,
+                **{
+                    "listeners": ["SSL://127.0.0.1:0"],
+                    "listener.name.ssl.ssl.keystore.type": "PEM",
+                    "listener.name.ssl.ssl.keystore.location": str(tmp_path / "no-such.pem"),
+                },
+            ),
+            Doors(),
+        )
+
+
+async def test_the_target_has_heard_of_nothing(tmp_path: Path) -> None:
+    """The sidecar registered, and ended for its port afterwards: a fenced broker 900 was left in the target."""
+    async with FakeCluster(1) as target:
+        with taken() as port:
+            sidecar = Sidecar(
+                config(tmp_path, target.bootstrap_servers, listeners=[f"PLAINTEXT://127.0.0.1:{port}"])
+            )
+            with pytest.raises(CannotListen):
+                await asyncio.wait_for(sidecar.run(), 20)
+        assert not target.requests
