@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from linker.admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
 
 
+_MOST_TEXT = 40
+
+
 def groups(found: Iterable[GroupSummary]) -> str:
     return columns(
         (
@@ -61,9 +64,12 @@ def group(one: GroupDescription) -> str:
         _members("AT THE SOURCE", one.members_at_source),
         _members("ON THE TARGET", one.members_at_target),
         columns(
-            ("TOPIC", "PARTITION", "AT SOURCE", "ON TARGET", "DIFFERENCE", "METADATA"),
+            ("TOPIC", "PARTITION", "AT SOURCE", "ON TARGET", "DIFFERENCE", "METADATA", "NOTE"),
             [
-                (p.topic, p.partition, p.source_offset, p.target_offset, p.difference, p.metadata)
+                (
+                    *(p.topic, p.partition, p.source_offset, p.target_offset, p.difference),
+                    *(beginning(p.metadata), p.note),
+                )
                 for p in one.partition_status
             ],
             empty="no committed offsets",
@@ -78,6 +84,13 @@ def _members(where: str, found: Iterable[GroupMemberStatus]) -> str:
         [(m.client_id, m.host, m.instance_id, ", ".join(m.partitions)) for m in found],
         empty=f"{where.lower()}: nobody",
     )
+
+
+def beginning(text: str) -> str:
+    """A consumer's text is for its own use and may have ten thousand characters; `-o json` has all of it."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT]}... ({len(text):,} characters)"
 
 
 def in_one_line(one: GroupsStatus) -> str:

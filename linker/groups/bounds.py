@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controller.group_sync import Bounds
 from controller.image import ControllerImage
 from controller.manager import LinkController
 from controller.phases import ENDED
 from wire.cluster import Cluster
+from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import BrokerError
 from wire.types import TopicPartition
 
 _EARLIEST, _LATEST = -2, -1
 _REFRESH = 5.0  # seconds: ends of promoted partitions only grow, starts follow retention
+_REFRESH_REFUSED = (
+    60.0  # of one that had no answer: a topic that was deleted would keep all others waiting each time
+)
+# A partition that metadata do not name is asked for all the same: brokers hear of new ones a moment later.
+_ABSENT_TIMEOUT = 2.0
 
 
 class Copy(Protocol):
@@ -33,6 +39,14 @@ class Copy(Protocol):
 
 class Copies(Protocol):
     def get(self, tp: TopicPartition) -> Copy | None: ...
+
+
+class Exact(NamedTuple):
+    """What was asked for just now."""
+
+    bounds: dict[TopicPartition, Bounds]
+    #: Partitions that the cluster which has the log does not have.
+    gone: frozenset[TopicPartition]
 
 
 class TargetBounds:
@@ -53,6 +67,7 @@ class TargetBounds:
         self._target = target
         self._promoted: dict[TopicPartition, Bounds] = {}
         self._asked_at = float("-inf")
+        self._refused: dict[TopicPartition, float] = {}  # when they were asked for in vain
 
     @property
     def _image(self) -> ControllerImage:
@@ -81,43 +96,80 @@ class TargetBounds:
         return found
 
     async def refresh(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """Ask for the promoted ones among them, now and then. Raises LinkerError."""
-        promoted = [tp for tp in tps if self._ended(tp)]
+        """Ask for the promoted ones among them, now and then. Raises LinkerError. One that cannot be asked
+        for keeps no other one waiting: its offsets are taken as they are."""
         now = time.monotonic()
+        long_ago = now - _REFRESH_REFUSED
+        promoted = [tp for tp in tps if self._ended(tp) and self._refused.get(tp, float("-inf")) < long_ago]
         if promoted and (
             now - self._asked_at >= _REFRESH or any(tp not in self._promoted for tp in promoted)
         ):
             self._asked_at = now
-            self._promoted.update(await _asked(self._target, promoted, timeout))
+            found, refused = await _asked(self._target, promoted, timeout)
+            self._promoted.update(found)
+            self._refused.update(dict.fromkeys(refused, now))
 
     async def exact(
         self, tps: Collection[TopicPartition], *, timeout: float, ask_source: bool = True
-    ) -> dict[TopicPartition, Bounds]:
+    ) -> Exact:
         """Asked now, at the cluster that has the log. Raises LinkerError.
 
         A source that is not to be asked leaves what is known of its partitions, which may be nothing.
         """
         promoted = [tp for tp in tps if self._ended(tp)]
         mirrored = [tp for tp in tps if not self._ended(tp)]
-        found = await _asked(self._target, promoted, timeout)
+        found, gone = await _known(self._target, promoted, timeout)
         if not ask_source:
-            return found | self.known(mirrored)
-        for tp, bounds in (await _asked(self._source, mirrored, timeout)).items():
+            return Exact(found | self.known(mirrored), gone)
+        at_source, no_more = await _known(self._source, mirrored, timeout)
+        for tp, bounds in at_source.items():
             found[tp] = Bounds(max(bounds.start, self._start(tp)), bounds.end)
-        return found
+        return Exact(found, gone | no_more)
+
+
+async def _known(
+    cluster: Cluster, tps: Collection[TopicPartition], timeout: float
+) -> tuple[dict[TopicPartition, Bounds], frozenset[TopicPartition]]:
+    """What the cluster has of them, and those that it does not have. LinkerError if it does not tell of one."""
+    found, refused = await _asked(cluster, tps, timeout)
+    for tp, code in refused.items():
+        if code != UNKNOWN_TOPIC_OR_PARTITION:
+            raise BrokerError(code, api="list_offsets", topic_partition=tp)
+    return found, frozenset(refused)
 
 
 async def _asked(
     cluster: Cluster, tps: Collection[TopicPartition], timeout: float
-) -> dict[TopicPartition, Bounds]:
+) -> tuple[dict[TopicPartition, Bounds], dict[TopicPartition, int]]:
+    """What the cluster has of them, and the error codes of the others."""
     if not tps:
-        return {}
-    starts = await cluster.list_offsets(dict.fromkeys(tps, _EARLIEST), timeout=timeout)
-    ends = await cluster.list_offsets(dict.fromkeys(tps, _LATEST), timeout=timeout)
+        return {}, {}
+    await cluster.refresh({tp.topic for tp in tps}, timeout=timeout)
+    named = [tp for tp in tps if (topic := cluster.topics.get(tp.topic)) and tp.partition in topic.partitions]
+    absent = set(tps) - set(named)
     found: dict[TopicPartition, Bounds] = {}
-    for tp in tps:
-        for answer in (starts[tp], ends[tp]):
-            if answer.error:
-                raise BrokerError(answer.error, api="list_offsets", topic_partition=tp)
-        found[tp] = Bounds(starts[tp].offset, ends[tp].offset)
-    return found
+    refused: dict[TopicPartition, int] = {}
+    for some, patience in ((named, timeout), (absent, min(timeout, _ABSENT_TIMEOUT))):
+        if not some:
+            continue
+        starts = await cluster.list_offsets(dict.fromkeys(some, _EARLIEST), timeout=patience)
+        there = [tp for tp in some if not starts[tp].error]
+        ends = await cluster.list_offsets(dict.fromkeys(there, _LATEST), timeout=patience) if there else {}
+        for tp in some:
+            answers = [starts[tp], *([ends[tp]] if tp in ends else ())]
+            if error := next((one.error for one in answers if one.error), 0):
+                refused[tp] = UNKNOWN_TOPIC_OR_PARTITION if _no_more(cluster, tp) else error
+            else:
+                found[tp] = Bounds(starts[tp].offset, ends[tp].offset)
+    return found, refused
+
+
+def _no_more(cluster: Cluster, tp: TopicPartition) -> bool:
+    """The topic is there, and metadata do not name the partition."""
+    topic = cluster.topics.get(tp.topic)
+    return (
+        topic is not None
+        and not topic.error
+        and bool(topic.partitions)
+        and tp.partition not in topic.partitions
+    )

@@ -1,4 +1,4 @@
-"""Gates for the groups of one link, planned from what the source shows of a group (tender.GateMaker)."""
+"""Gates for the groups of one link, planned from what the source shows of a group (tools.GateMaker)."""
 
 from __future__ import annotations
 

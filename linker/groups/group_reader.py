@@ -12,6 +12,9 @@ from itertools import islice
 from typing import Any
 
 from controller.group_sync import Committed
+from linker.groups.gates import OffsetAndMetadata
+from linker.groups.gates.pieces import Piece, pieces, smaller
+from linker.groups.gates.requests import by_topic, failed_partitions
 from linker.groups.places import Places
 from linker.groups.views import (
     GroupView,
@@ -24,11 +27,15 @@ from linker.groups.views import (
 )
 from linker.tasks import together
 from wire.cluster import Cluster
+from wire.connection import Connection
 from wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
+    INVALID_COMMIT_OFFSET_SIZE,
     NOT_COORDINATOR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
     UNSTABLE_OFFSET_COMMIT,
 )
 from wire.errors import BrokerError, LinkerError, RequestTimedOut, UnsupportedApi, error_name
@@ -212,43 +219,38 @@ class GroupReader:
 
     async def commit_empty(
         self, name: str, offsets: Mapping[TopicPartition, Committed], *, timeout: float
-    ) -> None:
-        """Commit for a group that has no members; LinkerError if it has, or a partition was refused."""
+    ) -> set[TopicPartition]:
+        """Commit for a group that has no members; LinkerError if it has, or a partition was refused, after all others are
+        committed. Texts that the cluster does not take stay behind. Partitions that it does not have are returned."""
         failed: dict[str, str] = {}
         nodes = await self._locate([name], failed, timeout)
         if failed:
             raise LinkerError(f"group {name}: {failed[name]}")
-        by_topic: dict[str, list[dict[str, object]]] = {}
-        for tp, commit in sorted(offsets.items()):
-            by_topic.setdefault(tp.topic, []).append(
-                {
-                    "partition_index": tp.partition,
-                    "committed_offset": commit.offset,
-                    "committed_leader_epoch": -1,
-                    "committed_metadata": commit.metadata,
-                }
-            )
         connection = await self._cluster.connection(nodes[name], purpose=PURPOSE)
-        offered = connection.api_range("offset_commit") or (0, 9)
-        answer = await connection.call(
-            "offset_commit",
-            {
-                "group_id": name,
-                "generation_id_or_member_epoch": -1,
-                "member_id": "",
-                "topics": [{"name": topic, "partitions": parts} for topic, parts in by_topic.items()],
-            },
-            timeout=timeout,
-            max_version=min(offered[1], 9),
-        )
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                code = int(partition.error_code)
-                if code:
-                    self._failed(name, code, {})
-                    raise LinkerError(
-                        f"group {name}: {topic.name}-{partition.partition_index} was not committed: {error_name(code)}"
-                    )
+        left = list(pieces(name, {tp: OffsetAndMetadata(*commit) for tp, commit in offsets.items()}))
+        absent: set[TopicPartition] = set()
+        refused: dict[TopicPartition, int] = {}
+        while left:
+            piece = left.pop(0)
+            failed_now = await _commit_as_nobody(connection, name, piece, timeout)
+            if halves := smaller(name, piece, failed_now.values()):
+                left[:0] = halves
+                continue
+            bare: Piece = {}
+            for tp, code in failed_now.items():
+                if code == UNKNOWN_TOPIC_OR_PARTITION:
+                    absent.add(tp)
+                elif code in (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE) and piece[tp].metadata:
+                    bare[tp] = OffsetAndMetadata(piece[tp].offset)
+                else:
+                    refused[tp] = code
+            left[:0] = [bare] if bare else []
+        for tp, code in sorted(refused.items()):
+            self._failed(name, code, {})
+            raise LinkerError(
+                f"group {name}: {tp.topic}-{tp.partition} was not committed: {error_name(code)}"
+            )
+        return absent
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
@@ -321,6 +323,25 @@ class GroupReader:
             failed[name] = f"no coordinator: {error_name(code)}"
         else:
             self._places.set(name, int(one.node_id))
+
+
+async def _commit_as_nobody(
+    connection: Connection, group: str, piece: Piece, timeout: float
+) -> dict[TopicPartition, int]:
+    """The error codes other than NONE, by partition."""
+    offered = connection.api_range("offset_commit") or (0, 9)
+    answer = await connection.call(
+        "offset_commit",
+        {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": by_topic(piece),
+        },
+        timeout=timeout,
+        max_version=min(offered[1], 9),
+    )
+    return failed_partitions(answer)
 
 
 def _raise(code: object, api: str) -> None:

@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.group_sync import Committed, Offsets, behind_by, to_commit, wanted_offsets
-from controller.groups import GateRecord, GateStage
+from controller.groups import GateStage
 from controller.state import MirrorGroup
 from linker.groups.book import GroupBook
-from linker.groups.bounds import TargetBounds
 from linker.groups.confirm import some
-from linker.groups.gates import NO_OFFSET, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata, Save
+from linker.groups.gates import (
+    NO_OFFSET,
+    CommitFailed,
+    Gate,
+    GateLost,
+    GroupActive,
+    LostReason,
+    OffsetAndMetadata,
+)
 from linker.groups.group_reader import GroupReader
+from linker.groups.left_out import NOT_ON_TARGET
 from linker.groups.run import GroupRun, who
+from linker.groups.tools import Tools
 from linker.groups.views import GroupView
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -31,36 +38,6 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT = 10.0
 _FINAL = frozenset({GroupPhase.FINAL_SYNC})
-
-
-class GateMaker(Protocol):
-    """Plans and builds gates on the target."""
-
-    def plan(self, group: MirrorGroup, seen: GroupView | None) -> GateRecord:
-        """A new gate of the group's kind; nothing is asked or told yet."""
-        ...
-
-    def build(self, record: GateRecord, save: Save) -> Gate: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What the work on one link's groups shares."""
-
-    book: GroupBook
-    source: GroupReader
-    target: GroupReader
-    bounds: TargetBounds
-    gates: GateMaker
-    #: Partitions of a mirrored topic.
-    partitions: Callable[[str], int]
-    #: As many gates are closed at the same time.
-    closing: asyncio.Semaphore
-    #: What clients ask for first, of partitions that are read through this sidecar: client id -> offset.
-    first_fetches: Callable[
-        [Collection[TopicPartition]],
-        AbstractContextManager[Mapping[TopicPartition, Mapping[str, int]]],
-    ]
 
 
 class HeldUp(LinkerError):
@@ -176,11 +153,16 @@ class GateKeeper:
             for partition in range(self._tools.partitions(topic))
         }
         reads = {*group.topics, *group.unmirrored}
-        covered.update((tp, NO_OFFSET) for tp in source if tp.topic in reads)
+        covered.update((tp, NO_OFFSET) for tp in source if tp.topic in reads and not self._stale(tp))
         bounds = self._tools.bounds.known(source)
         for tp, commit in wanted_offsets(source, group.topics, bounds).items():
-            covered[tp] = commit.offset
+            if tp in covered:
+                covered[tp] = commit.offset
         return covered
+
+    def _stale(self, tp: TopicPartition) -> bool:
+        """A commit for a partition that the mirror does not have: there is nothing to hold."""
+        return 0 < self._tools.partitions(tp.topic) <= tp.partition
 
     async def renew(self) -> None:
         """Raises as Gate.renew."""
@@ -221,8 +203,8 @@ class GateKeeper:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def commit(self, wanted: Offsets, phases: Collection[GroupPhase] = _FINAL) -> int:
-        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, CommitFailed,
-        HeldUp.
+        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, HeldUp, and
+        CommitFailed when all that it takes is committed.
 
         Only while the group is in one of `phases`: what was read before the final sync must not be written after it.
         """
@@ -235,13 +217,8 @@ class GateKeeper:
                 return 0
             if run.gate is None:
                 raise LinkerError(f"group {self._name} is not held yet")
-            changes = to_commit(wanted, target)
-            run.wanted = dict(wanted)
-            if not changes or await run.gate.commit(
-                {tp: with_metadata(commit) for tp, commit in changes.items()}
-            ):
-                target.update(changes)
-                return len(changes)
+            if (committed := await self._commit_through(run.gate, wanted, target)) is not None:
+                return committed
         members = [
             one for one in (await self.look(self._tools.target)).members if not is_gate(one.member_id, group)
         ]
@@ -249,6 +226,30 @@ class GateKeeper:
             f"group {self._name}: its offsets are committed on the target when it is opened, not before: "
             f"{who(tuple(members)) or 'somebody'} is in it there, and its gate's member is not"
         )
+
+    async def _commit_through(
+        self, gate: Gate, wanted: Offsets, target: dict[TopicPartition, Committed]
+    ) -> int | None:
+        """As `commit`; None if nothing was taken. A text that the target refuses is left behind, its offset is not."""
+        run, committed = self._run, 0
+        while True:
+            run.wanted = run.left_out.fitting(wanted)
+            changes = to_commit(run.wanted, target)
+            try:
+                taken = not changes or await gate.commit(
+                    {tp: with_metadata(commit) for tp, commit in changes.items()}
+                )
+            except CommitFailed as error:
+                done = {tp: one for tp, one in changes.items() if tp not in error.failed}
+                target.update(done)
+                committed += len(done)
+                if not run.left_out.learn_texts(changes, error.codes):
+                    raise
+                continue
+            if not taken:
+                return None
+            target.update(changes)
+            return committed + len(changes)
 
     async def open(self, final: Offsets) -> bool:
         """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if there is no gate
@@ -306,10 +307,11 @@ class GateKeeper:
                 f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
                 "these records again, and this ends when their commits are past them"
             )
-        await self._tools.target.commit_empty(
+        refused = await self._tools.target.commit_empty(
             self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
         )
-        if left := behind_by(final, await self.read_target()):
+        self._run.left_out.gone(refused, NOT_ON_TARGET)
+        if left := behind_by(self._run.left_out.fitting(final), await self.read_target()):
             raise LinkerError(
                 f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
             )

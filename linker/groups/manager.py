@@ -19,11 +19,12 @@ from controller.groups import GateKind, GateStage
 from controller.state import GroupPolicy, MirrorGroup, Record
 from linker.groups.discovery import Look, discover, known, look
 from linker.groups.gates import GateLost, GroupMember
-from linker.groups.keeper import GateKeeper, Tools
+from linker.groups.keeper import GateKeeper
 from linker.groups.run import GroupRun
 from linker.groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from linker.groups.sync import OffsetSync, SyncStats
 from linker.groups.tender import Tender
+from linker.groups.tools import Tools
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from controller.group_sync import Committed
 from linker.groups.gates import Gate, GroupMember
+from linker.groups.left_out import LeftOut
 from linker.groups.views import GroupView
 from wire.types import TopicPartition
 
@@ -26,6 +27,7 @@ class GroupRun:
     source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
     target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
     synced_at: float | None = None  # monotonic: the target has what the source had then
     source_view: GroupView | None = None
     gone: bool = False  # the source does not have the group any more

@@ -40,6 +40,7 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
         return (
             run.any_trouble
             or (None if weakness is None else f"held by a part of its gate only: {weakness}")
+            or run.left_out.said(run.source or {})
             or (_GONE if run.gone else None)
             or group.reason
         )
@@ -49,7 +50,7 @@ def reason_of(group: MirrorGroup, run: GroupRun | None) -> str | None:
 def _behind(group: MirrorGroup, run: GroupRun | None) -> Mapping[TopicPartition, int] | None:
     if run is None or run.target is None or run.source is None or group.phase not in HELD_GROUPS:
         return None
-    return differences(run.wanted, run.target)
+    return differences(run.left_out.fitting(run.wanted), run.target)
 
 
 def group_summary(group: MirrorGroup, manager: GroupManager | None) -> GroupSummary:
@@ -136,6 +137,7 @@ def _partitions(group: MirrorGroup, run: GroupRun | None) -> list[GroupPartition
                 target_offset=opened.get(tp) if found is None else found.offset,
                 difference=None if behind is None or tp.topic not in group.topics else behind.get(tp, 0),
                 metadata="" if committed is None else committed.metadata,
+                note=None if run is None or committed is None else run.left_out.of(tp, committed.metadata),
             )
         )
     return rows

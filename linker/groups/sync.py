@@ -16,10 +16,13 @@ from controller.group_phases import GroupPhase
 from controller.group_sync import Offsets, wanted_offsets
 from controller.state import MirrorGroup
 from linker.groups.gates import GateLost
-from linker.groups.keeper import GateKeeper, HeldUp, Tools
+from linker.groups.keeper import GateKeeper, HeldUp
+from linker.groups.left_out import NOT_MIRRORED
 from linker.groups.run import GroupRun
+from linker.groups.tools import Tools
 from linker.tasks import together
 from wire.errors import LinkerError
+from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -114,14 +117,16 @@ class OffsetSync:
                 held[name][1].target = dict(offsets)
             for name, reason in on_target.failed.items():
                 held[name][1].sync_trouble = f"its offsets cannot be read on the target: {reason}"
-        every = {tp for offsets in answer.found.values() for tp in offsets}
+        stale = self._stale(answer.found)
+        every = {tp for offsets in answer.found.values() for tp in offsets} - stale
         await tools.bounds.refresh(every, timeout=_READ_TIMEOUT)
         bounds = tools.bounds.known(every)
         work = []
         for name, offsets in answer.found.items():
             group, run = held[name]
             run.source = offsets
-            wanted = wanted_offsets(offsets, group.topics, bounds)
+            run.left_out.gone(stale & offsets.keys(), NOT_MIRRORED)
+            wanted = run.left_out.fitting(wanted_offsets(offsets, group.topics, bounds))
             if run.target is None:
                 continue
             run.wanted = wanted
@@ -137,6 +142,20 @@ class OffsetSync:
                 await self._sync_one(group, run, wanted, read_at)
 
         await together(some() for _ in range(min(_AT_ONCE, len(work))))
+
+    def _stale(self, found: Mapping[str, Offsets]) -> frozenset[TopicPartition]:
+        """Commits for partitions that their mirror does not have: the topic had more of them once, or has got more just now,
+        which the mirror is given as well."""
+        sizes: dict[str, int] = {}
+        stale = set()
+        for offsets in found.values():
+            for tp in offsets:
+                size = sizes.get(tp.topic)
+                if size is None:
+                    size = sizes[tp.topic] = self._tools.partitions(tp.topic)
+                if 0 < size <= tp.partition:
+                    stale.add(tp)
+        return frozenset(stale)
 
     async def _sync_one(self, group: MirrorGroup, run: GroupRun, wanted: Offsets, read_at: float) -> None:
         keeper = GateKeeper(self._tools, run)

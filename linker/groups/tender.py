@@ -16,14 +16,17 @@ from controller import group_decisions
 from controller.group_phases import GroupPhase
 from controller.group_sync import Committed, Offsets, behind_by, differences, not_behind, wanted_offsets
 from controller.groups import GateStage
-from controller.state import GroupOffset, MirrorGroup
+from controller.state import MirrorGroup
 from linker.groups.book import GroupBook
 from linker.groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
-from linker.groups.gates import GateLost, GateRefused, GroupActive, LostReason
+from linker.groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
 from linker.groups.group_reader import GroupReader
-from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, Tools, is_gate
+from linker.groups.keeper import CALL_TIMEOUT, GateKeeper, HeldUp, is_gate
+from linker.groups.kept import group_offsets, joined, lost_to
+from linker.groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
 from linker.groups.run import GroupRun, who
 from linker.groups.silent_source import GaveUp, SilentSource
+from linker.groups.tools import Tools
 from linker.groups.views import GroupView
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -142,7 +145,7 @@ class Tender:
             return
         if group.phase is GroupPhase.OPENING:
             # It was to open anyway. Whether the final offsets are what clients began at is looked at next.
-            reason = _and(group.reason, f"its gate opened by itself: {error}")
+            reason = joined(group.reason, f"its gate opened by itself: {error}")
             await self._book.amend(self._name, gate_state=None, reason=reason)
             return
         entered = bool(error.members) or error.reason in (LostReason.SOMEBODY_ELSE, LostReason.CONVERTED)
@@ -174,7 +177,7 @@ class Tender:
             return await self._keeper.hold(group)
         except GroupActive as error:
             # Whoever is in has the offsets; to sync over them would move a consumer.
-            raise _lost_to(error, group) from error
+            raise lost_to(error, group) from error
 
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
         """Until nobody but our own gate is in it; at the source, or until a promote is not to wait for that any more. GaveUp
@@ -214,12 +217,19 @@ class Tender:
         if last is None:
             last, reason = self._source.newest(group, await self._keeper.read_target())
         wanted = await self._wanted(group, last)
+        left_out = self._run.left_out
         try:
             await self._keeper.commit(wanted)
         except HeldUp as error:
             # Clients wait in it and the transaction alone holds them: opening is what publishes.
             log.warning("link %s: %s", self._book.link, error)
+            wanted = left_out.fitting(wanted)
+        except CommitFailed as error:
+            if not force or not left_out.give_up(error.codes):
+                raise
+            return  # all others are committed: again, without these
         else:
+            wanted = left_out.fitting(wanted)
             left = differences(wanted, await self._keeper.read_target())
             if left:
                 raise LinkerError(
@@ -229,27 +239,32 @@ class Tender:
             await self._wait_empty(group, self._tools.source, "source")
             if await self._keeper.read_source(stable=True) != first:
                 return  # somebody was in it once more: again
-        await self._book.step(self._name, GroupPhase.OPENING, offsets=_group_offsets(wanted), reason=reason)
+        if (without := left_out.said(last)) is not None:
+            reason = joined(reason, without)
+        await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
         self._began_here = True
 
     async def _wanted(self, group: MirrorGroup, last: Offsets) -> dict[TopicPartition, Committed]:
         mirrored = [tp for tp in last if tp.topic in group.topics]
         exact = self._tools.bounds.exact
-        bounds = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
-        if bounds is None:
-            bounds = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
-        return wanted_offsets(last, group.topics, bounds)
+        found = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
+        if found is None:
+            found = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
+        self._run.left_out.gone((), NOT_MIRRORED)  # by now the source has said which there are
+        self._run.left_out.gone(found.gone)
+        return self._run.left_out.fitting(wanted_offsets(last, group.topics, found.bounds))
 
     async def _open(self, group: MirrorGroup) -> None:
         """OPENING -> PROMOTED."""
         final: Mapping[TopicPartition, Committed] = {
             one.tp: Committed(one.offset, one.metadata) for one in group.offsets
         }
+        final = self._run.left_out.fitting(final)
         if not self._began_here:
             final = not_behind(final, await self._keeper.read_target())
         with self._tools.first_fetches(final) as began_at:
             reason = group.reason  # of an opening without the source, or of one whose gate was lost
-            if not await self._keeper.open(final):
+            if not await self._opened(final):
                 reason = reason or "its gate opened by itself"
                 await self._keeper.see_final(final)
             await self._promoted(group, reason)
@@ -259,6 +274,18 @@ class Tender:
                 # It is open, and nothing of it is to be done again.
                 log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
                 await self._say(reason, f"open; whether it runs on the target could not be seen: {error}")
+
+    async def _opened(self, final: Offsets) -> bool:
+        """As GateKeeper.open. A partition that was deleted since the final sync keeps the group from opening only once."""
+        try:
+            return await self._keeper.open(final)
+        except CommitFailed as error:
+            left_out = self._run.left_out
+            if left_out.refused_again(error.codes) and (without := left_out.said(final)) is not None:
+                group = self._book.get(self._name)
+                reason = None if group is None else group.reason
+                await self._book.amend(self._name, reason=joined(reason, without))
+            raise
 
     async def _promoted(self, group: MirrorGroup, reason: str | None) -> None:
         bare = tuple(one._replace(metadata="") for one in group.offsets)
@@ -300,7 +327,7 @@ class Tender:
     async def _say(self, reason: str | None, text: str) -> None:
         known = self._book.get(self._name)
         if known is not None and known.phase is GroupPhase.PROMOTED:
-            await self._book.amend(self._name, reason=_and(reason, text))
+            await self._book.amend(self._name, reason=joined(reason, text))
 
     # --- demote ------------------------------------------------------------------------------------------------------
 
@@ -330,23 +357,28 @@ class Tender:
         self._see_way_back(group)
         if (why := group_decisions.promote_in_the_way(self._book.image, group)) is not None:
             raise LinkerError(f"group {self._name} waits with its offsets: {why}")
+        left_out = LeftOut()
         if back:
-            await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
+            refused = await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
+            left_out.gone(refused, NO_PARTITION)
+        without = left_out.said(back)
+        back = left_out.fitting(back)
         left = differences(back, await self._keeper.read_source())
         if left:
             raise LinkerError(
                 f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
             )
         link, name, now = self._book.link, self._name, self._book.now()
+        said = "its offsets are at the source again" + (f"; {without}" if without else "")
         await self._book.commit(
             lambda image: group_decisions.end_demote(
                 image,
                 link,
                 name,
                 now,
-                reason="its offsets are at the source again",
+                reason=said,
                 move=None,
-                offsets=_group_offsets(back),
+                offsets=group_offsets(back),
             )
         )
         log.info("link %s: group %s is demoted", self._book.link, self._name)
@@ -379,18 +411,3 @@ class Tender:
             await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
             return
         await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)
-
-
-def _and(reason: str | None, more: str) -> str:
-    return more if reason is None else f"{reason}; {more}"
-
-
-def _lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:
-    return GateLost(group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members)
-
-
-def _group_offsets(offsets: Offsets) -> tuple[GroupOffset, ...]:
-    return tuple(
-        GroupOffset(tp.topic, tp.partition, commit.offset, commit.metadata)
-        for tp, commit in sorted(offsets.items())
-    )

@@ -22,10 +22,10 @@ from linker.groups.bounds import TargetBounds
 from linker.groups.gate_maker import TargetGates
 from linker.groups.gates import Coordinators, GateSettings
 from linker.groups.group_reader import GroupReader
-from linker.groups.keeper import Tools
 from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
+from linker.groups.tools import Tools
 from router.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster

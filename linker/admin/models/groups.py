@@ -98,6 +98,9 @@ class GroupPartition(Model):
         default=None, description="What the target should have, minus what it has."
     )
     metadata: str = Field(default="", description="The text that the consumer attached.")
+    note: str | None = Field(
+        default=None, description="Why the target has not got this commit, or not with its text."
+    )
 
 
 class GroupDescription(GroupSummary):

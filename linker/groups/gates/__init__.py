@@ -6,8 +6,8 @@ here: when to do so (`linker.groups`), and what is kept (`controller.groups`).
 File map: `base` what every gate can do and its errors; `consumer`, `classic`, `transaction` the three gates, each with
 what it holds and what not (the last one's in `transaction_hold`); `member` what the two have in common that are members;
 `pair` a member and a transaction together; `factory` new gates and gates out of records; `coordinators` who coordinates
-what, and requests to it; `requests` exchanges that all need; `codes` error codes and missing rights; `ledger` records made
-durable; `settings` how long and how often.
+what, and requests to it; `requests` exchanges that all need, `pieces` how large a commit may be; `codes` error
+codes and missing rights; `ledger` records made durable; `settings` how long and how often.
 """
 
 from linker.groups.gates.base import (

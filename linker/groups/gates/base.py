@@ -134,11 +134,19 @@ class GroupActive(GateRefused):
 
 
 class CommitFailed(GateError):
-    """The coordinator refused offsets. `failed` says why, by partition."""
+    """The coordinator refused offsets; those of all other partitions it has taken. `failed` says why, by partition; `codes`
+    has its error code, where it was the coordinator that refused."""
 
-    def __init__(self, group: str, failed: Mapping[TopicPartition, str]) -> None:
+    def __init__(
+        self,
+        group: str,
+        failed: Mapping[TopicPartition, str],
+        *,
+        codes: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         self.failed = dict(failed)
-        lines = [f"{tp}: {why}" for tp, why in sorted(self.failed.items())]
+        self.codes = dict(codes or {})
+        lines = [f"{tp.topic}-{tp.partition}: {why}" for tp, why in sorted(self.failed.items())]
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
         super().__init__(group, f"offsets were not committed: {'; '.join(lines[:5])}{more}")
 

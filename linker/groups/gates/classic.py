@@ -207,7 +207,7 @@ class ClassicHold(MemberHold):
             raise await self.lost("its session ended, or the group was rebalanced without it")
         self.check_rights(failed)
         if failed:
-            raise CommitFailed(self.group, explained(failed))
+            raise CommitFailed(self.group, explained(failed), codes=failed)
 
     async def leave(self) -> None:
         if not self.member_id:

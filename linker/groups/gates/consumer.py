@@ -222,7 +222,7 @@ class ConsumerHold(MemberHold):
             self.check_rights(failed)
             why = explained(failed) | {tp: f"is read by {reading[tp]}" for tp in offsets if tp in reading}
             if why:
-                raise CommitFailed(self.group, why)
+                raise CommitFailed(self.group, why, codes=failed)
             return
         raise CommitFailed(self.group, dict.fromkeys(offsets, "the member's epoch keeps moving"))
 

@@ -11,6 +11,7 @@ from typing import Any
 from linker.groups.gates import codes
 from linker.groups.gates.base import CommitFailed, GroupMember, OffsetAndMetadata
 from linker.groups.gates.coordinators import Coordinators, KeyType
+from linker.groups.gates.pieces import pieces, smaller
 from wire.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     GROUP_ID_NOT_FOUND,
@@ -151,10 +152,36 @@ async def offset_commit(
     timeout: float,
 ) -> dict[TopicPartition, int]:
     """Commit as a member, or as nobody (allowed while the group is empty). Error codes other than NONE, by
-    partition.
+    partition; what others are refused for keeps no partition from being committed.
     """
-    if not offsets:
-        return {}
+    failed: dict[TopicPartition, int] = {}
+    left = list(pieces(group, offsets))
+    while left:
+        piece = left.pop(0)
+        refused = await _commit_piece(
+            coordinators,
+            group,
+            piece,
+            member_id=member_id,
+            generation_or_epoch=generation_or_epoch,
+            timeout=timeout,
+        )
+        halves = smaller(group, piece, refused.values())
+        left[:0] = halves
+        if not halves:
+            failed |= refused
+    return failed
+
+
+async def _commit_piece(
+    coordinators: Coordinators,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    member_id: str,
+    generation_or_epoch: int,
+    timeout: float,
+) -> dict[TopicPartition, int]:
     answer = await coordinators.call(
         KeyType.GROUP,
         group,
@@ -251,5 +278,5 @@ async def commit_as_nobody(
         if code in (GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
             codes.check(code, "offset_commit", group, resource=tp.topic)
     if failed:
-        raise CommitFailed(group, explained(failed))
+        raise CommitFailed(group, explained(failed), codes=failed)
     return True

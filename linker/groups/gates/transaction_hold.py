@@ -28,6 +28,7 @@ id and epoch alone and may be repeated.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import time
@@ -39,6 +40,7 @@ from linker.groups.gates import codes
 from linker.groups.gates.base import CommitFailed, GateLost, LostReason, OffsetAndMetadata
 from linker.groups.gates.coordinators import Coordinators, KeyType
 from linker.groups.gates.ledger import Ledger
+from linker.groups.gates.pieces import Piece, pieces, smaller
 from linker.groups.gates.requests import (
     by_topic,
     describe,
@@ -47,7 +49,9 @@ from linker.groups.gates.requests import (
 )
 from linker.groups.gates.settings import GateSettings
 from wire.error_codes import (
+    INVALID_COMMIT_OFFSET_SIZE,
     INVALID_TRANSACTION_TIMEOUT,
+    OFFSET_METADATA_TOO_LARGE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -58,9 +62,8 @@ _INIT, _ADD, _COMMIT, _END = 4, 3, 3, 3
 _SHORTEST_TIMEOUT_MS = 10_000
 _FIRST_RETRY = 0.5  # seconds
 _LAST_RETRY = 30.0
-_MOST_PARTITIONS = (
-    2000  # in one TxnOffsetCommit: all of its offsets have to fit into one batch of __consumer_offsets
-)
+
+log = logging.getLogger(__name__)
 
 
 class TransactionHold:
@@ -242,7 +245,11 @@ class TransactionHold:
         await self._rotate(final)
         missing = final.keys() - self.pending
         if missing:
-            raise CommitFailed(self.group, dict.fromkeys(missing, "does not exist on the target"))
+            raise CommitFailed(
+                self.group,
+                dict.fromkeys(missing, "does not exist on the target"),
+                codes=dict.fromkeys(missing, UNKNOWN_TOPIC_OR_PARTITION),
+            )
 
     async def publish(self) -> None:
         """Commit what is pending. Repeatable. GateLost if the transaction has ended otherwise."""
@@ -311,15 +318,13 @@ class TransactionHold:
         producer = {"producer_id": producer_id, "producer_epoch": epoch}
         answer = await self._ask("add_offsets_to_txn", _ADD, slot, {**producer, "group_id": self.group})
         await self._check_open(int(answer.error_code), "add_offsets_to_txn", slot)
-        ordered = sorted(offsets)
-        for start in range(0, len(ordered), _MOST_PARTITIONS):
-            await self._commit_part(
-                slot, producer, {tp: offsets[tp] for tp in ordered[start : start + _MOST_PARTITIONS]}
-            )
+        left = list(pieces(self.group, offsets))
+        while left:
+            part = left.pop(0)
+            left[:0] = await self._commit_part(slot, producer, part)
 
-    async def _commit_part(
-        self, slot: int, producer: Mapping[str, int], part: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> None:
+    async def _commit_part(self, slot: int, producer: Mapping[str, int], part: Piece) -> list[Piece]:
+        """What of it is to be tried once more, in smaller pieces or without texts that are too long."""
         answer = await self.coordinators.call(
             KeyType.GROUP,
             self.group,
@@ -336,13 +341,28 @@ class TransactionHold:
             max_version=_COMMIT,
         )
         failed = failed_partitions(answer)
+        if halves := smaller(self.group, part, failed.values()):
+            return halves
+        bare: Piece = {}
         for tp, code in failed.items():
             if code == UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if code in (OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE) and part[tp].metadata:
+                log.warning(
+                    "group %s: the target does not take the text of %d characters beside its offset of %s-%d, which is "
+                    "published without it",
+                    self.group,
+                    len(part[tp].metadata),
+                    tp.topic,
+                    tp.partition,
+                )
+                bare[tp] = OffsetAndMetadata(part[tp].offset)
                 continue
             if code == TOPIC_AUTHORIZATION_FAILED:
                 codes.check(code, "txn_offset_commit", self.group, resource=tp.topic)
             await self._check_open(code, "txn_offset_commit", slot)
         self.pending |= part.keys() - failed.keys()
+        return [bare] if bare else []
 
     async def _end(self, slot: int, producer_id: int, epoch: int, *, commit: bool) -> bool:
         """EndTxn; False if the transaction had ended otherwise."""

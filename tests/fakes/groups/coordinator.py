@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.fakes.broker import FakeBroker, Request
     from tests.fakes.cluster import FakeCluster
 
+UNKNOWN_SERVER_ERROR = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
+OFFSET_METADATA_TOO_LARGE = 12
 LOAD_IN_PROGRESS = 14
 NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
@@ -44,6 +46,8 @@ class FakeGroups:
         self.offsets = Offsets()
         self.transactions = GroupTransactions(self)
         self.max_session = 1800.0
+        self.offset_metadata_max = 4096  # offset.metadata.max.bytes
+        self.most_in_a_batch = 10_000  # partitions of one OffsetCommit: stands for max.message.bytes
         #: Who coordinates what, where that is not the first node: (key type, key) -> node.
         self.placed: dict[tuple[int, str], int] = {}
         self.loading: set[int] = set()  # nodes
@@ -395,6 +399,8 @@ class FakeGroups:
             request.version,
             pending=False,
         )
+        size = sum(len(topic.partitions) for topic in entity.topics)
+        code = code or (UNKNOWN_SERVER_ERROR if size > self.most_in_a_batch else 0)
         return {"topics": self._take_offsets(entity, code, None)}
 
     async def txn_offset_commit(self, broker: FakeBroker, request: Request) -> Mapping[str, object]:
@@ -406,11 +412,23 @@ class FakeGroups:
         code = code or self.transactions.verify(entity)
         return {"topics": self._take_offsets(entity, code, entity.producer_id)}
 
+    def _refusal(self, topic: str, item: Any) -> int:
+        """Of one partition: KafkaApis knows the topic and partition, OffsetMetadataManager the length of the text."""
+        known = self.cluster.topics.get(topic)
+        if known is None or item.partition_index >= len(known.partitions):
+            return UNKNOWN_TOPIC_OR_PARTITION
+        too_long = len(item.committed_metadata or "") > self.offset_metadata_max
+        return OFFSET_METADATA_TOO_LARGE if too_long else 0
+
     def _take_offsets(self, entity: Any, code: int, producer_id: int | None) -> list[dict[str, object]]:
         answer = []
         for topic in entity.topics:
-            one = code or (0 if topic.name in self.cluster.topics else UNKNOWN_TOPIC_OR_PARTITION)
-            for item in topic.partitions if not one else ():
+            codes = {
+                item.partition_index: code or self._refusal(topic.name, item) for item in topic.partitions
+            }
+            for item in topic.partitions:
+                if codes[item.partition_index]:
+                    continue
                 place = (topic.name, item.partition_index)
                 value = (item.committed_offset, item.committed_metadata or "")
                 if producer_id is None:
@@ -418,7 +436,7 @@ class FakeGroups:
                 else:
                     self.offsets.put_pending(producer_id, entity.group_id, place, *value)
             partitions = [
-                {"partition_index": item.partition_index, "error_code": one} for item in topic.partitions
+                {"partition_index": index, "error_code": refused} for index, refused in codes.items()
             ]
             answer.append({"name": topic.name, "partitions": partitions})
         self.on_change()
