@@ -189,7 +189,8 @@ class LinkService(Protocol):
         self, link: str, topic: str, *, keep_data: bool, force: bool, dry_run: bool
     ) -> ChangeResult:
         """Forget the mirror; its topic goes too unless keep_data. A PROMOTED topic is never deleted. Refused, unless
-        forced, while the source still refuses writes to it because of an abandoned promote."""
+        forced, while the source still refuses writes to it because of an abandoned promote, and while the topic holds
+        acknowledged records that are nowhere else."""
 
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from linker import __version__
-from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate
+from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate, verdict
 from linker.cli.examine import examine
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
 from linker.cli.output import Format, emit
@@ -96,10 +96,12 @@ def lag(
     token_file: TokenFile = None,
 ) -> None:
     """Show the lag of every partition: of its slowest target replica behind the source's end."""
-    if topics and link is None:
-        raise usage("topics belong to a link: give --link too")
     with connect(admin_url, token_file) as client:
         names = [one.name for one in client.list_links()] if link is None else [link]
+        if topics and len(names) > 1:
+            raise usage(
+                f"topics belong to a link, and there are several: give --link too ({', '.join(names)})"
+            )
         found = [client.lag(name, topics or ()) for name in names]
     emit(found, output, lambda: tables.lag(found))
 
@@ -150,13 +152,13 @@ def doctor(
         if link is not None:
             raise usage("a link is a sidecar's: give --config or --link")
         report = examine(config, source_config, bootstrap_servers, topic or [])
-        emit([report], output, lambda: tables.doctor([report]))
+        emit([report], output, lambda: verdict.doctor([report]))
         raise typer.Exit(1 if report.failed else 0)
     if source_config is not None or bootstrap_servers is not None or topic:
         raise usage("--source-config, --bootstrap-servers and --topic are for --config")
     with connect(admin_url, token_file) as client:
         names = [one.name for one in client.list_links()] if link is None else [link]
         found = [client.doctor(name) for name in names]
-    emit(found, output, lambda: tables.doctor(found))
+    emit(found, output, lambda: verdict.doctor(found))
     if any(report.failed for report in found):
         raise typer.Exit(1)

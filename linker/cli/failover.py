@@ -16,6 +16,7 @@ from linker.cli.options import (
     Output,
     TokenFile,
     alone,
+    can_ask,
     confirm,
     connect,
     usage,
@@ -83,7 +84,10 @@ def failover(
             emit(plan, output, lambda: failover_plan(plan))
             raise typer.Exit(1 if plan.blockers else 0)
         what = "all mirrors" if all_ else ", ".join(topics or [])
-        confirm(f"Give up the source of {what} of link {link} for good?", yes=yes)
+        if not yes:
+            question = f"Give up the source of {what} of link {link} for good?"
+            can_ask(question)
+            confirm(question)
         job = client.failover(link, request)
         if no_wait:
             emit(job, output, lambda: job_table(job))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linker.cli import tables
 from linker.cli.failover import failover
 from linker.cli.follow import follow
-from linker.cli.link import Force, validated
+from linker.cli.link import validated
 from linker.cli.options import (
     DEFAULT_URL,
     AdminUrl,
@@ -21,11 +22,15 @@ from linker.cli.options import (
     TokenFile,
     TopicArgument,
     alone,
+    can_ask,
     confirm,
     connect,
     usage,
 )
 from linker.cli.output import Format, emit, note
+
+if TYPE_CHECKING:
+    from linker.admin.models import ChangeResult
 
 app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
 
@@ -36,6 +41,12 @@ class Validation(StrEnum):
     REQUIRE = "require"
     WARN = "warn"
     SKIP = "skip"
+
+
+def show_plan(plan: ChangeResult) -> None:
+    """On stderr, above the question."""
+    for line in tables.change_lines(plan):
+        note(line)
 
 
 def start_of(text: str) -> str:
@@ -157,6 +168,7 @@ def resume(
             help="Begin a FAILED mirror again at the source's present log start; its copies are dropped.",
         ),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only a terminal is asked.")] = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
     admin_url: AdminUrl = DEFAULT_URL,
@@ -164,6 +176,9 @@ def resume(
 ) -> None:
     """Go on with a paused mirror where it stopped, or begin a failed one again (--restart)."""
     with connect(admin_url, token_file) as client:
+        if restart and not (dry_run or yes) and sys.stdin.isatty():
+            show_plan(client.resume_mirror(link, topic, restart=True, dry_run=True))
+            confirm(f"Begin mirror {topic} of link {link} again?")
         result = client.resume_mirror(link, topic, restart=restart, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))
 
@@ -302,7 +317,14 @@ def delete(
     keep_data: Annotated[
         bool, typer.Option("--keep-data", help="Do not ask, and refuse unless the topic is promoted.")
     ] = False,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Although acknowledged records exist at the target alone, or the source still refuses writes because of a "
+            "promote --fence-source that was abandoned; --dry-run says which.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRun = False,
     output: Output = Format.TABLE,
@@ -310,8 +332,11 @@ def delete(
     token_file: TokenFile = None,
 ) -> None:
     """Stop mirroring a topic and delete the target topic; a promoted topic's data is never deleted."""
-    if not dry_run and not keep_data:
-        confirm(f"Delete mirror {topic} of link {link} and, unless promoted, its target topic?", yes=yes)
+    question = f"Delete mirror {topic} of link {link} and, unless promoted, its target topic?"
     with connect(admin_url, token_file) as client:
+        if not (dry_run or keep_data or yes):
+            can_ask(question)
+            show_plan(client.delete_mirror(link, topic, force=force, dry_run=True))
+            confirm(question)
         result = client.delete_mirror(link, topic, keep_data=keep_data, force=force, dry_run=dry_run)
     emit(result, output, lambda: tables.change(result))

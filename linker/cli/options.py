@@ -117,11 +117,18 @@ def properties_file(path: Path) -> dict[str, str]:
     return result
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before data is deleted; a script has to say --yes."""
-    if yes:
+def can_ask(question: str) -> None:
+    """Exit code 2 without a terminal: a script has to say --yes."""
+    if sys.stdin.isatty():
         return
-    if not sys.stdin.isatty():
-        raise usage(f"{question} Give --yes when nobody can be asked.")
+    sys.stderr.write(
+        f"linker: nothing was done: there is no terminal to ask at ({question}); give --yes to do it without asking, "
+        "--dry-run to see what it would do\n"
+    )
+    raise typer.Exit(2)
+
+
+def confirm(question: str) -> None:
+    """Ask before data is dropped; exit code 1 if the answer is no."""
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from linker.cli.layout import GAP, blocks, fit, hanging, wrapped
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -31,6 +34,8 @@ _COLOURS = {
     "RUNNING": "32",
 }
 
+
+_NARROWEST = 40
 
 #: Exit code of a command that was left by Ctrl-C while what it watched goes on, as a shell has it: it is not done.
 INTERRUPTED = 130
@@ -67,41 +72,70 @@ def emit(answer: BaseModel | Sequence[BaseModel], form: Format, table: Callable[
 
 
 def note(text: str) -> None:
-    sys.stderr.write(one_line(text) + "\n")
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    sys.stderr.write("\n".join(hanging("", one_line(text), width, indent=2)) + "\n")
     sys.stderr.flush()
 
 
+def terminal_width() -> int | None:
+    """None: stdout is no terminal, and lines are as long as they are."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
 def columns(headers: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "none") -> str:
-    """Left-aligned text, numbers to the right; None is a dash, because it is not 0."""
+    """Left-aligned text, numbers to the right; None is a dash, because it is not 0. On a terminal nothing is wider than it:
+    long cells are wrapped, long names lose their middle, and where no table fits each row is a block."""
     table = [list(row) for row in rows]
     if not table:
         return empty
     texts = [[cell(value) for value in row] for row in table]
-    widths = [max(len(header), *(len(row[place]) for row in texts)) for place, header in enumerate(headers)]
+    screen = terminal_width()
+    widths = fit(headers, texts, screen)
+    if widths is None:
+        return "\n".join(blocks(headers, texts, screen or _NARROWEST))
     right = [
         all(isinstance(row[place], (int, float)) or row[place] is None for row in table)
         for place in range(len(headers))
     ]
-    coloured = sys.stdout.isatty()
 
     def line(cells: Sequence[str]) -> str:
         padded = (
             text.rjust(width) if to_right else text.ljust(width)
             for text, width, to_right in zip(cells, widths, right, strict=True)
         )
-        return "  ".join(
-            f"\x1b[{_COLOURS[text.strip()]}m{text}\x1b[0m" if coloured and text.strip() in _COLOURS else text
-            for text in padded
-        ).rstrip()
+        return (" " * GAP).join(coloured(text) for text in padded).rstrip()
 
-    return "\n".join([line(list(headers)), *(line(row) for row in texts)])
+    lines = [line(list(headers))]
+    for row in texts:
+        cells = [wrapped(text, width) for text, width in zip(row, widths, strict=True)]
+        lines += [
+            line([parts[at] if at < len(parts) else "" for parts in cells])
+            for at in range(max(map(len, cells)))
+        ]
+    return "\n".join(lines)
+
+
+def coloured(text: str) -> str:
+    """A state in its colour, on a terminal."""
+    colour = _COLOURS.get(text.strip())
+    return text if colour is None or not sys.stdout.isatty() else f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def pairs(items: Iterable[tuple[str, object]]) -> str:
     """`name: value` lines, aligned."""
     listed = [(name, cell(value)) for name, value in items]
     width = max(len(name) for name, _ in listed) + 1
-    return "\n".join(f"{name + ':':<{width}}  {value}" for name, value in listed)
+    return "\n".join(
+        line
+        for name, value in listed
+        for line in hanging(f"{name + ':':<{width}}  ", value, terminal_width())
+    )
+
+
+def prose(lines: Iterable[str]) -> str:
+    """Sentences, wrapped between words on a terminal."""
+    screen = terminal_width()
+    return "\n".join(part for line in lines for part in hanging("", one_line(line), screen, indent=2))
 
 
 def cell(value: object) -> str:

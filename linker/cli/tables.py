@@ -9,14 +9,13 @@ from linker.by_hand import undo_source_fence
 from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
-from linker.cli.output import columns, duration, pairs, size
+from linker.cli.output import columns, duration, pairs, prose, size
 from linker.cli.producer_tables import source_producers
 
 if TYPE_CHECKING:
     from linker.admin.models import (
         ChangeResult,
         ControllerDescription,
-        DoctorReport,
         FleetStatus,
         Forwarding,
         LagReport,
@@ -37,16 +36,20 @@ if TYPE_CHECKING:
 _MOST_UNPROVED = 10
 
 
-def change(result: ChangeResult) -> str:
+def change_lines(result: ChangeResult) -> list[str]:
     would = "would " if result.dry_run else ""
     lines = [
         f"{would}{one.action} {one.resource}" + (f": {one.detail}" if one.detail else "")
         for one in result.actions
     ]
-    lines += [f"warning: {warning}" for warning in result.warnings]
+    return lines + [f"warning: {warning}" for warning in result.warnings]
+
+
+def change(result: ChangeResult) -> str:
+    lines = change_lines(result)
     if result.dry_run:
         lines.append("nothing was changed (--dry-run)")
-    return "\n".join(lines) or "nothing to do"
+    return prose(lines) or "nothing to do"
 
 
 def links(found: Iterable[LinkSummary]) -> str:
@@ -221,7 +224,9 @@ def plan(one: PromotePlan) -> str:
         more = len(one.unproved) - _MOST_UNPROVED
         lines += [f"... and {more} more partitions"] if more > 0 else []
     end = "a promote would be refused now" if one.blockers else "a promote could start now"
-    return "\n".join([table, *lines, f"{end}; nothing was changed (--dry-run)"])
+    if one.warnings and not one.blockers:
+        end += ", with what is warned of above"
+    return "\n".join([table, prose([*lines, f"{end}; nothing was changed (--dry-run)"])])
 
 
 def job(one: PromoteJob) -> str:
@@ -331,14 +336,6 @@ def controller(one: ControllerDescription) -> str:
     if one.trouble:
         parts.append(columns(("TROUBLE", "REASON"), [(t.what, t.reason) for t in one.trouble]))
     return "\n\n".join(parts)
-
-
-def doctor(reports: Iterable[DoctorReport]) -> str:
-    return columns(
-        ("LINK", "RESULT", "CHECK", "DETAIL", "WHAT TO DO"),
-        [(r.link, c.result, c.name, c.detail, c.remedy) for r in reports for c in r.checks],
-        empty="no links",
-    )
 
 
 def fleet(one: FleetStatus) -> str:

@@ -33,6 +33,10 @@ def source_producers(seen: AtSource) -> list[SourceProducer]:
     return found
 
 
+def _counted(producers: int) -> str:
+    return f"{producers} producer{'s' if producers != 1 else ''} wrote"
+
+
 def direct_warnings(seen: AtSource) -> list[str]:
     """A line per topic that somebody writes to directly, and one if names are missing."""
     topics: dict[str, dict[int, int]] = {}
@@ -41,7 +45,7 @@ def direct_warnings(seen: AtSource) -> list[str]:
         for one in producers:
             newest[one.producer_id] = max(newest.get(one.producer_id, -1), one.last_timestamp)
     lines = [
-        f"topic {topic}: {len(newest)} producers still write to the source itself, the last one "
+        f"topic {topic}: {_counted(len(newest))} to the source itself in the last quarter of an hour, the last one "
         f"{age(seen.at_ms - max(newest.values()))} ago ({', '.join(map(str, sorted(newest)[:_MOST]))}"
         f"{', ...' if len(newest) > _MOST else ''}): one that writes past the fence abandons the promote"
         for topic, newest in sorted(topics.items())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
+from controller.phases import ENDED
 from controller.placement import Broker
 from controller.ports import PromoteSettings
 from controller.promote_decisions import next_job
@@ -25,9 +26,10 @@ from linker.admin.service import (
     OutcomeUnknown,
 )
 from linker.by_hand import undo_source_fence
+from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
-from wire.metadata.image import BrokerImage
+from wire.metadata.image import CONFIG_TOPIC, BrokerImage
 
 if TYPE_CHECKING:
     from linker.sidecar import Sidecar
@@ -105,6 +107,27 @@ class ServiceBase:
             "mirrors": len(mirrors),
             "mirror_states": states,
         }
+
+    def _changed_configs(
+        self, link: str, topics: Collection[str] | None = None
+    ) -> list[tuple[str, list[Changed]]]:
+        """What the target's topics have otherwise than their mirrors are to have it; None: all topics of the link."""
+        image = self._sidecar.target.image
+        return [
+            (
+                mirror.topic,
+                changed(
+                    mirror.copied_configs,
+                    image.configs.get((CONFIG_TOPIC, mirror.topic), {}),
+                    mirror.configs_from_target,
+                ),
+            )
+            for mirror in self._image.link_mirrors(link)
+            if (topics is None or mirror.topic in topics)
+            and (found := image.topics_by_name.get(mirror.topic)) is not None
+            and found.id == mirror.topic_id
+            and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
+        ]
 
     def _brokers(self) -> list[Broker]:
         links = self._sidecar.link_brokers()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from controller import errors as refused
 from controller.decisions import refuse_while_running
@@ -28,14 +28,14 @@ from linker.admin.service import (
     SourceTopicNotFound,
 )
 from linker.by_hand import undo_source_fence
+from linker.checks.beginning_again import instead, why_not
+from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
+from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
-from wire.types import topic_id_str
-
-if TYPE_CHECKING:
-    pass
-
-
+from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase, still_closed
+from wire.metadata.image import TopicImage
+from wire.types import topic_id_str
 
 
 class MirrorChanges(ServiceBase):
@@ -68,6 +68,10 @@ class MirrorChanges(ServiceBase):
                 findings += preflight.check_configs(topics, factors)
                 preflight.refuse(findings)
                 findings += preflight.config_differences(topics)
+                default = await target_default(
+                    self._sidecar.target.cluster, [broker.id for broker in brokers]
+                )
+                findings += few_replicas(factors, default, asked=request.replication_factor is not None)
                 mirrors = self._plan_mirrors(link, request, topics, factors, brokers)
                 for mirror in mirrors:
                     await self._sidecar.target.operations.create_mirror_topic(
@@ -79,7 +83,9 @@ class MirrorChanges(ServiceBase):
                 Action(
                     action="create mirror",
                     resource=mirror.topic,
-                    detail=f"{mirror.partitions} partitions, replicas on {_brokers_of(mirror)}",
+                    detail=_layout(
+                        mirror, request.replication_factor, topics[mirror.topic].replication_factor
+                    ),
                 )
                 for mirror in mirrors
             ]
@@ -205,9 +211,14 @@ class MirrorChanges(ServiceBase):
                 f"topic {topic} is another one at the source now (deleted and created again, or with other "
                 "partitions): delete the mirror and create it again"
             )
+        found = self._refuse_stuck(mirror)
+        held = (
+            [] if found is None else await self._held(runtime, mirror, found, [s.partition for s in failed])
+        )
         if not dry_run:
             async with self._changing:
                 self._refuse_while_running(link, topic)
+                self._refuse_stuck(mirror)
                 await self._runtime(link).bring_up.restart(topic)
         return ChangeResult(
             dry_run=dry_run,
@@ -218,8 +229,24 @@ class MirrorChanges(ServiceBase):
                     detail="at the source's present log start; the target's copies are dropped",
                 )
                 for state in failed
-            ],
+            ]
+            + drop_actions(held),
+            warnings=warnings(held),
         )
+
+    def _refuse_stuck(self, mirror: MirrorTopic) -> TopicImage | None:
+        """The mirror's topic at the target; IllegalState where beginning again would do nothing."""
+        found = self._sidecar.target.image.topics_by_name.get(mirror.topic)
+        states = self._image.topic_partitions(mirror.link, mirror.topic)
+        why = why_not(mirror, states, found, self._sidecar.link_brokers())
+        if why is not None:
+            raise IllegalState(f"topic {mirror.topic} cannot be begun again: {why}; {instead(mirror, found)}")
+        return found
+
+    async def _held(
+        self, runtime: LinkRuntime, mirror: MirrorTopic, found: TopicImage, wanted: Iterable[int]
+    ) -> list[Held]:
+        return await holdings(runtime, mirror, found, self._sidecar.link_brokers(), wanted=wanted)
 
     def _refuse_while_running(self, link: str, topic: str) -> None:
         """A failover takes FAILED mirrors too, and what is begun again has nothing to take over."""
@@ -279,20 +306,42 @@ class MirrorChanges(ServiceBase):
                     f"topic {topic} is not promoted, so nobody but the link broker leads it: promote it to keep its data"
                 )
             actions = [Action(action="delete mirror", resource=topic)]
+            told: list[str] = []
             found = self._sidecar.target.image.topics_by_name.get(topic)
             # Only the mirror's own: somebody may have deleted it and made another topic of that name.
             if not ended and found is not None and found.id == mirror.topic_id:
                 actions.append(Action(action="delete topic", resource=topic, detail="at the target"))
+                held = await self._held(runtime, mirror, found, found.partitions)
+                actions += drop_actions(held)
+                told = warnings(held)
+                lost = lost_records(held)
+                if lost and not (force or dry_run):
+                    raise IllegalState(
+                        f"topic {topic} holds {lost} acknowledged records that exist at the target alone "
+                        f"({told[0]}): save them first; --force (force=true) deletes them"
+                    )
             if not dry_run:
                 await runtime.bring_up.delete(topic, topic_too=len(actions) > 1, force=force)
         if not closed:
-            return ChangeResult(dry_run=dry_run, actions=actions)
+            return ChangeResult(dry_run=dry_run, actions=actions, warnings=told)
         warning = (
             f"the source still refuses writes to {topic}; that is undone when it can be reached, as long as the link is "
             f"there, or by hand, at the source: {undo_source_fence(closed)}"
         )
-        return ChangeResult(dry_run=dry_run, actions=actions, warnings=[warning])
+        return ChangeResult(dry_run=dry_run, actions=actions, warnings=[*told, warning])
 
 
-def _brokers_of(mirror: MirrorTopic) -> list[int]:
-    return sorted({broker for replicas in mirror.target_replicas for broker in replicas})
+def _layout(mirror: MirrorTopic, asked: int | None, at_source: int) -> str:
+    """How many partitions and replicas the topic gets, why as many, and where."""
+    factor = len(mirror.target_replicas[0])
+    if asked is not None:
+        why = "as asked"
+    elif factor == at_source:
+        why = "as at the source"
+    else:
+        why = f"the source's is {at_source}, and the target has {factor} brokers"
+    brokers = sorted({broker for replicas in mirror.target_replicas for broker in replicas})
+    return (
+        f"{mirror.partitions} partition{'s' if mirror.partitions != 1 else ''}, replication factor {factor} ({why}), on "
+        f"broker{'s' if len(brokers) != 1 else ''} {', '.join(map(str, brokers))}"
+    )

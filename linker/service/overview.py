@@ -18,6 +18,11 @@ from linker.admin.models import (
     Status,
     worst_state,
 )
+from linker.checks.beginning_again import instead, why_not
+from linker.checks.mirror_configs import config_checks, kept_checks
+from linker.checks.mirror_states import Stuck, mirror_checks
+from linker.checks.missing_records import check_missing
+from linker.checks.replication_factor import few_replicas, target_default
 from linker.examination import (
     check_clocks,
     check_followers,
@@ -103,7 +108,7 @@ class Overview(FleetService):
             (
                 check_followers(target.cluster, alive),
                 check_clocks("source", runtime.source, _CLOCK_PATIENCE),
-                check_clocks("target", target.cluster, _CLOCK_PATIENCE),
+                check_clocks("target", target.cluster, _CLOCK_PATIENCE, but=ours),
             )
         )
         return checks + [check for found in rest for check in found]
@@ -112,6 +117,23 @@ class Overview(FleetService):
         """The source's topic may be gone by now, or refuse writes: nothing is asked of it any more."""
         states = self._image.topic_partitions(mirror.link, mirror.topic)
         return bool(states) and all(state.phase in ENDED for state in states)
+
+    def _mirrors_now(self, runtime: LinkRuntime) -> list[Check]:
+        """Every mirror that is not ACTIVE, and what somebody changed at the target, as is known here: nobody is asked."""
+
+        def stuck(topic: str) -> Stuck | None:
+            mirror = self._image.mirrors[runtime.name, topic]
+            found = self._sidecar.target.image.topics_by_name.get(topic)
+            states = self._image.topic_partitions(runtime.name, topic)
+            why = why_not(mirror, states, found, self._sidecar.link_brokers())
+            return None if why is None else Stuck(why, instead(mirror, found))
+
+        mirrors = self._mirrors(runtime)
+        return [
+            *mirror_checks(runtime.name, mirrors, stuck, runtime.bring_up.trouble),
+            *config_checks(self._changed_configs(runtime.name)),
+            *kept_checks(runtime.configs.put_back, runtime.configs.trouble | runtime.configs.behind),
+        ]
 
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
@@ -145,11 +167,15 @@ class Overview(FleetService):
                     topics = await preflight.plan_topics(self._sidecar.target, topics, brokers, wanted)
                     findings += preflight.check_configs(topics, factors)
                     differences = preflight.config_differences(topics)
+                    default = await target_default(self._sidecar.target.cluster, brokers)
+                    findings += few_replicas(factors, default, asked=False, begun=True)
             complete = True
         except LinkerError as error:
             checks.append(Check(name="reachable", result=CheckResult.FAIL, detail=str(error)))
         checks.append(validator_check(missing_parts(), self._sidecar.config.validation.policy))
         if complete:
+            open_topics = [m.topic for m in self._image.link_mirrors(link) if not self._ended(m)]
+            checks += await check_missing(runtime, open_topics)
             checks += await rehearse(runtime)
             checks += await left_behind.look(runtime)
             checks += await self._examined(runtime)
@@ -165,10 +191,7 @@ class Overview(FleetService):
             Check(name=difference.name, result=CheckResult.OK, detail=difference.detail)
             for difference in differences
         ]
-        checks += [
-            Check(name=f"mirror {topic}", result=CheckResult.FAIL, detail=trouble)
-            for topic, trouble in runtime.bring_up.trouble.items()
-        ]
+        checks += self._mirrors_now(runtime)
         if complete and not findings:
             checks.append(
                 Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")

@@ -26,6 +26,8 @@ from linker.admin.service import (
     PreflightFailed,
     PromoteNotFound,
 )
+from linker.checks import missing_records
+from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
@@ -70,6 +72,7 @@ class Promotes(Validations):
             blockers += [finding.detail for finding in await self._source_fence(runtime, topics)]
         warnings = [finding.detail for finding in rights if not finding.fatal]
         configs = await self._configs(runtime, topics)
+        warnings += await self._as_doctor_says(runtime, topics)
         warnings += await self._open_transactions(runtime, topics)
         warnings += [
             f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
@@ -105,6 +108,27 @@ class Promotes(Validations):
         except LinkerError as error:
             return [f"the configs of source and target cannot be compared: {error}"]
         return [difference.detail for difference in preflight.config_differences(planned)]
+
+    async def _as_doctor_says(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
+        """What a promote would lose, or make the target's for good, although it could start."""
+        lines = [
+            f"topic {topic} at the target is not as it was made: {change}"
+            for topic, found in self._changed_configs(runtime.name, topics)
+            for change in found
+        ]
+        factors = {t: len(self._image.mirrors[runtime.name, t].target_replicas[0]) for t in topics}
+        try:
+            brokers = [broker.id for broker in self._brokers()]
+            default = await target_default(self._sidecar.target.cluster, brokers)
+            lines += [finding.detail for finding in few_replicas(factors, default, asked=False, begun=True)]
+            gaps, begun_later = await missing_records.look(runtime, topics)
+        except LinkerError as error:
+            return [*lines, f"where the logs begin is not told: {error}"]
+        return [
+            *lines,
+            *(check.detail for check in missing_records.gap_checks(gaps)),
+            *missing_records.begun_later_lines(begun_later),
+        ]
 
     def _policy(self, request: PromoteRequest) -> ValidationPolicy:
         return ValidationPolicy(request.options.validation or self._sidecar.config.validation.policy)

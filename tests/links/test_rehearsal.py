@@ -22,7 +22,9 @@ def test_producers_and_transactions_are_warned_of_by_name() -> None:
     seen = AtSource(1000, direct={TP: [one]}, open={TP: [one]}, transactional_ids={7: "billing"})
     writers, transactions = producer_checks(seen)
     assert (writers.name, writers.result) == ("producers", CheckResult.WARN)
-    assert "topic orders: 1 producers still write to the source itself" in writers.detail
+    assert (
+        "topic orders: 1 producer wrote to the source itself in the last quarter of an hour" in writers.detail
+    )
     assert transactions.name == "transactions"
     assert 'transactional.id "billing"' in transactions.detail
     assert "from offset 40" in transactions.detail

@@ -48,8 +48,10 @@ class Asked:
     async def connection(self, node_id: int | None) -> Any:
         return SimpleNamespace(pick_version=lambda api, max_version: max_version)
 
-    async def call(self, api: str, fields: Any, *, timeout: float, version: int) -> Any:
-        return SimpleNamespace(topics=[])
+    async def call(
+        self, api: str, fields: Any, *, timeout: float, version: int | None = None, node_id: int | None = None
+    ) -> Any:
+        return SimpleNamespace(topics=[], results=[])
 
 
 class Runtime:
@@ -105,6 +107,7 @@ class Rig:
         self.bring_up = BringUp("east", source, target, controller, fetcher)
         self.runtime.bring_up = self.bring_up  # type: ignore[attr-defined]
         self.runtime.source = source  # type: ignore[attr-defined]
+        self.runtime.target = target  # type: ignore[attr-defined]
         sidecar: Any = SimpleNamespace(
             controller=controller,
             links=self.links,

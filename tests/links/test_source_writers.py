@@ -61,7 +61,8 @@ def test_what_people_are_shown() -> None:
     assert shown == [(0, 7, True, 12), (0, FLOOR, False, 20), (1, 7, True, None)]
     [line] = direct_warnings(seen)
     assert line.startswith(
-        "topic orders: 1 producers still write to the source itself, the last one 0.2 s ago (7)"
+        "topic orders: 1 producer wrote to the source itself in the last quarter of an hour, "
+        "the last one 0.2 s ago (7)"
     )
 
 

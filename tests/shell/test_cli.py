@@ -244,7 +244,6 @@ WRONG_USE = [
     ("mirror", "failover", "orders", "--link", "a"),
     ("sidecar", "leave", "x"),
     ("status", "--watch", "-o", "json"),
-    ("lag", "orders"),
 ]
 
 
@@ -315,12 +314,27 @@ def test_what_the_help_says_of_defaults_is_true(cli: Cli) -> None:
         assert f"| `--{name}` | {default} |" in page
 
 
+def test_lag_of_a_topic_needs_no_link_where_there_is_one(cli: Cli, api: Running) -> None:
+    make(cli, "orders", "payments")
+    alone = cli("lag", "orders")
+    assert alone.code == 0
+    assert "orders" in alone.out
+    assert "payments" not in alone.out
+    assert cli("link", "create", "b", "-b", "x:1").code == 0
+    several = cli("lag", "orders")
+    assert several.code == 2
+    assert "there are several" in several.err
+
+
 def test_deleting_data_is_asked_for(cli: Cli, api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     make(cli, "orders")
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 - closed with the test's stdin
     result = cli("mirror", "delete", "orders", "-l", "a")
     sys.stdin.close()
     assert result.code == 2
+    assert "no terminal to ask at" in result.err
+    assert "--yes" in result.err
+    assert "Invalid value" not in result.err
     assert ("a", "orders") in api.service.mirrors
     assert cli("mirror", "delete", "orders", "-l", "a", "--keep-data").code == 0
 

@@ -1,0 +1,105 @@
+"""What differs at the target from the configs that a mirror is to have: somebody changed it, and no promote puts it right.
+
+The metadata log has the topic's overrides, so nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from controller.topic_configs import COPIED, FOLLOWED, FORCED
+from linker.admin.models import Check, CheckResult
+
+NAME = "mirror configs"
+_OFTEN = 3  # times: somebody's tool does it, and will after the promote, when nobody puts anything back
+
+
+class Changed(NamedTuple):
+    config: str
+    wanted: str | None  # None: no override
+    found: str | None
+
+    def __str__(self) -> str:
+        def shown(value: str | None) -> str:
+            return "not set" if value is None else f"'{value}'" if value == "" else value
+
+        return f"{self.config} is {shown(self.found)}, to be {shown(self.wanted)}"
+
+    def matters(self) -> bool:
+        """Whether it decides what the log is, or what clients may do with it."""
+        return self.wanted is not None or self.config in FOLLOWED
+
+    def repair(self, topic: str) -> str:
+        """As an operator does it."""
+        what = (
+            f"--delete-config {self.config}"
+            if self.wanted is None
+            else f"--add-config '{self.config}=[{self.wanted}]'"
+            if "," in self.wanted
+            else f"--add-config {self.config}={self.wanted}"
+        )
+        return f"kafka-configs.sh --bootstrap-server <target> --alter --entity-type topics --entity-name {topic} {what}"
+
+
+def changed(
+    wanted: Mapping[str, str], found: Mapping[str, str], from_target: Collection[str] = ()
+) -> list[Changed]:
+    """`wanted`: the overrides that the mirror is to have; `found`: those that its topic has. Configs that no mirror gets
+    (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`)."""
+    return [
+        Changed(name, wanted.get(name), found.get(name))
+        for name in sorted({*wanted, *found})
+        if name in COPIED | FORCED.keys()
+        and (name not in from_target or name in FORCED)
+        and wanted.get(name) != found.get(name)
+    ]
+
+
+def config_checks(topics: Iterable[tuple[str, list[Changed]]]) -> list[Check]:
+    """A line for each topic with a difference, FAIL if it is one that matters; one line that says that there is none."""
+    checked = list(topics)
+    checks = [
+        Check(
+            name=NAME,
+            result=CheckResult.FAIL if any(one.matters() for one in found) else CheckResult.WARN,
+            detail=f"topic {topic} at the target is not as it was made: {'; '.join(map(str, found))}",
+            remedy=found[0].repair(topic) + (" (and so for the others)" if len(found) > 1 else ""),
+        )
+        for topic, found in checked
+        if found
+    ]
+    if checked and not checks:
+        checks.append(
+            Check(name=NAME, result=CheckResult.OK, detail="at the target as each mirror is to have them")
+        )
+    return checks
+
+
+def kept_checks(put_back: Mapping[str, Mapping[str, int]], troubles: Mapping[str, str]) -> list[Check]:
+    """Of what is put back by itself: what could not be (`troubles`, by topic), and what is changed again and again."""
+    checks = [
+        Check(
+            name=NAME,
+            result=CheckResult.FAIL,
+            detail=f"topic {topic}: {why}",
+            remedy="the log of the sidecar has more; ALTER_CONFIGS on the topic at the target is needed",
+        )
+        for topic, why in sorted(troubles.items())
+    ]
+    for topic, configs in sorted(put_back.items()):
+        told = ", ".join(f"{config} {times} times" for config, times in sorted(configs.items()) if times)
+        if not told:
+            continue
+        often = max(configs.values()) >= _OFTEN
+        checks.append(
+            Check(
+                name=NAME,
+                result=CheckResult.WARN if often else CheckResult.OK,
+                detail=f"topic {topic}: somebody changed at the target what was put back at once: {told}",
+                remedy="find the tool that does it (Terraform, Strimzi, Julie): after the promote nobody puts it back"
+                if often
+                else None,
+            )
+        )
+    return checks

@@ -1,0 +1,194 @@
+"""Doctor's verdict on mirrors: states, configs at the target, missing starts, replication factors."""
+
+from __future__ import annotations
+
+from controller.phases import Phase
+from controller.state import MirrorPartition, MirrorTopic
+from linker.admin.models import CheckResult, MirrorState, MirrorSummary
+from linker.checks.beginning_again import instead, why_not
+from linker.checks.mirror_configs import changed, config_checks, kept_checks
+from linker.checks.mirror_states import Stuck, mirror_checks
+from linker.checks.missing_records import begun_later_lines, find_gaps, gap_checks
+from linker.checks.replica_logs import Extent
+from linker.checks.replication_factor import few_replicas
+from wire.metadata.image import PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ID, OTHER = b"m" * 16, b"o" * 16
+LINK_BROKERS = frozenset({900})
+
+
+def summary(topic: str, state: MirrorState, reason: str | None = None) -> MirrorSummary:
+    return MirrorSummary(
+        link="east", topic=topic, state=state, reason=reason, partitions=1, lag=0, max_lag=0, lag_ms=0
+    )
+
+
+def never(_: str) -> Stuck | None:
+    return None
+
+
+def test_every_mirror_that_is_not_active_fails_with_its_reason_and_a_next_step() -> None:
+    mirrors = [summary(state.lower(), state, f"why {state}") for state in MirrorState]
+    found = {check.name: check for check in mirror_checks("east", mirrors, never, {})}
+    for state in (
+        MirrorState.FAILED,
+        MirrorState.PAUSED,
+        MirrorState.LINKING,
+        MirrorState.SOURCE_UNAVAILABLE,
+    ):
+        check = found.pop(f"mirror {state.lower()}")
+        assert check.result is CheckResult.FAIL
+        assert f"{state}: why {state}" == check.detail
+        assert check.remedy
+    assert found.pop("mirror promoting").result is CheckResult.OK, "it was asked for"
+    assert not found
+
+
+def test_active_mirrors_are_one_line_unless_something_is_wrong_with_them() -> None:
+    mirrors = [summary("a", MirrorState.ACTIVE), summary("b", MirrorState.PROMOTED)]
+    [line] = mirror_checks("east", mirrors, never, {})
+    assert (line.result, line.detail) == (CheckResult.OK, "1 ACTIVE, 1 PROMOTED")
+    [trouble] = mirror_checks("east", mirrors, never, {"a": "somebody added partitions"})
+    assert (trouble.result, trouble.name) == (CheckResult.FAIL, "mirror a")
+    assert "somebody added partitions" in trouble.detail
+    assert mirror_checks("east", [], never, {}) == []
+
+
+def test_of_many_the_first_are_named_and_the_rest_counted() -> None:
+    mirrors = [summary(f"t{at}", MirrorState.FAILED) for at in range(60)]
+    checks = mirror_checks("east", mirrors, never, {})
+    assert len(checks) == 51
+    assert "10 more mirrors are not ACTIVE: 10 FAILED" in checks[-1].detail
+
+
+def test_a_failed_mirror_that_cannot_be_begun_again_is_not_advised_to() -> None:
+    [advised] = mirror_checks("east", [summary("a", MirrorState.FAILED)], never, {})
+    assert "--restart" in (advised.remedy or "")
+    [stuck] = mirror_checks(
+        "east", [summary("a", MirrorState.FAILED)], lambda _: Stuck("gone", "create it"), {}
+    )
+    assert stuck.remedy == "create it"
+    assert stuck.detail == "FAILED (gone)"
+
+
+def mirror(topic_id: bytes = ID) -> MirrorTopic:
+    return MirrorTopic(link="east", topic="orders", topic_id=topic_id, source_topic_id=None, partitions=2)
+
+
+def topic(*leaders: int, topic_id: bytes = ID) -> TopicImage:
+    return TopicImage(
+        topic_id,
+        "orders",
+        {
+            at: PartitionImage(at, (1, 2, 900), (leader,), (), (), leader, 7, 9)
+            for at, leader in enumerate(leaders)
+        },
+    )
+
+
+def states(phase: Phase = Phase.FAILED) -> list[MirrorPartition]:
+    return [
+        MirrorPartition(
+            link="east", topic="orders", partition=at, phase=phase, session_epoch=3, start_offset=0
+        )
+        for at in range(2)
+    ]
+
+
+def test_what_a_real_broker_leads_or_is_gone_is_not_begun_again() -> None:
+    ask = lambda found: why_not(mirror(), states(), found, LINK_BROKERS)  # noqa: E731
+    assert ask(topic(900, 900)) is None
+    assert ask(topic(900, -1)) is None, "nobody leads it: the sidecar will"
+    assert "orders-1 by broker 3" in (ask(topic(900, 3)) or "")
+    assert "deleted at the target" in (ask(None) or "")
+    assert "deleted and created again" in (ask(topic(900, 900, topic_id=OTHER)) or "")
+    assert "added partitions" in (ask(topic(900, 900, 1)) or "")
+    assert "then the other topic" in instead(mirror(), topic(1, 1, topic_id=OTHER))
+    assert "linker mirror create --link east orders" in instead(mirror(), None)
+
+
+def test_a_promote_under_way_is_led_by_others_rightly() -> None:
+    assert why_not(mirror(), states(Phase.HANDED_OVER), topic(1, 2), LINK_BROKERS) is None
+
+
+WANTED = {"unclean.leader.election.enable": "false", "cleanup.policy": "compact,delete", "segment.ms": "5"}
+
+
+def test_configs_that_differ_at_the_target_fail_with_the_command_that_mends_them() -> None:
+    found = {**WANTED, "retention.ms": "1000", "leader.replication.throttled.replicas": "0:1"}
+    del found["segment.ms"]
+    found["unclean.leader.election.enable"] = "true"
+    differences = changed(WANTED, found)
+    assert [one.config for one in differences] == [
+        "retention.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    ]
+    [check] = config_checks([("orders", differences), ("payments", [])])
+    assert check.result is CheckResult.FAIL
+    for said in (
+        "retention.ms is 1000, to be not set",
+        "segment.ms is not set, to be 5",
+        "is true, to be false",
+    ):
+        assert said in check.detail
+    assert "--delete-config retention.ms" in (check.remedy or "")
+    assert "--add-config 'cleanup.policy=[compact,delete]'" in changed(
+        WANTED, {**WANTED, "cleanup.policy": ""}
+    )[0].repair("orders")
+    [well] = config_checks([("orders", changed(WANTED, WANTED))])
+    assert well.result is CheckResult.OK
+    [harmless] = config_checks([("orders", changed(WANTED, {**WANTED, "flush.ms": "9"}))])
+    assert harmless.result is CheckResult.WARN
+    assert config_checks([]) == []
+
+
+def test_what_is_put_back_is_told_and_warned_of_if_it_never_ends() -> None:
+    once, often, failed = {"retention.ms": 1}, {"retention.ms": 1, "segment.ms": 3}, "it cannot be put back"
+    checks = kept_checks({"a": once, "b": often, "c": {}}, {"d": failed})
+    assert [check.result for check in checks] == [CheckResult.FAIL, CheckResult.OK, CheckResult.WARN]
+    assert failed in checks[0].detail
+    assert "segment.ms 3 times" in checks[2].detail
+
+
+def test_a_config_whose_value_is_the_targets_own_is_not_compared_unless_mirroring_forces_it() -> None:
+    found = {"unclean.leader.election.enable": "true", "retention.ms": "7"}
+    asked = ("retention.ms", "unclean.leader.election.enable")
+    one = changed({"unclean.leader.election.enable": "false"}, found, asked)
+    assert "unclean.leader.election.enable" in [each.config for each in one]
+
+
+def test_a_replica_that_begins_later_than_the_source_fails() -> None:
+    replicas = {T0: {1: Extent(0, 10), 2: Extent(7, 10)}, T1: {1: Extent(5, 9), 2: Extent(9, 9)}}
+    source = {T0: Extent(0, 10), T1: Extent(5, 9)}
+    gaps, later = find_gaps(states(Phase.ACTIVE), replicas, source)
+    assert [(gap.tp, gap.broker, gap.wanted, gap.start) for gap in gaps] == [(T0, 2, 0, 7), (T1, 2, 5, 9)]
+    assert later == []
+    [check] = gap_checks(gaps)
+    assert check.result is CheckResult.FAIL
+    assert "up to 11 records" in check.detail
+    assert "orders-0 on broker 2 begins at 7, the source at 0" in check.detail
+
+
+def test_a_mirror_that_was_begun_later_on_purpose_is_told_and_no_gap() -> None:
+    begun = [MirrorPartition(link="east", topic="orders", partition=0, phase=Phase.ACTIVE, start_offset=7)]
+    gaps, later = find_gaps(begun, {T0: {1: Extent(7, 10)}}, {T0: Extent(2, 10)})
+    assert gaps == []
+    assert "5 older offsets of the source are not mirrored" in begun_later_lines(later)[0]
+    assert find_gaps(begun, {T0: {1: Extent(7, 10)}}, {}) == ([], []), "a source that does not tell"
+
+
+def test_fewer_replicas_than_the_targets_default_are_one_line_for_all_topics() -> None:
+    factors = {"b": 1, "a": 1, "c": 2, "d": 3}
+    one, two = few_replicas(factors, 3, asked=False)
+    assert (
+        one.detail
+        == "replication factor 1 (as at the source; the target's default is 3: -r 3) for topics a, b"
+    )
+    assert "replication factor 2" in two.detail
+    assert not one.fatal
+    assert few_replicas(factors, 3, asked=True) == []
+    assert few_replicas(factors, None, asked=False) == []
+    assert few_replicas(factors, 1, asked=False) == []
