@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fetcher.budget import Charge
+from fetcher.doubts import Doubts
 from fetcher.fetch_sessions import SessionPartition
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.progress import Behind
@@ -27,6 +28,9 @@ from wire.error_codes import (
 )
 from wire.fetch import FetchPartitionResult, TopicKey
 from wire.metadata.image import ClusterImage, PartitionImage
+
+# The level of metadata.version from which brokers fetch in version 15, with their epoch: 3.5-IV1.
+_WITH_BROKER_EPOCH = 10
 
 
 @dataclass(slots=True)
@@ -59,15 +63,25 @@ class FollowerAnswers:
         directory: Callable[[TopicKey, int], MirrorPartition | None],
         image: Callable[[], ClusterImage],
         broker_id: int,
+        doubts: Doubts | None = None,
     ) -> None:
+        self._doubts = doubts
         self._directory = directory
         self._image = image
         self._broker_id = broker_id
 
     def knows(self, replica_id: int, replica_epoch: int) -> bool:
-        """Whether the metadata log has this broker with this epoch (-1: a version that does not tell it)."""
-        broker = self._image().brokers.get(replica_id)
-        return broker is not None and (replica_epoch < 0 or replica_epoch == broker.epoch)
+        """Whether the metadata log has this broker with this epoch. -1, which is no epoch, is what brokers send as long as
+        metadata.version lets them fetch in versions that have none: afterwards nobody is known by an id that anybody
+        could give (RemoteLeaderEndPoint.buildFetch, MetadataVersion.fetchRequestVersion).
+        """
+        image = self._image()
+        broker = image.brokers.get(replica_id)
+        if broker is None:
+            return False
+        if replica_epoch < 0:
+            return image.features.get("metadata.version", 0) < _WITH_BROKER_EPOCH
+        return replica_epoch == broker.epoch
 
     def mirror_for(
         self, key: TopicKey, index: int, current_leader_epoch: int, replica_id: int
@@ -210,12 +224,13 @@ class FollowerAnswers:
             return last, mirror.spec.start_offset
         return None
 
-    @staticmethod
     def _behind(
-        partition: SessionPartition, mirror: MirrorPartition, result: FetchPartitionResult, now: float
+        self, partition: SessionPartition, mirror: MirrorPartition, result: FetchPartitionResult, now: float
     ) -> Answer:
         """The follower's log ends before the source's log begins."""
         verdict, reason = mirror.judge_behind(now)
+        if verdict is Behind.FAIL and self._doubts is not None:
+            verdict = self._doubts.verdict(mirror, now)
         if verdict is Behind.FAIL:
             mirror.fail(reason)
             return FollowerAnswers._quiet(partition, result)

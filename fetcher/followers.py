@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fetcher.budget import Charge
+from fetcher.doubts import AskEnds, Doubts
 from fetcher.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -86,11 +87,14 @@ class FollowerServer:
         *,
         session_limit: int = 1000,
         max_response_bytes: int = 16 << 20,
+        ends: AskEnds | None = None,
     ) -> None:
+        """ends: asks the target's brokers where their logs begin and end."""
         self.sessions = SessionCache(session_limit)
         self._directory = directory
         self._image = image
-        self._answers = FollowerAnswers(directory, image, broker_id)
+        self._doubts = None if ends is None else Doubts(ends)
+        self._answers = FollowerAnswers(directory, image, broker_id, self._doubts)
         self._offsets = FollowerOffsets(self._answers)
         self._max_response_bytes = max_response_bytes
         self.fetches = 0
@@ -156,6 +160,8 @@ class FollowerServer:
 
     def close(self) -> None:
         """Forget all sessions; waiting fetches are answered with what there is."""
+        if self._doubts is not None:
+            self._doubts.close()
         for session in self.sessions.all():
             self.sessions.remove(session.id)
 

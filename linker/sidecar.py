@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 import uvloop
 
@@ -33,14 +34,17 @@ from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.fleet.reign import Reign
 from linker.heap import give_back
+from linker.links.configs import broker_config
 from linker.links.mirrors import Mirrors
 from linker.links.new_leaders import wait_known
+from linker.links.replica_ends import replica_logs
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.local_checks import CannotListen, check_local
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.hosting import hosted_partitions
+from linker.target.inter_broker import InterBrokerListeners
 from linker.target.internal_topics import create_internal_topics
 from linker.tasks import first_error
 from linker.upstreams import Upstreams, relay_security
@@ -68,6 +72,7 @@ _LISTENER_GRACE = 2.0
 _IDLE_FRAMES = 32 << 20
 _TRIM_INTERVAL = 5.0
 _ANSWER_GRACE = 0.5
+_ENDS_TIMEOUT = 5.0
 _PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -98,6 +103,7 @@ class Sidecar:
         self.mirrors: Mirrors
         self.followers: FollowerServer
         self._upstreams: Upstreams
+        self.inter_broker: InterBrokerListeners
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
         self.reign = Reign(self)
@@ -124,6 +130,9 @@ class Sidecar:
                         await self.fleet.wait_loaded(_FLEET_TIMEOUT)
                         self._make_target(cluster, stack)
                         tasks.append(group.create_task(self.target.run(), name="target"))
+                        tasks.append(
+                            group.create_task(self.inter_broker.run(), name="inter-broker listeners")
+                        )
                         await self._start(stack)
                         if on_ready is not None:
                             on_ready()
@@ -189,11 +198,21 @@ class Sidecar:
             client_id=cluster.client_id,
         )
         stack.push_async_callback(self.target.close)
+        self.inter_broker = InterBrokerListeners(
+            lambda broker, name, timeout: broker_config(cluster, broker, name, timeout=timeout),
+            lambda: self.target.image.brokers.keys() - self.link_brokers() - {settings.broker_id},
+            [one.name for one in self.advertised],
+        )
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         await create_internal_topics(self.target, _JOIN_TIMEOUT)
         await self.target.join(_JOIN_TIMEOUT)
-        self.followers = FollowerServer(self.copies, lambda: self.target.image, self.target.broker_id)
+        self.followers = FollowerServer(
+            self.copies,
+            lambda: self.target.image,
+            self.target.broker_id,
+            ends=partial(replica_logs, self.target.cluster, timeout=_ENDS_TIMEOUT),
+        )
         self.copies.listeners.append(self.followers.mirror_added)
         self.mirrors = Mirrors(
             lambda: self.controller.image,
@@ -218,6 +237,7 @@ class Sidecar:
                 events=self,
                 link_brokers=self.link_brokers,
                 lease=self.fleet.lease,
+                inter_broker_listeners=self.inter_broker,
                 holds_reads=self._holds_reads,
             ),
             RouterLimits(),

@@ -1,8 +1,10 @@
 """What the client may do, asked of a real broker over the client's own authenticated connection. No ACL
 engine here.
 
-Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so
-the hot path waits only for a topic's first answer.
+Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so the hot path
+waits only for a topic's first answer. Not for ever: the question queues behind whatever the broker owes the client, and
+how long a JoinGroup waits is the client's choice. When the broker's time for it is over, the old answer is none, and
+requests wait for the new one.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ class Authorizer:
         if known is None:
             return None
         bits, asked_at = known
-        if self._loop.time() - asked_at > self._ttl and topic not in self._asking:
+        age = self._loop.time() - asked_at
+        if age > self._ttl and topic not in self._asking:  # what is being asked, _late() sees to
+            if age > self._ttl + self._patience:
+                del self._bits[topic]
+                return None
             self.ask(topic)
         return bool(bits >> operation & 1)
 
@@ -102,6 +108,7 @@ class Authorizer:
         """Everything that the client sends queues behind an answer that does not come, and an old one would be used on."""
         if self._closed or self._asking.get(topic) is not waiting:
             return
+        self._bits.pop(topic, None)
         if self._upstream.owed:
             self._loop.call_later(self._patience, self._late, topic, waiting)
             return

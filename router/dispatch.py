@@ -92,9 +92,16 @@ class ClientSession:
         return self._offsets
 
     def with_cluster_action(self, exchange: Exchange, then: Callable[[], None]) -> None:
-        """Only brokers may do this. On listeners without SASL there is nobody to ask about."""
-        if not self.is_sasl:
-            then()
+        """Only brokers may do this, and only where they do it. On listeners without SASL the real broker is asked, too: it
+        knows whom it takes the client for.
+        """
+        inter_broker = self.router.ports.inter_broker_listeners()
+        if inter_broker and self.connection.listener.name not in inter_broker:
+            self.router.refused_follower(
+                self.connection,
+                f"the target's brokers talk to each other on {', '.join(sorted(inter_broker))}",
+            )
+            exchange.fail(WireError("followers are not served on this listener", api="fetch"))
             return
         allowed = self.authorizer.cluster_action()
         if allowed is None:
@@ -102,7 +109,11 @@ class ClientSession:
         elif allowed:
             then()
         else:
-            self.router.refused_follower(self.connection)
+            self.router.refused_follower(
+                self.connection,
+                "its principal needs ClusterAction and Describe on Cluster at the target (without Describe a broker is "
+                "not told its rights)",
+            )
             exchange.fail(
                 WireError("CLUSTER_ACTION on the cluster is needed to fetch as a follower", api="fetch")
             )
@@ -173,17 +184,17 @@ class Router:
         else:
             handler(session, exchange)
 
-    def refused_follower(self, connection: ServerConnection) -> None:
+    def refused_follower(self, connection: ServerConnection, why: str) -> None:
         """A broker may not fetch from us, and only sees its connections end: said once for each address."""
         host = connection.peer.rpartition(":")[0]
         if host in self._refused_followers or len(self._refused_followers) >= _MOST_TOLD:
             return
         self._refused_followers.add(host)
         log.warning(
-            "%s may not fetch as a follower on listener %s, so mirrors get no copies there: its principal needs "
-            "ClusterAction and Describe on Cluster at the target (without Describe a broker is not told its rights)",
+            "%s may not fetch as a follower on listener %s, so mirrors get no copies there: %s",
             host,
             connection.listener.name,
+            why,
         )
 
     def serves(self, api_key: int) -> bool:

@@ -182,8 +182,10 @@ class OffsetSession:
         if mirror is None:
             known = tp.topic in self.hub.ports.image().topics_by_name
             return NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
-        if not self._authorizer.allowed(tp.topic, Operation.DESCRIBE):
-            return TOPIC_AUTHORIZATION_FAILED
+        allowed = self._authorizer.allowed(tp.topic, Operation.DESCRIBE)
+        if not allowed:
+            # Not known any more, or a mirror only since the request began: the client asks again.
+            return NOT_LEADER_OR_FOLLOWER if allowed is None else TOPIC_AUTHORIZATION_FAILED
         partition = mirror.partition(tp.partition)
         if partition is None:
             return UNKNOWN_TOPIC_OR_PARTITION

@@ -220,6 +220,9 @@ class RouterPorts:
     link_brokers: Callable[[], frozenset[int]]
     """Broker ids of all sidecars: never chosen as an upstream."""
     lease: LeasePort = field(default_factory=EndlessLease)
+    inter_broker_listeners: Callable[[], frozenset[str]] = frozenset
+    """Names of the listeners on which the target's brokers talk to each other: followers come in there and nowhere else.
+    Empty: not known, or there is one listener only."""
     holds_reads: Callable[[str, str | None], bool] = lambda _link, _client_id: False
     """Whether a consumer of this client id must not read mirrors of the link before their promote. Called per partition
     of each fetch."""

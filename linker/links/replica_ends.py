@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from controller.ports import Tps
+from fetcher.doubts import LogEnds
 from linker.tasks import together_by_key
 from wire import list_offsets
 from wire.cluster import Cluster
 from wire.errors import LinkerError
-from wire.list_offsets import LATEST
+from wire.list_offsets import EARLIEST, LATEST
 from wire.types import TopicPartition
 
 
@@ -19,6 +20,26 @@ async def list_at(
     """Offsets by timestamp as this broker has them; what it refuses is left out. LinkerError if it cannot be asked."""
     answers = await list_offsets.list_at(cluster, node_id, asked, timeout=timeout)
     return {tp: answer.offset for tp, answer in answers.items() if not answer.error}
+
+
+async def replica_logs(
+    cluster: Cluster, tp: TopicPartition, brokers: Sequence[int], *, timeout: float
+) -> Mapping[int, LogEnds]:
+    """Where the log of each of these replicas begins and ends (fetcher.doubts.AskEnds); who does not say is left out."""
+
+    async def ask(broker: int, timestamp: int) -> int | None:
+        try:
+            return (await list_at(cluster, broker, {tp: timestamp}, timeout=timeout)).get(tp)
+        except LinkerError:
+            return None
+
+    starts = await together_by_key({broker: ask(broker, EARLIEST) for broker in brokers})
+    ends = await together_by_key({broker: ask(broker, LATEST) for broker in brokers})
+    return {
+        broker: LogEnds(start, end)
+        for broker in brokers
+        if (start := starts[broker]) is not None and (end := ends[broker]) is not None
+    }
 
 
 class BrokersLogEnds:

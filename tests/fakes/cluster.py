@@ -104,6 +104,8 @@ class FakeCluster:
         self.controller_id = ids[0]
         #: Redirect consumers with a rack to an in-sync replica there (RackAwareReplicaSelector).
         self.follower_fetching = False
+        #: What everybody may do with the cluster, as bits; None: everything, as without an authorizer.
+        self.cluster_operations: int | None = None
         self.producer_ids = itertools.count(1000)
         self.brokers: dict[int, FakeBroker] = {i: FakeBroker(self, i) for i in ids}
         self._changed = asyncio.Event()

@@ -23,5 +23,7 @@ async def handle(broker: FakeBroker, request: Request) -> Mapping[str, object]:
             for node in cluster.brokers.values()
             if node.running
         ],
-        "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS,
+        "cluster_authorized_operations": (
+            ALL_CLUSTER_OPERATIONS if cluster.cluster_operations is None else cluster.cluster_operations
+        ),
     }

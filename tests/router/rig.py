@@ -213,6 +213,7 @@ class Rig:
         self.image = ClusterImage()
         self.logs: dict[TopicPartition, Log] = {}
         self.followers = Followers()
+        self.inter_broker: frozenset[str] = frozenset()
         self.held_clients: set[tuple[str, str | None]] = set()
         self.events = Events()
         self.partitions = partitions
@@ -246,6 +247,7 @@ class Rig:
             events=self.events,
             link_brokers=lambda: frozenset({LINK_BROKER}),
             lease=self.lease,
+            inter_broker_listeners=lambda: self.inter_broker,
             holds_reads=lambda link, client_id: (link, client_id) in self.held_clients,
         )
         self.router = Router(ports, self.limits)

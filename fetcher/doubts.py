@@ -1,0 +1,85 @@
+"""Before a mirror partition fails because of where a follower says it is: is it so?
+
+Where a follower asks is what it, or whoever has its name, says of its log. One false word would fail the mirror for good,
+and its copies would begin anew. So the brokers themselves are asked where their logs begin and end, over the sidecar's own
+connections; a broker that does not say is taken at its followers' word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fetcher.mirror_partition import MirrorPartition
+from fetcher.progress import Behind
+from wire.types import TopicPartition
+
+
+class LogEnds(NamedTuple):
+    """A replica's log as its broker tells it."""
+
+    start: int
+    end: int
+
+
+AskEnds = Callable[[TopicPartition, Sequence[int]], Awaitable[Mapping[int, LogEnds]]]
+"""Of these brokers; who cannot be asked is not in the answer. It must not raise, and have a deadline."""
+
+#: Seconds for which an answer is good.
+_FRESH = 5.0
+
+
+class _Asked(NamedTuple):
+    task: asyncio.Task[Mapping[int, LogEnds]]
+    at: float
+
+
+class Doubts:
+    def __init__(self, ask: AskEnds) -> None:
+        self._ask = ask
+        self._asked: dict[TopicPartition, _Asked] = {}
+
+    def verdict(self, mirror: MirrorPartition, now: float) -> Behind:
+        """Of a mirror all of whose followers say that they end before the source begins. WAIT while they are asked."""
+        asked = self._asked.get(mirror.tp)
+        if asked is None or (asked.task.done() and now - asked.at > _FRESH):
+            for tp in [tp for tp, one in self._asked.items() if one.task.done() and now - one.at > _FRESH]:
+                del self._asked[tp]
+            task = asyncio.get_running_loop().create_task(
+                self._find_out(mirror), name=f"where {mirror.tp} ends"
+            )
+            self._asked[mirror.tp] = _Asked(task, now)
+            return Behind.WAIT
+        if not asked.task.done():
+            return Behind.WAIT
+        error = asked.task.exception()
+        return judge(mirror, {} if error is not None else asked.task.result())
+
+    async def _find_out(self, mirror: MirrorPartition) -> Mapping[int, LogEnds]:
+        try:
+            return await self._ask(mirror.tp, mirror.spec.target_replicas)
+        finally:
+            # Whoever waits hears of it, and of what has changed meanwhile.
+            asyncio.get_running_loop().call_soon(mirror.notify)
+
+    def close(self) -> None:
+        for asked in self._asked.values():
+            asked.task.cancel()
+        self._asked.clear()
+
+
+def judge(mirror: MirrorPartition, ends: Mapping[int, LogEnds]) -> Behind:
+    """By the brokers' own words. What a replica has up to the mirror's start is of an earlier session."""
+    data = False
+    for replica in mirror.spec.target_replicas:
+        known = ends.get(replica)
+        if known is None:
+            progress = mirror.followers.get(replica)
+            if progress is None:
+                continue
+            known = LogEnds(progress.log_start_offset, progress.fetch_offset)
+        if known.end >= mirror.log_start_offset:
+            return Behind.MOVE
+        data = data or max(known.start, mirror.spec.start_offset) < known.end
+    return Behind.FAIL if data else Behind.MOVE

@@ -1,0 +1,68 @@
+"""On which listeners the target's brokers talk to each other, as they say themselves: followers come in there only.
+
+A listener is named in each broker's own configuration, and may be another one for a while when that is changed. So all of
+them are asked, again and again; until one has answered, nobody knows, and followers are served on every listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+_INTERVAL: Final = 30.0
+_FIRST: Final = 1.0
+_TIMEOUT: Final = 10.0
+
+_NAME: Final = "inter.broker.listener.name"
+_PROTOCOL: Final = "security.inter.broker.protocol"
+_DEFAULT: Final = "PLAINTEXT"
+
+Ask = Callable[[int, str, float], Awaitable[str | None]]
+"""A config of a broker, as that broker tells it, within so many seconds. LinkerError where it does not."""
+
+
+class InterBrokerListeners:
+    def __init__(self, ask: Ask, brokers: Callable[[], Collection[int]], ours: Collection[str]) -> None:
+        """ours: names of the sidecar's own listeners. With a single one there is nothing to tell apart."""
+        self._ask = ask
+        self._brokers = brokers
+        self._ours = frozenset(ours)
+        self._told: dict[int, str] = {}
+        self._silent = False
+
+    def __call__(self) -> frozenset[str]:
+        """router.ports.RouterPorts.inter_broker_listeners"""
+        return frozenset(self._told.values())
+
+    async def run(self) -> None:
+        if len(self._ours) < 2:
+            return
+        while True:
+            await self.look()
+            await asyncio.sleep(_INTERVAL if self._told else _FIRST)
+
+    async def look(self) -> None:
+        """Ask each broker once. One that is gone, or does not answer, keeps what it said before: it comes back so."""
+        reason = ""
+        for broker in self._brokers():
+            try:
+                name = await self._ask(broker, _NAME, _TIMEOUT)
+                if not name:
+                    name = await self._ask(broker, _PROTOCOL, _TIMEOUT) or _DEFAULT
+            except LinkerError as error:
+                reason = str(error)
+                continue
+            self._told[broker] = name
+        if not self._told and reason and not self._silent:
+            self._silent = True
+            log.warning(
+                "no broker of the target tells on which listener brokers talk to each other, so whoever has ClusterAction "
+                "may fetch as a follower on every listener: %s",
+                reason,
+            )
