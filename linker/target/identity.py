@@ -10,9 +10,10 @@ import dataclasses
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from wire.metadata.image import ClusterImage
+from wire.metadata.schemas import KAFKA_VERSION
 
 
 class AdvertisedListener(NamedTuple):
@@ -39,6 +40,13 @@ class Identity:
         return Identity(broker_id, uuid.uuid4().bytes, uuid.uuid4().bytes)
 
 
+#: The newest levels that this code can live with: their records are those of wire/metadata/schemas.py, and how partitions
+#: are led under them is known. Other features are of coordinators and of the quorum, which a link broker is not.
+NEWEST_LEVELS: Final[Mapping[str, int]] = {
+    "metadata.version": 30,  # 4.3-IV0
+    "eligible.leader.replicas.version": 1,
+}
+
 SaveIdentity = Callable[[Identity], Awaitable[None]]
 
 
@@ -51,14 +59,31 @@ def offered_features(
 
     Controllers before ApiVersions v4 leave out features whose minimum is 0; a finalized one that is missing
     would be taken for the range 0..0 and refused (`ClusterControlManager.processRegistrationFeature`).
+    Never more than NEWEST_LEVELS: the controller then refuses to finalize a level under which we would have to end.
     """
-    offered = {name: (low, high) for name, (low, high) in supported.items()}
+    offered = {
+        name: (low, min(high, NEWEST_LEVELS.get(name, high)))
+        for name, (low, high) in supported.items()
+        if low <= NEWEST_LEVELS.get(name, low)
+    }
     levels = {name: max(pair) for name, pair in finalized.items()} | dict(in_log)
     for name, level in levels.items():
         if level > 0:
             low, high = offered.get(name, (0, level))
             offered[name] = (min(low, level), max(high, level))
     return offered
+
+
+def too_new(finalized: Mapping[str, tuple[int, int]], in_log: Mapping[str, int]) -> str | None:
+    """What is finalized there and not known here."""
+    for name, newest in NEWEST_LEVELS.items():
+        level = max(in_log.get(name, 0), *finalized.get(name, (0, 0)))
+        if level > newest:
+            return (
+                f"has finalized {name} {level}, and this version of Kafka Linker knows levels up to {newest} (Kafka "
+                f"{KAFKA_VERSION}): install a newer version of Kafka Linker"
+            )
+    return None
 
 
 def largest_rack(image: ClusterImage, own_broker_id: int) -> str | None:

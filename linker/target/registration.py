@@ -5,6 +5,8 @@ Rules (`ClusterControlManager.registerBroker`, `BrokerHeartbeatManager`, `Broker
   lives. A new incarnation is an unclean shutdown unless PreviousBrokerEpoch equals the last epoch (KIP-966):
   the link broker would leave the ISR of every mirror and leave it without a leader for good. So the identity
   is kept, and saved *before* it is first used.
+- Whether a feature may be finalized at a level is asked of the ranges that each broker registered with. When the
+  controllers are upgraded theirs grow, and ours are amended to them, as far as this code knows the levels.
 - A registration by another incarnation is refused (DUPLICATE_BROKER_REGISTRATION) only while the old session
   lives. A stopped broker's id would be taken over silently, so the metadata log is asked first.
 - The features offered must cover every finalized one; ApiVersions v4 lists those whose minimum is 0
@@ -30,10 +32,18 @@ from linker.target.errors import (
     ClusterIdChanged,
     RegistrationRefused,
     StillHosting,
+    TargetUnsupported,
     check_error,
 )
 from linker.target.hosting import hosted_partitions
-from linker.target.identity import AdvertisedListener, Identity, SaveIdentity, largest_rack, offered_features
+from linker.target.identity import (
+    AdvertisedListener,
+    Identity,
+    SaveIdentity,
+    largest_rack,
+    offered_features,
+    too_new,
+)
 from linker.target.metadata_log import MetadataLog
 from linker.target.refusals import check_refused, taken_text
 from linker.target.versions import check_versions
@@ -50,6 +60,7 @@ _HEARTBEAT_TIMEOUT = 3.0
 _STARTING_INTERVAL = 0.05
 _RETRY_FIRST = 0.1
 _RETRY_MAX = 1.0
+_FEATURES_INTERVAL = 15.0
 
 
 _MAX_REGISTRATION_VERSION = 4
@@ -92,6 +103,9 @@ class Registration:
             "-inf"
         )  # monotonic time of the *sending* of the last one that was accepted
         self.heartbeat_version = 0
+        #: The ranges of the registration that the controller has, and when they were last compared with its own.
+        self._features: dict[str, tuple[int, int]] = {}
+        self._compared = float("-inf")
         self._unfenced = asyncio.Event()
         self._failure: BaseException | None = None
         self._watchers: list[Callable[[bool], None]] = []
@@ -133,6 +147,9 @@ class Registration:
         check_versions(connection, self._channel.cluster_name, active.address)
         await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
         self._check_identity(self._metadata.image)
+        unknown = too_new(connection.finalized_features, self._metadata.image.features)
+        if unknown is not None:
+            raise TargetUnsupported(f"{self._channel.cluster_name} {unknown}")
         if self.identity.cluster_id != self._cluster_id:
             self.identity = dataclasses.replace(self.identity, cluster_id=self._cluster_id)
         # Saved before the first use: a crash after the controller has seen it must not cost us the identity.
@@ -170,12 +187,7 @@ class Registration:
                 )
 
     async def _register_once(self, timeout: float) -> tuple[int, int]:
-        _, connection = await self._channel.connection("heartbeat", timeout=timeout)
-        # Finalized features change, and only v4 lists those whose minimum is 0.
-        await connection.api_versions(version=4, timeout=min(timeout, _HEARTBEAT_TIMEOUT))
-        features = offered_features(
-            connection.supported_features, connection.finalized_features, self._metadata.image.features
-        )
+        features = await self._offered(timeout)
         self.rack = self._configured_rack or largest_rack(self._metadata.image, self.broker_id)
         response = await self._channel.call(
             "broker_registration",
@@ -198,7 +210,29 @@ class Registration:
             idempotent=True,  # the same incarnation again is an amend
             max_version=_MAX_REGISTRATION_VERSION,
         )
+        if not response.error_code:
+            self._features = features
         return int(response.error_code), response.broker_epoch
+
+    async def _offered(self, timeout: float) -> dict[str, tuple[int, int]]:
+        """The ranges to register with, by what the active controller says now."""
+        _, connection = await self._channel.connection("heartbeat", timeout=timeout)
+        # Finalized features change, and only v4 lists those whose minimum is 0.
+        await connection.api_versions(version=4, timeout=min(timeout, _HEARTBEAT_TIMEOUT))
+        self._compared = time.monotonic()
+        return offered_features(
+            connection.supported_features, connection.finalized_features, self._metadata.image.features
+        )
+
+    async def follow_features(self) -> None:
+        """Amend the registration if the controller supports other ranges than it did: an upgrade of a feature is refused
+        while a broker's are old. The same incarnation stays unfenced, and keeps its epoch.
+        """
+        features = await self._offered(_HEARTBEAT_TIMEOUT)
+        if features == self._features:
+            return
+        log.info("the target's controller supports other features than it did: the registration is amended")
+        await self.register(_SESSION_TIMEOUT)
 
     # --- heartbeats -----------------------------------------------------------------------------------------
 
@@ -246,8 +280,10 @@ class Registration:
                     await self._heartbeat()
                     backoff = _RETRY_FIRST
                     starting = self.fenced is not False and self._ready
+                    if not starting and time.monotonic() - self._compared >= _FEATURES_INTERVAL:
+                        await self.follow_features()
                     pause = _STARTING_INTERVAL if starting else self._interval
-                except (BrokerIdTaken, ClusterIdChanged, RegistrationRefused):
+                except (BrokerIdTaken, ClusterIdChanged, RegistrationRefused, TargetUnsupported):
                     raise
                 except LinkerError as error:
                     log.warning("heartbeat: %s", error)

@@ -40,9 +40,9 @@ class ToolResult:
 async def kafka_tool(bootstrap: str, tool: str, *arguments: str, timeout: float = 100.0) -> ToolResult:
     """`kafka-....sh --bootstrap-server BOOTSTRAP ARGUMENTS`; AssertionError if it does not end in time."""
     distribution = await ensure_distribution()
-    command = distribution.command(
-        CLASSES[tool], "--bootstrap-server", bootstrap, *arguments, heap_mb=256, quick_start=True
-    )
+    where = ["--bootstrap-server", bootstrap]
+    words = [*arguments, *where] if tool == "kafka-cluster" else [*where, *arguments]
+    command = distribution.command(CLASSES[tool], *words, heap_mb=256, quick_start=True)
     at = command.index("-cp") + 1
     command[at] = f"{command[at]}:{await _tools_jar()}"
     began = time.monotonic()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_tools import ToolResult, kafka_tool
-from tests.real.harness_trouble import create_topic, linked_sidecar, patiently, write
+from tests.real.harness_trouble import create_topic, fingerprint, linked_sidecar, patiently, write
+from wire.types import TopicPartition
 
 UniqueTopic = Callable[[str], str]
 pytestmark = pytest.mark.timeout(400)
@@ -34,8 +36,14 @@ async def sidecar(
         yield running
 
 
-async def mirrored(sidecar: SidecarProcess, source: KafkaCluster, topic: str, records: int = 20) -> None:
-    await asyncio.to_thread(create_topic, source.bootstrap, topic)
+async def mirrored(
+    sidecar: SidecarProcess,
+    source: KafkaCluster,
+    topic: str,
+    records: int = 20,
+    configs: dict[str, str] | None = None,
+) -> None:
+    await asyncio.to_thread(create_topic, source.bootstrap, topic, configs=configs)
     await asyncio.to_thread(write, source.bootstrap, topic, records)
     await sidecar.linker("mirror", "create", "--link", LINK, topic, "-r", "3")
 
@@ -153,3 +161,67 @@ async def test_a_share_consumer_of_a_mirror_is_told(
     )
     assert f"Unexpected error code 44 while fetching from topic-partition {topic}-0" in result.text, result
     assert result.seconds < 55, result
+
+
+@pytest.mark.parametrize("min_isr", ["1", "2"])
+async def test_somebody_unregisters_the_link_broker_again_and_again(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+    min_isr: str,
+) -> None:
+    """Operators of Kubernetes do, with every id that is not their own: it comes back, leads, and copies nothing anew."""
+    at, us = target_cluster.bootstrap, sidecar.spec.broker_id
+    topic = unique_topic("m")
+    configs = {"min.insync.replicas": min_isr}
+    await mirrored(sidecar, source_cluster, topic, records=200, configs=configs)
+    copies = [1, 2, 3]
+    await patiently("copied", lambda: lags(sidecar, topic) == 0, 30)
+    before = {broker: first_segment(target_cluster, topic, broker).stat().st_ino for broker in copies}
+    for _ in range(3):
+        ends(await kafka_tool(at, "kafka-cluster", "unregister", "--id", str(us)))
+        # A write at the target is forwarded again as soon as the link broker leads again.
+        began = time.monotonic()
+        await asyncio.to_thread(write, at, topic, 10)
+        print(f"\nmin.insync.replicas={min_isr}: written after {time.monotonic() - began:.1f} s")
+    await patiently("copied", lambda: lags(sidecar, topic) == 0, 30)
+    assert {b: first_segment(target_cluster, topic, b).stat().st_ino for b in copies} == before
+    result = await sidecar.run("mirror", "promote", topic, "--link", LINK, "--validation", "skip")
+    assert result.exit_code == 0, result
+    tp = TopicPartition(topic, 0)
+    held = set(fingerprint(target_cluster, tp, copies).values())
+    [at_source] = [
+        b.node_id for b in source_cluster.brokers if source_cluster.partition_dir(b.node_id, tp).exists()
+    ]
+    assert held == set(fingerprint(source_cluster, tp, [at_source]).values())
+
+
+def first_segment(cluster: KafkaCluster, topic: str, broker: int) -> Path:
+    """Another file of this name is another copy."""
+    return cluster.partition_dir(broker, TopicPartition(topic, 0)) / f"{0:020}.log"
+
+
+def lags(sidecar: SidecarProcess, topic: str) -> int | None:
+    with sidecar.client() as client:
+        [mine] = client.lag(LINK, [topic]).partitions
+    return mine.lag
+
+
+async def test_the_targets_features_are_upgraded_while_the_link_broker_is_a_member(
+    source_cluster: KafkaCluster,
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    tmp_path: Path,
+    unique_topic: UniqueTopic,
+) -> None:
+    target = await start_cluster(name="target", brokers=3, controllers=1, metadata_version="4.1")
+    async with linked_sidecar(source_cluster, target, 900, tmp_path / "sidecar") as sidecar:
+        topic = unique_topic("m")
+        await mirrored(sidecar, source_cluster, topic)
+        how = ["upgrade", "--release-version", "4.3"]
+        text = ends(await kafka_tool(target.bootstrap, "kafka-features", *how))
+        assert "was upgraded to 30" in text, text
+        await asyncio.to_thread(write, target.bootstrap, topic, 10)
+        await sidecar.restart()
+        await asyncio.to_thread(write, target.bootstrap, topic, 10)
+        await patiently("copied", lambda: lags(sidecar, topic) == 0, 30)

@@ -19,7 +19,7 @@ from linker.target import (
     TargetCluster,
     TargetUnsupported,
 )
-from linker.target.identity import largest_rack, offered_features
+from linker.target.identity import NEWEST_LEVELS, largest_rack, offered_features
 from tests.fakes.controller import FakeController, FakeQuorum
 from tests.target.conftest import Member, eventually
 from wire.errors import ClusterUnreachable, RequestTimedOut
@@ -159,6 +159,49 @@ def test_features_cover_every_finalized_level() -> None:
         "kraft.version": (0, 1),
         "group.version": (0, 1),
     }
+
+
+def test_no_level_is_claimed_whose_records_are_not_known() -> None:
+    offered = offered_features(
+        {"metadata.version": (7, 99), "eligible.leader.replicas.version": (0, 9), "share.version": (0, 9)},
+        {"metadata.version": (25, 25)},
+        {},
+    )
+    assert offered["metadata.version"] == (7, NEWEST_LEVELS["metadata.version"])
+    assert offered["eligible.leader.replicas.version"] == (0, 1)
+    assert offered["share.version"] == (0, 9)
+
+
+async def test_a_target_that_is_too_new_is_left_alone(
+    quorum: FakeQuorum, make_member: Callable[..., Member]
+) -> None:
+    quorum.nodes[0].features["metadata.version"] = (7, 99, 99)
+    with pytest.raises(
+        TargetUnsupported, match=r"finalized metadata\.version 99.*levels up to 30 \(Kafka 4\.3"
+    ):
+        await make_member().target.join(5)
+    assert quorum.nodes[0].seen["broker_registration"] == 0
+
+
+async def test_ranges_follow_the_controllers(
+    quorum: FakeQuorum, member: TargetCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its binaries were upgraded: with the old ranges of broker 900 no feature could be."""
+    monkeypatch.setattr("linker.target.registration._FEATURES_INTERVAL", 0.05)
+    node = quorum.nodes[0]
+    states: list[bool] = []
+    member.registration.on_fenced_change(states.append)
+    epoch = member.identity.broker_epoch
+    node.features["share.version"] = (0, 2, 0)
+    await eventually(lambda: node.seen["broker_registration"] == 2)
+    _, request = requests(node, "broker_registration")[-1]
+    assert ("share.version", 0, 2) in {
+        (f.name, f.min_supported_version, f.max_supported_version)
+        for f in request.features  # type: ignore[attr-defined]
+    }
+    await asyncio.sleep(0.3)
+    assert node.seen["broker_registration"] == 2, "once is enough"
+    assert (states, member.identity.broker_epoch) == ([], epoch)
 
 
 # --- bad input: one clear line, nothing changed -------------------------------------------------------------
