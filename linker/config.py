@@ -97,7 +97,15 @@ class SidecarConfig(Section):
         default="127.0.0.1:8080", alias="admin.listen", description="host:port of the admin API."
     )
     admin_token: SecretStr | None = Field(
-        default=None, alias="admin.token", description="Bearer token that the admin API asks for."
+        default=None,
+        alias="admin.token",
+        description="Bearer token that the admin API asks for; default, on loopback: one that is made at the first "
+        "start, in admin-token in sidecar.state.dir, where a command of the same user finds it.",
+    )
+    admin_token_required: bool = Field(
+        default=True,
+        alias="admin.token.required",
+        description="false: everybody on this machine may use the admin API, without a token. On loopback only.",
     )
     admin_advertised: str | None = Field(
         default=None,
@@ -157,6 +165,8 @@ class SidecarConfig(Section):
             raise ValueError(f"admin.listen: {host} is not a loopback address, so admin.token must be set")
         if self.admin_token is not None and len(self.admin_token.get_secret_value()) < 8:
             raise ValueError("admin.token is shorter than 8 characters")
+        if self.admin_token is not None and not self.admin_token_required:
+            raise ValueError("admin.token.required is false, but there is an admin.token: give one of them")
         self._check_control()
         return self
 
@@ -345,6 +355,12 @@ class Config(Section):
         if not alone and self.sidecar.control_listener is None:
             raise ValueError(
                 f"sidecar.control.listener is missing: with store.type {self.store.type} other sidecars connect to it"
+            )
+        known = self.sidecar.admin_token is not None or self.sidecar.control_secret is not None
+        if not alone and not known and self.sidecar.admin_token_required:
+            raise ValueError(
+                "sidecar.admin.token is missing: the sidecars of a fleet pass requests on to each other, so all need the "
+                "same; give it, or control.secret, from which it is made then"
             )
         return self
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -375,10 +376,12 @@ def create_app(
     *,
     version: str,
     token: str | None = None,
+    token_file: Path | None = None,
     forwarder: Forwarder | None = None,
 ) -> FastAPI:
-    """The application; `token` is what `Authorization: Bearer` has to carry, None for a loopback listener. With a
-    forwarder, requests that another sidecar has to answer go there."""
+    """The application; `token` is what `Authorization: Bearer` has to carry, None where everybody on this machine may ask;
+    `token_file`: the sidecar made it itself, is bound to loopback, and keeps it there. With a forwarder, requests that
+    another sidecar has to answer go there."""
     app = FastAPI(
         title="Kafka Linker admin API",
         version=version,
@@ -395,5 +398,7 @@ def create_app(
         from linker.admin.forward import ForwardMiddleware  # with it comes an HTTP client
 
         app.add_middleware(ForwardMiddleware, forwarder=forwarder)
-    app.add_middleware(GuardMiddleware, token=None if token is None else token.encode())
+    app.add_middleware(
+        GuardMiddleware, token=None if token is None else token.encode(), token_file=token_file
+    )
     return app

@@ -38,6 +38,7 @@ from linker.admin.models import (
     Status,
     UpdateLinkRequest,
 )
+from linker.admin.own_token import HEADER, found_token
 from linker.admin.validation_models import (
     ContinuousValidationRequest,
     LinkValidationDescription,
@@ -281,6 +282,37 @@ class AdminClient:
     ) -> T:
         content = None if body is None else body.model_dump_json().encode()
         headers = {} if body is None else {"content-type": "application/json"}
+        response, raw = self._send(method, path, content, headers, query)
+        if response.status_code == 401 and self._find_token(response):
+            response, raw = self._send(method, path, content, headers, query)
+        if not response.is_success:
+            raise self._failure(response.status_code, raw)
+        try:
+            return TypeAdapter(answer).validate_json(raw)
+        except ValidationError as error:
+            raise AdminError(
+                f"{self.url} does not answer like an admin API of this version", status=response.status_code
+            ) from error
+
+    def _find_token(self, refusal: httpx.Response) -> bool:
+        """Without a token of ours, on this machine: the one that the sidecar made, if we are its user."""
+        told = refusal.headers.get(HEADER)
+        if told is None or "authorization" in self._http.headers:
+            return False
+        url = self._http.base_url
+        token = found_token(told, url.host, url.port or 80)
+        if token is not None:
+            self._http.headers["authorization"] = f"Bearer {token}"
+        return token is not None
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        query: Mapping[str, Any] | None,
+    ) -> tuple[httpx.Response, bytes]:
         try:
             with self._http.stream(method, path, content=content, headers=headers, params=query) as response:
                 raw = bytearray()
@@ -296,14 +328,7 @@ class AdminClient:
             raise AdminError(
                 f"cannot reach the admin API at {self.url}: {error or type(error).__name__}"
             ) from error
-        if not response.is_success:
-            raise self._failure(response.status_code, bytes(raw))
-        try:
-            return TypeAdapter(answer).validate_json(bytes(raw))
-        except ValidationError as error:
-            raise AdminError(
-                f"{self.url} does not answer like an admin API of this version", status=response.status_code
-            ) from error
+        return response, bytes(raw)
 
     def _failure(self, status: int, raw: bytes) -> AdminError:
         try:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from linker.admin.own_token import HEADER
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +20,8 @@ MAX_BODY_BYTES = 1 << 20
 BODY_TIMEOUT = 10.0
 #: Open to everybody who can connect: orchestrators probe without a token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+#: Open too where the token is the sidecar's own: whoever scrapes could not read its file. Names and numbers, no secrets.
+METRICS_PATH = "/metrics"
 LOCAL_HOSTS = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 #: Values of Sec-Fetch-Site, which only browsers send: a page of somebody else, or of another port of this machine.
 OTHER_SITES = frozenset({b"cross-site", b"same-site"})
@@ -25,18 +30,23 @@ OTHER_SITES = frozenset({b"cross-site", b"same-site"})
 class GuardMiddleware:
     """Token (or, without one, what tells a web page from us), then the body's size, speed and type."""
 
-    def __init__(self, app: ASGIApp, *, token: bytes | None) -> None:
+    def __init__(self, app: ASGIApp, *, token: bytes | None, token_file: Path | None = None) -> None:
+        """`token_file`: where the sidecar keeps the token that it made itself, bound to loopback."""
         self._app = app
         self._token = token
+        self._token_file = token_file
+        self._local = token is None or token_file is not None
+        self._open = OPEN_PATHS if token_file is None else OPEN_PATHS | {METRICS_PATH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = self._refuse(scope["path"], headers)
+        refusal = self._refuse(scope["method"], scope["path"], headers)
         if refusal is not None:
-            await _answer(send, *refusal)
+            hint = str(self._token_file) if refusal[0] == 401 and self._token_file is not None else None
+            await _answer(send, *refusal, token_file=hint)
             return
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
@@ -53,26 +63,40 @@ class GuardMiddleware:
             return
         await self._app(scope, _replay(body, receive), send)
 
-    def _refuse(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def _refuse(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
             return 413, f"the body is larger than {MAX_BODY_BYTES} bytes"
-        if self._token is None:
+        if self._local:
             # Bound to loopback: a page in a browser on this machine can reach us by a name of its own choice
             # (DNS rebinding), but then the Host header is that name.
             if not _is_local(headers.get(b"host", b"")):
                 return 421, "the Host header names another machine than this one"
             # By our own name it can send what needs no body, from any site, and a browser does not ask before it.
-            origin = headers.get(b"origin")
-            elsewhere = origin is not None and not _is_local(origin.partition(b"://")[2])
-            if elsewhere or headers.get(b"sec-fetch-site", b"").lower() in OTHER_SITES:
+            if _from_a_page(method, headers):
                 return 403, "requests of web pages are refused; use the linker command, or set admin.token"
+        if self._token is None or path in self._open:
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        allowed = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
-        if path not in OPEN_PATHS and not allowed:
-            return 401, "the admin API asks for its token (Authorization: Bearer ...)"
-        return None
+        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+            return None
+        where = (
+            "" if self._token_file is None else f", which is in {self._token_file}, for the user it runs as"
+        )
+        return 401, f"the admin API asks for its token (Authorization: Bearer ...){where}"
+
+
+def _from_a_page(method: str, headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser sends this on behalf of a page that is not ours, one of another port of this machine too. With
+    one that says neither Sec-Fetch-Site nor Origin nothing can be changed."""
+    if headers.get(b"sec-fetch-site", b"").lower() in OTHER_SITES:
+        return True
+    origin = headers.get(b"origin")
+    if origin is not None:
+        return origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
+    return method not in ("GET", "HEAD") and (
+        b"referer" in headers or headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+    )
 
 
 def _is_local(host: bytes) -> bool:
@@ -109,11 +133,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _answer(send: Send, status: int, message: str) -> None:
+async def _answer(send: Send, status: int, message: str, *, token_file: str | None = None) -> None:
     body = json.dumps({"error_code": status * 100, "message": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if token_file is not None and token_file.isprintable() and token_file.isascii():
+        headers.append((HEADER.encode(), token_file.encode()))
     if status in (408, 413):
         headers.append((b"connection", b"close"))  # what is left of the body must not be read as a request
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.admin.loading import load_admin
+from linker.admin.own_token import FILE, keep_token
 from linker.snapshot import take_snapshot
+from wire.errors import LinkerError
 from wire.types import format_address
 
 if TYPE_CHECKING:
+    from linker.config import SidecarConfig
     from linker.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
+
+
+class AdminTokenError(LinkerError):
+    """The token of the admin API cannot be kept."""
 
 
 async def start_admin(sidecar: Sidecar, stack: contextlib.AsyncExitStack) -> None:
@@ -27,7 +35,7 @@ async def start_admin(sidecar: Sidecar, stack: contextlib.AsyncExitStack) -> Non
     from linker.metrics import Metrics
     from linker.service import SidecarService
 
-    token = sidecar.config.sidecar.admin_token
+    token, token_file = _token(sidecar.config.sidecar)
     forwarder = None
     if not sidecar.fleet.alone:
         from linker.admin.forward import Forwarder
@@ -38,11 +46,36 @@ async def start_admin(sidecar: Sidecar, stack: contextlib.AsyncExitStack) -> Non
         SidecarService(sidecar),
         Metrics(lambda: take_snapshot(sidecar)),
         version=sidecar.version,
-        token=None if token is None else token.get_secret_value(),
+        token=token,
+        token_file=token_file,
         forwarder=forwarder,
     )
     host, port = sidecar.config.sidecar.admin_address()
     server = AdminServer(app, host, port)
     await server.start()
     stack.push_async_callback(server.close)
-    log.info("admin API on http://%s", format_address(host, server.port))
+    log.info(
+        "admin API on http://%s%s",
+        format_address(host, server.port),
+        "" if token_file is None else f", its token is in {token_file}",
+    )
+
+
+def _token(settings: SidecarConfig) -> tuple[str | None, Path | None]:
+    """What the admin API asks for; its file, if it is made here; twice None where everybody on this machine may ask."""
+    if settings.admin_token is not None:
+        return settings.admin_token.get_secret_value(), None
+    if not settings.admin_token_required:
+        log.warning(
+            "admin.token.required is false: every user of this machine may promote and delete mirrors"
+        )
+        return None, None
+    secret = settings.control_secret
+    try:
+        return keep_token(
+            settings.state_dir.absolute(), None if secret is None else secret.get_secret_value()
+        )
+    except OSError as error:
+        raise AdminTokenError(
+            f"cannot write the admin API's token, {settings.state_dir / FILE}: {error.strerror or error}"
+        ) from error

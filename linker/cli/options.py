@@ -33,7 +33,7 @@ TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="LINKER_ADMIN_TOKEN_FILE",
-        help="File with the API's token; or set LINKER_ADMIN_TOKEN.",
+        help="File with the API's token; or set LINKER_ADMIN_TOKEN. As the sidecar's user on its machine: found without.",
     ),
 ]
 Output = Annotated[Format, typer.Option("-o", "--output", help="How to print the answer.")]

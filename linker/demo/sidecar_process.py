@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -96,6 +97,13 @@ class SidecarProcess(ChildProcess):
     def client(self) -> AdminClient:
         """A client of the admin API; blocking, so use it in a thread."""
         return AdminClient(self.admin_url)
+
+    def authorize(self, request: httpx.Request) -> httpx.Request:
+        """`auth` of an HTTP client that asks the admin API without `client`."""
+        with contextlib.suppress(OSError):  # it is written when the API comes up
+            token = (self.directory / "state" / "admin-token").read_text(encoding="ascii").strip()
+            request.headers["authorization"] = f"Bearer {token}"
+        return request
 
     def write_config(self) -> None:
         """The configuration file, as a person would write it."""

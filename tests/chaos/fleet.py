@@ -167,7 +167,10 @@ class Fleet:
         self._supervisors: list[asyncio.Task[None]] = []
         self._http = {
             member: httpx.AsyncClient(
-                base_url=member.process.admin_url, timeout=CALL_TIMEOUT, trust_env=False
+                base_url=member.process.admin_url,
+                timeout=CALL_TIMEOUT,
+                trust_env=False,
+                auth=member.process.authorize,
             )
             for member in self.members
         }

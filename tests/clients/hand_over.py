@@ -187,14 +187,15 @@ async def _watch(stage: Stage, group: str) -> AsyncIterator[list[tuple[float, st
     """The states that the group is seen in meanwhile, each with when it was asked for."""
     if stage.sidecar is None:
         raise ProgramError("this stage has no sidecar")
+    sidecar = stage.sidecar
     seen: list[tuple[float, str]] = []
 
     async def look() -> None:
-        async with httpx.AsyncClient(base_url=stage.sidecar.admin_url, timeout=5.0, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=sidecar.admin_url, timeout=5.0, trust_env=False) as http:
             while True:
                 asked = time.time()
                 with contextlib.suppress(httpx.HTTPError):  # the next look will tell
-                    answer = await http.get(f"/v1/links/{LINK}/groups/{group}")
+                    answer = await http.get(f"/v1/links/{LINK}/groups/{group}", auth=sidecar.authorize)
                     if answer.status_code == 200:
                         seen.append((asked, answer.json()["state"]))
                 await asyncio.sleep(LOOK_SECONDS)

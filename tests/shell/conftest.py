@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -38,7 +39,7 @@ class Result(NamedTuple):
     err: str
 
 
-def serve(service: MemoryService, *, token: str | None = None) -> Running:
+def serve(service: MemoryService, *, token: str | None = None, token_file: Path | None = None) -> Running:
     started = threading.Event()
     address: list[int] = []
     problems: list[BaseException] = []
@@ -46,7 +47,8 @@ def serve(service: MemoryService, *, token: str | None = None) -> Running:
     ending = asyncio.Event()
 
     async def run() -> None:
-        app = create_app(service, Metrics(lambda: Snapshot(version="9.9")), version="9.9", token=token)
+        page = Metrics(lambda: Snapshot(version="9.9"))
+        app = create_app(service, page, version="9.9", token=token, token_file=token_file)
         server = AdminServer(app, "127.0.0.1", 0)
         await server.start()
         address.append(server.port)

@@ -326,6 +326,11 @@ def test_dns_rebinding_is_refused(http: httpx.Client) -> None:
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"origin": "http://localhost:3000", "sec-fetch-site": "same-site"},
+        # Of browsers that do not say where a request comes from.
+        {"origin": "http://localhost:3000"},
+        {"origin": "http://[::1]:8080"},
+        {"referer": "http://localhost:3000/page"},
+        {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"},
     ],
 )
 def test_a_web_page_of_another_site_is_refused(
@@ -345,9 +350,9 @@ def test_a_web_page_of_another_site_is_refused(
     "headers",
     [
         {},
-        {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"},
-        {"origin": "http://[::1]:8080"},
-        {"origin": "HTTP://LOCALHOST"},
+        {"host": "localhost:8080", "origin": "http://localhost:8080", "sec-fetch-site": "same-origin"},
+        {"host": "[::1]:8080", "origin": "http://[::1]:8080"},
+        {"host": "localhost", "origin": "HTTP://LOCALHOST"},
         {"sec-fetch-site": "none"},
     ],
 )

@@ -282,6 +282,14 @@ SIDECAR = (
         (SIDECAR % (", admin.listen: 'example.org:8080'", ""), "admin.token must be set"),
         (SIDECAR % (", admin.listen: '8080'", ""), "admin.listen: '8080' is not host:port"),
         (SIDECAR % (", admin.token: short", ""), "admin.token is shorter"),
+        (
+            SIDECAR % (", admin.token.required: false, admin.listen: '0.0.0.0:8080'", ""),
+            "admin.token must be set",
+        ),
+        (
+            SIDECAR % (", admin.token.required: false, admin.token: 12345678a", ""),
+            "admin.token.required is false, but there is an admin.token",
+        ),
         (SIDECAR % (", admin.token: '${env:NONE}'", ""), "environment variable NONE is not set"),
         (SIDECAR % (", advertised.listeners: ['SSL://h:1']", ""), "advertised.listeners names SSL, but"),
         (SIDECAR % (", listener.security.protocol.map: 'PLAINTEXT:TLS'", ""), "unknown protocol TLS"),
