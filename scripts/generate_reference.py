@@ -170,10 +170,11 @@ def admin_api() -> str:
         parts.append(table(("field", "type", "default", "meaning"), fields))
     intro = (
         "HTTP and JSON; the OpenAPI document is at `/openapi.json`. Bound to loopback by default. Every request except "
-        "`/healthz` and `/readyz` needs `Authorization: Bearer <token>`: `admin.token` of the [configuration](config.md), or "
-        "[one that the sidecar made](../operations.md#the-admin-apis-token), which `/metrics` does not ask for. With the "
-        "latter the Host header has to name this machine, and requests of web pages of other sites are refused. Whoever may "
-        "use this API may also use the secrets that [links may refer to](../operations.md#what-a-link-may-refer-to)."
+        "`/healthz` and `/readyz` needs `Authorization: Bearer <token>`: `admin.token` of the "
+        "[configuration](config.md), or [one that the sidecar made](../operations.md#the-admin-apis-token), which "
+        "`/metrics` does not ask for. With the latter the Host header has to name this machine, and requests of web "
+        "pages of other sites are refused. Whoever may use this API may also use the secrets that [links may refer "
+        "to](../operations.md#what-a-link-may-refer-to)."
     )
     limits = (
         "Bodies are JSON (`content-type: application/json`) of at most 1 MiB and unknown fields are refused, as are unknown "
