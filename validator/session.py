@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import shutil
 import socket
 import sys
@@ -52,6 +53,10 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # Every user of this machine can connect to its ports. What is asked there without the secret gets no answer: the
+    # clusters' passwords are in the tasks, which are blocks.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
 }
 log = logging.getLogger("validator")
 
@@ -74,6 +79,8 @@ class Session:
         self._configure = configure
         self._work_dir = Path(configure.work_dir)
         self._spark: SparkSession | None = None
+        #: Of this Spark alone; it is told in the file of properties.
+        self._secret = secrets.token_urlsafe(32)
 
     @property
     def master(self) -> str:
@@ -131,6 +138,7 @@ class Session:
         made = dict(COMMON)
         if self.local:
             made |= LOCAL
+            made["spark.authenticate.secret"] = self._secret
         made["spark.pyspark.python"] = self._configure.python or sys.executable
         made["spark.pyspark.driver.python"] = sys.executable
         made |= self._configure.conf
