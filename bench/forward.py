@@ -44,9 +44,11 @@ class Relayed(Cluster):
         super().__init__("relayed", [address], ClientSecurity.from_properties({}), client_id="bench")
         self._relay = relay
 
-    async def open_connection(self, node: Node | int) -> Connection:
+    async def open_connection(
+        self, node: Node | int, *, alloc: Callable[[int], bytearray] | None = None
+    ) -> Connection:
         """A connection of its own for the caller, who closes it."""
-        return await super().open_connection(Node(1, HOST, self._relay.port))
+        return await super().open_connection(Node(1, HOST, self._relay.port), alloc=alloc)
 
 
 async def run(source: Source, settings: Settings, say: Callable[[str], None]) -> CaseResult:

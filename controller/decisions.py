@@ -253,10 +253,12 @@ def adopt_leadership(
 def set_source_epochs(
     image: ControllerImage, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
 ) -> list[Record]:
-    """The source's leader epochs as the copied batches show them: both columns strictly ascend."""
+    """The source's leader epochs as the copied batches show them: offsets strictly ascend. Epochs do too, but in a log whose
+    cluster once lost its metadata.
+    """
     state = partition_of(image, link, tp)
     for earlier, later in zip(epochs, list(epochs)[1:], strict=False):
-        if not (earlier[0] < later[0] and earlier[1] < later[1]):
+        if earlier[0] == later[0] or earlier[1] >= later[1]:
             raise Refused(f"{tp}: source leader epochs {earlier} and {later} do not ascend")
     history = tuple((int(epoch), int(offset)) for epoch, offset in epochs)
     return [] if history == state.source_epochs else [replace(state, source_epochs=history)]

@@ -1,8 +1,11 @@
 """The source's leader epochs as our copy has them: where each one begins. Pure.
 
-The history tells which epoch to send as LastFetchedEpoch, so that a source that lost data says so. It
-describes the copies, not the source: an epoch that turns up where another was known means that the source
-replaced something.
+The history tells which epoch to send as LastFetchedEpoch, so that a source that lost data says so. It describes the copies,
+not the source's cache of epochs: an epoch that turns up where another was known means that the source replaced something.
+
+Epochs rise along a log, but for one whose cluster lost its metadata and kept its logs: there they began again somewhere. A
+broker's cache forgets what lies before such a place (LeaderEpochFileCache), so only what is behind the last one can be
+compared with it.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ class Noted(Enum):
 
 
 class EpochHistory:
-    """Invariant: entries are (epoch, start offset), both strictly ascending."""
+    """Invariant: entries are (epoch, start offset), offsets strictly ascend, and neighbours have different epochs."""
 
     __slots__ = ("_entries",)
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._entries: list[tuple[int, int]] = []
-        for epoch, start in sorted(entries):
-            self.truncate(start)  # a later epoch replaces whatever earlier ones had from there on
+        for epoch, start in sorted(entries, key=_start_of):
+            self.truncate(start)
+            if self._entries[-1:] != [] and self._entries[-1][0] == epoch:
+                continue
             self._entries.append((epoch, start))
 
     @property
@@ -39,8 +44,12 @@ class EpochHistory:
         return self._entries[index - 1][0] if index else -1
 
     def end_of(self, epoch: int) -> int | None:
-        """Where our copy of an epoch ends; None if it is the last one, or unknown."""
-        for known, start in self._entries:
+        """Where our copy of an epoch ends, behind the last place where they began again; None if it is the last one, or
+        unknown."""
+        first = len(self._entries) - 1
+        while first > 0 and self._entries[first - 1][0] < self._entries[first][0]:
+            first -= 1
+        for known, start in self._entries[max(first, 0) :]:
             if known > epoch:
                 return start
         return None
@@ -48,12 +57,17 @@ class EpochHistory:
     def note(self, epoch: int, offset: int) -> Noted:
         """A batch of `epoch` begins at `offset`."""
         index = bisect.bisect_right(self._entries, offset, key=_start_of)
-        if index and self._entries[index - 1][0] == epoch:
-            return Noted.KNOWN
-        if index or (self._entries and self._entries[0][0] < epoch):
-            # As LeaderEpochFileCache does it: what does not ascend with the newest entry is not true any more.
-            self._entries = [known for known in self._entries if known[0] < epoch and known[1] < offset]
-            self._entries.append((epoch, offset))
+        if index:
+            if self._entries[index - 1][0] == epoch:
+                return Noted.KNOWN
+            # Whatever began there or later is not true any more.
+            self.truncate(offset)
+            if not self._entries or self._entries[-1][0] != epoch:
+                self._entries.append((epoch, offset))
+            return Noted.REPLACED
+        if self._entries and self._entries[0][0] < epoch:
+            # As well it may be a log whose epochs went back; but what is copied again is right in any case.
+            self._entries = [(epoch, offset)]
             return Noted.REPLACED
         if self._entries and self._entries[0][0] == epoch:
             self._entries[0] = (epoch, offset)

@@ -96,8 +96,9 @@ class Lane:
 
     @property
     def last_epoch(self) -> int:
-        """The source's epoch of the batch before the position, -1 if unknown."""
-        return self.mirror.source_epoch_before(self.position)
+        """The source's epoch of the batch before the position; -1 if it is unknown, or of no use with this leader."""
+        epoch = self.mirror.source_epoch_before(self.position)
+        return -1 if epoch in self.mirror.forgotten_epochs else epoch
 
     def append(self, chunk: WindowChunk) -> None:
         self.window.append(chunk)

@@ -21,6 +21,7 @@ from fetcher.change_over import sibling_slot
 from fetcher.directory import MirrorDirectory
 from fetcher.error_table import Action, classify
 from fetcher.fetchers import Fetchers
+from fetcher.join import note_looked_up, refused_in_range
 from fetcher.lane import Lane
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
@@ -186,17 +187,10 @@ class FetcherManager:
             mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
             return
         if action is Action.RERESOLVE:
-            if not self._keep_to_the_leader(lane, fetcher):
-                if lane.failures + 1 >= _MALFORMED_LIMIT:
-                    # In range by its own word, and yet refused: it does not know our last leader epoch.
-                    mirror.fail(
-                        f"the source refuses offset {lane.position} of {mirror.tp} as out of range although its "
-                        f"log has it; the mirror's last source leader epoch is {lane.last_epoch}"
-                    )
-                    return
-                lane.failures += 1
-                self._resolver.ask_offsets(mirror.tp)
-            self._displace(lane)
+            if self._keep_to_the_leader(lane, fetcher):
+                self._displace(lane)
+            else:
+                self._doubt(lane)
             return
         mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
         if action is Action.REFRESH:
@@ -222,7 +216,10 @@ class FetcherManager:
             return
         own_end = mirror.end_of_source_epoch(epoch)
         offset = end_offset if own_end is None else min(end_offset, own_end)
-        if offset < 0 or offset >= lane.position:
+        if end_offset >= lane.position and epoch < lane.last_epoch:
+            # Shorter epochs reach further, so it does not know the epoch of what was read last.
+            self._doubt(lane)
+        elif offset < 0 or offset >= lane.position:
             text = f"diverging epoch {epoch} ends at {end_offset}"
             self.partition_malformed(lane, fetcher, MalformedFrame(text, api="fetch", offset=lane.position))
         elif offset < mirror.log_start_offset:
@@ -232,6 +229,15 @@ class FetcherManager:
             )
         else:
             mirror.truncate(offset)
+
+    def _doubt(self, lane: Lane) -> None:
+        """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
+        lane.failures += 1
+        if lane.failures >= _MALFORMED_LIMIT:
+            lane.mirror.fail(refused_in_range(lane))
+        else:
+            self._resolver.ask_offsets(lane.mirror.tp, (lane.last_epoch, lane.position))
+            self._displace(lane)
 
     def preferred_replica(self, lane: Lane, fetcher: SourceFetcher, node_id: int) -> None:
         node = self._resolver.node(node_id)
@@ -360,6 +366,7 @@ class FetcherManager:
             self._queue.put_again(mirror)
             return
         if verdict.leader_epoch != mirror.source_leader_epoch:
+            mirror.forgotten_epochs.clear()  # another leader may have another log
             for lane in mirror.lanes:
                 lane.leader_only_since = None  # new leadership, new chance for a near replica
         mirror.source_leader_epoch = verdict.leader_epoch
@@ -382,6 +389,8 @@ class FetcherManager:
         mirror.leave_behind_log_start()
         if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
             mirror.truncate(max(latest, mirror.log_start_offset))
+            return
+        note_looked_up(mirror, self._resolver.looked_up(mirror.tp))
 
     # --- time
 

@@ -40,6 +40,8 @@ class MirrorPartition:
         #: The source's log start offset, lifted to the mirror's start offset.
         self.log_start_offset = UNKNOWN_OFFSET
         self.source_leader_epoch = -1
+        #: Source epochs that the source's present leader does not know although its log has them, as was looked up.
+        self.forgotten_epochs: set[int] = set()
         self.loaded = False
         #: Whether the source has said where it ends since it was last asked to; not so while paused.
         self.end_known = False

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from fetcher.join import source_joins
 from fetcher.mirror_partition import MirrorPartition
 from wire.cluster import Cluster, PartitionMetadata
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -38,14 +39,20 @@ class Resolver:
         self._deleted_after = deleted_after
         self._missing_since: dict[TopicPartition, float] = {}
         self._ask_offsets: set[TopicPartition] = set()
+        self._doubts: dict[TopicPartition, set[tuple[int, int]]] = {}
+        self._looked_up: dict[TopicPartition, list[tuple[int, int, str | None]]] = {}
 
-    def ask_offsets(self, tp: TopicPartition) -> None:
-        """The next resolve of the partition asks where the source's log begins and ends."""
+    def ask_offsets(self, tp: TopicPartition, doubt: tuple[int, int]) -> None:
+        """The next resolve of the partition asks where the source's log begins and ends, and whether the batch before a
+        position is of an epoch: `doubt` is the epoch and the position."""
         self._ask_offsets.add(tp)
+        self._doubts.setdefault(tp, set()).add(doubt)
 
     def forget(self, tp: TopicPartition) -> None:
         self._missing_since.pop(tp, None)
         self._ask_offsets.discard(tp)
+        self._doubts.pop(tp, None)
+        self._looked_up.pop(tp, None)
 
     async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
         """A verdict for each; raises when the cluster as a whole cannot be asked."""
@@ -72,10 +79,28 @@ class Resolver:
             if first is None or last is None or first.error or last.error:
                 code = next((r.error for r in (first, last) if r is not None and r.error), -1)
                 found[tp] = f"the source does not tell the offsets of {tp}: {error_name(code)}"
-            else:
-                self._ask_offsets.discard(tp)
-                found[tp] = (first.offset, last.offset)
+                continue
+            try:
+                await self._look_up(tp, first.offset, last.offset)
+            except LinkerError as error:
+                found[tp] = str(error)
+                continue
+            self._ask_offsets.discard(tp)
+            found[tp] = (first.offset, last.offset)
         return found
+
+    async def _look_up(self, tp: TopicPartition, earliest: int, latest: int) -> None:
+        """Whether the source has the batches that were read before the places in doubt."""
+        for epoch, position in list(self._doubts.get(tp, ())):
+            leader = self._cluster.leader(tp)
+            if leader is not None and epoch >= 0 and earliest < position <= latest:
+                other = await source_joins(self._cluster, leader.id, tp, position, epoch)
+                self._looked_up.setdefault(tp, []).append((epoch, position, other))
+        self._doubts.pop(tp, None)
+
+    def looked_up(self, tp: TopicPartition) -> list[tuple[int, int, str | None]]:
+        """(epoch, position, what else is there), once."""
+        return self._looked_up.pop(tp, [])
 
     def _judge(self, mirror: MirrorPartition, now: float) -> Verdict:
         spec = mirror.spec

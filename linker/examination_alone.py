@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from linker import preflight
 from linker.admin.models import Check, CheckResult, DoctorReport
+from linker.cluster_addresses import OF_THE_TARGET, check_addresses
 from linker.config import Config
 from linker.examination import (
     check_clocks,
@@ -83,7 +84,9 @@ async def _part(name: str, checks: list[Check], work: Awaitable[list[Check]]) ->
 
 
 async def _target_checks(target: Cluster) -> list[Check]:
-    checks = [finding_check(one) for one in await preflight.check_target_rights(_OnlyCluster(target))]
+    found = await check_addresses("target", target, OF_THE_TARGET)
+    found += await preflight.check_target_rights(_OnlyCluster(target))
+    checks = [finding_check(one) for one in found]
     checks += await check_followers(target, list(target.nodes))
     return checks + await check_clocks("target", target)
 
@@ -94,6 +97,7 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
     findings: list[preflight.Finding] = []
     if target is not None:
         findings += await preflight.check_source(source, _OnlyCluster(target))
+    findings += await check_addresses("source", source, "correct bootstrap.servers of the link's properties")
     found, missing, more = await preflight.read_source_topics(source, names)
     findings += more
     findings += [preflight.Finding("topics", True, f"topic {name} is not at the source") for name in missing]

@@ -26,6 +26,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
 from linker import __version__
 from linker.admin.starting import start_admin
+from linker.cluster_addresses import one_cluster
 from linker.config import Config
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Leaving
@@ -155,7 +156,7 @@ class Sidecar:
         # without a reference it says itself.
         with contextlib.suppress(InvalidSecurityConfig), self.config.target.hiding_values():
             ClientSecurity.from_properties(properties)
-        return side("target", properties)
+        return side("target", properties, self.target.cluster.cluster_id)
 
     async def _find_target(self, stack: contextlib.AsyncExitStack) -> Cluster:
         """The target as a client sees it: its id says which fleet this is."""
@@ -172,6 +173,7 @@ class Sidecar:
         )
         stack.push_async_callback(cluster.close)
         await cluster.connect()
+        await one_cluster(cluster)
         return cluster
 
     def _make_target(self, cluster: Cluster, stack: contextlib.AsyncExitStack) -> None:

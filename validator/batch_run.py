@@ -53,7 +53,7 @@ class Cancelled(Exception):
 
 
 def endpoint_of(side: Side, name: Literal["source", "target"]) -> Endpoint:
-    return Endpoint(name, side.name, side.bootstrap, side.properties)
+    return Endpoint(name, side.name, side.bootstrap, side.properties, side.cluster_id)
 
 
 class BatchRun:

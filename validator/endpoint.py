@@ -33,6 +33,7 @@ class Endpoint:
     name: str
     bootstrap: tuple[str, ...]
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster_id: str | None = None  # that every address has to answer for; None: the first one's
 
     @asynccontextmanager
     async def cluster(self, *, timeout: float = 30.0) -> AsyncIterator[Cluster]:
@@ -43,6 +44,7 @@ class Endpoint:
         except (LinkerError, ValueError) as error:
             raise SideFailed(self.side, None, f"its client properties cannot be used: {error}") from error
         cluster = Cluster(self.name, addresses, security, CLIENT_ID, connect_timeout=CONNECT_TIMEOUT)
+        cluster.expect(self.cluster_id)
         try:
             try:
                 await cluster.connect(timeout=timeout)

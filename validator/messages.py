@@ -42,6 +42,7 @@ class Side(Facts):
     properties: SecretProperties = Field(
         default={}
     )  # Kafka client property names, file contents and passwords resolved
+    cluster_id: str | None = None  # that every address has to answer for; None: the first one's
 
 
 class ReplicaPlan(Facts):

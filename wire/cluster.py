@@ -111,12 +111,25 @@ class Cluster:
         """Take a newer leader from an answer's CurrentLeader (and NodeEndpoints); whether it was news."""
         return self.metadata.learn_leader(tp, leader, leader_epoch, node)
 
+    # --- which cluster it is --------------------------------------------------------------------------------
+
+    def expect(self, cluster_id: str | None) -> None:
+        """Believe only addresses that answer for this cluster; without it, for the one that answers first."""
+        self._connections.identity.expected = cluster_id
+
+    @property
+    def foreign(self) -> dict[str, str]:
+        """The addresses that answered for another cluster lately, with a sentence about each."""
+        return self._connections.identity.foreign()
+
     # --- metadata -------------------------------------------------------------------------------------------
 
     async def connect(self, *, timeout: float = 30.0) -> None:
         """Learn cluster id, nodes and controller; ClusterUnreachable names every address tried."""
         answer = await self._with_deadline(self._ask_metadata(()), timeout)
         self.metadata.apply(answer, all_topics=False)
+        if self.cluster_id is not None:
+            self.expect(self.cluster_id)
 
     async def refresh(self, topics: Iterable[str] | None = None, *, timeout: float = 30.0) -> None:
         """Ask for the given topics (None: all of the cluster), together with everybody else who is asking
@@ -164,9 +177,12 @@ class Cluster:
         for _ in range(3):  # a cached connection may turn out to be dead
             connection = await self.connection(None, purpose="metadata")
             try:
-                return await connection.call(
+                answer = await connection.call(
                     "metadata", fields, timeout=self._connect_timeout, max_version=_METADATA_MAX_VERSION
                 )
+                # Whoever is behind the address may have changed with the connection still open: a proxy, say.
+                self._connections.identity.check(connection, getattr(answer, "cluster_id", None))
+                return answer
             except ConnectionLost as error:
                 tried.append((connection.peer, error))
         raise self._connections.unreachable(tried)
@@ -196,11 +212,13 @@ class Cluster:
         node = self.nodes.get(node_id)
         return None if node is None else self._connections.connected(node, purpose)
 
-    async def open_connection(self, node: Node | int) -> Connection:
-        """A connection of its own for the caller, who closes it."""
+    async def open_connection(
+        self, node: Node | int, *, alloc: Callable[[int], bytearray] | None = None
+    ) -> Connection:
+        """A connection of its own for the caller, who closes it. `alloc`: gives the buffers of large answers."""
         if isinstance(node, int):
             node = await self._node(node)
-        return await self._connections.open(node.host, node.port)
+        return await self._connections.open(node.host, node.port, alloc=alloc)
 
     async def _node(self, node_id: int) -> Node:
         if node_id not in self.nodes:

@@ -1,6 +1,7 @@
 """The connections to a cluster's nodes: kept per node and purpose, opened again when they died.
 
-Which addresses there are, and which node is meant, is decided in cluster.py.
+Which addresses there are, and which node is meant, is decided in cluster.py; whether an address is the cluster's at all, in
+cluster_identity.py.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from wire.cluster_identity import ClusterIdentity
 from wire.connection import Connection
-from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, WireError
+from wire.errors import (
+    AuthenticationFailed,
+    ClusterUnreachable,
+    ConnectionLost,
+    WireError,
+    WrongCluster,
+)
 from wire.security import ClientSecurity
 from wire.types import Node, format_address
 
@@ -33,6 +41,7 @@ class ClusterConnections:
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._options = dict(options)
+        self.identity = ClusterIdentity(name)
         # Key: (node id or bootstrap address, purpose). A task may be shared by callers, so none of them owns
         # it.
         self._connections: dict[tuple[int | str, str], Connection] = {}
@@ -79,30 +88,43 @@ class ClusterConnections:
         known = {(host, port) for _, host, port in places}
         places += [(format_address(h, p), h, p) for h, p in bootstrap if (h, p) not in known]
         tried: list[tuple[str, WireError]] = []
+        refused: AuthenticationFailed | None = None
         for key, host, port in places:
             try:
                 return await self.to(key, host, port, purpose)
             except AuthenticationFailed as error:
-                raise AuthenticationFailed(
-                    f"cluster {self._name}: {error.message}", peer=error.peer
-                ) from error
+                refused = AuthenticationFailed(f"cluster {self._name}: {error.message}", peer=error.peer)
+                if self.identity.expected is None:
+                    raise refused from error
+                # Of a cluster that has let us in before: the address may be another cluster's by now.
+                tried.append((format_address(host, port), error))
             except WireError as error:
                 tried.append((format_address(host, port), error))
+        if refused is not None:
+            raise refused
         raise self.unreachable(tried)
 
-    async def open(self, host: str, port: int) -> Connection:
-        """A connection of its own for the caller, who closes it."""
-        return await Connection.open(
+    async def open(
+        self, host: str, port: int, *, alloc: Callable[[int], bytearray] | None = None
+    ) -> Connection:
+        """A connection of its own for the caller, who closes it. It leads to this cluster and to no other."""
+        options = self._options if alloc is None else {**self._options, "alloc": alloc}
+        connection = await Connection.open(
             host,
             port,
             self._security,
             client_id=self._client_id,
             timeout=self._connect_timeout,
-            **self._options,
+            **options,
         )
+        await self.identity.verify(connection, self._connect_timeout)
+        return connection
 
     def unreachable(self, tried: Sequence[tuple[str, WireError]]) -> ClusterUnreachable:
-        reasons = "; ".join(f"{address}: {error.message}" for address, error in tried)
+        reasons = "; ".join(
+            error.message if isinstance(error, WrongCluster) else f"{address}: {error.message}"
+            for address, error in tried
+        )
         return ClusterUnreachable(
             f"cluster {self._name} cannot be reached: {reasons or 'no address is known'}"
         )

@@ -115,6 +115,10 @@ class RequestTimedOut(ConnectionLost):
     """No answer within the deadline; the connection was closed because answers come in order."""
 
 
+class WrongCluster(ConnectionLost):
+    """The address answers for another cluster: nothing was asked of it, and nothing it says counts."""
+
+
 class AuthenticationFailed(WireError):
     """TLS or SASL refused; retrying with the same credentials is pointless."""
 

@@ -27,6 +27,7 @@ from fetcher.manager import FetcherManager
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.source_ports import FetchLimits
 from linker.admin.models import LinkOptions
+from linker.cluster_addresses import not_found
 from linker.groups.link_groups import LinkGroups
 from linker.groups.settings import GROUP_OPTIONS
 from linker.link_secrets import LinkSecrets
@@ -38,7 +39,7 @@ from linker.links.link_ports import LinkPorts
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
-from linker.links.source import SourceMismatch, nowhere, source_cluster, source_side
+from linker.links.source import nowhere, source_cluster, source_side
 from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
@@ -51,7 +52,7 @@ from linker.validation.validator import Validator
 from router.dispatch import Router
 from wire.buffers import FramePool
 from wire.connection import Connection
-from wire.errors import LinkerError
+from wire.errors import ClusterUnreachable, LinkerError
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
 from wire.types import Node, TopicPartition
@@ -60,7 +61,6 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _UNUSABLE_FOR = 5.0  # until it is tried again whether the source can be asked
-_CONNECT_TIMEOUT = 10.0
 _LOOK_AGAIN = 1.0
 #: Options that a link at work follows as soon as they are written; for any other it has to begin anew.
 LIVE_OPTIONS = frozenset({RATE_OPTION, BESIDE_WRITES, INTERVAL_OPTION}) | GROUP_OPTIONS
@@ -101,6 +101,7 @@ class LinkRuntime:
         except LinkerError as error:
             self.unusable = error
             self.source = nowhere(link.name)
+        self.source.expect(link.source_cluster_id)
         options = LinkOptions.model_validate(dict(link.options))
         self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
@@ -298,16 +299,16 @@ class LinkRuntime:
                 if self.unusable is not None:
                     raise self.unusable
                 await self.source.connect()
-                if self.source.cluster_id != self.link.source_cluster_id:
-                    raise SourceMismatch(
-                        f"link {self.name} was made for cluster {self.link.source_cluster_id}, but its "
-                        f"bootstrap.servers lead to cluster {self.source.cluster_id}"
-                    )
                 break
             except LinkerError as error:
-                if self.trouble != str(error):
-                    log.warning("link %s: %s", self.name, error)
-                self.trouble = str(error)
+                trouble = (
+                    not_found(error, self.name, self.link.source_cluster_id)
+                    if isinstance(error, ClusterUnreachable)
+                    else str(error)
+                )
+                if self.trouble != trouble:
+                    log.warning("link %s: %s", self.name, trouble)
+                self.trouble = trouble
             if self.unusable is not None:
                 await self._without_source()
                 raise self.unusable  # whoever runs the link makes a new one, with what can be read then
@@ -344,14 +345,7 @@ class LinkRuntime:
 
     async def _open_fetch_connection(self, node: Node) -> Connection:
         """For a fetcher: its large answers are received into buffers that are used again."""
-        return await Connection.open(
-            node.host,
-            node.port,
-            self.source.security,
-            client_id=self.source.client_id,
-            timeout=_CONNECT_TIMEOUT,
-            alloc=self._frames.take,
-        )
+        return await self.source.open_connection(node, alloc=self._frames.take)
 
     # --- promote -----------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,8 @@ from linker.secrets import hiding_values
 from linker.validation.validator import side
 from validator import messages as m
 from wire.cluster import Cluster
-from wire.errors import InvalidSecurityConfig, LinkerError
+from wire.errors import InvalidSecurityConfig
 from wire.security import ClientSecurity
-
-
-class SourceMismatch(LinkerError):
-    """The address of the source leads to another cluster than the one the link was made for."""
 
 
 def source_cluster(
@@ -48,4 +44,4 @@ def source_side(link: Link, secrets: LinkSecrets) -> m.Side:
     with contextlib.suppress(InvalidSecurityConfig), hiding_values(properties):
         ClientSecurity.from_properties(resolved)
     with hiding_values(properties):
-        return side(f"source {link.name}", resolved)
+        return side(f"source {link.name}", resolved, link.source_cluster_id)

@@ -28,7 +28,7 @@ from linker.links.replica_ends import list_at
 from linker.target import TargetCluster
 from linker.tasks import together_by_key
 from wire.connection import Connection
-from wire.errors import LinkerError
+from wire.errors import LinkerError, RequestTimedOut
 from wire.list_offsets import EARLIEST
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
@@ -242,13 +242,13 @@ class StandIn:
         return not trouble
 
     async def _open(self, node: Node) -> Connection:
-        return await Connection.open(
-            node.host,
-            node.port,
-            self._target.cluster.security,
-            client_id=self._target.cluster.client_id,
-            timeout=_CONNECT_TIMEOUT,
-        )
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                return await self._target.cluster.open_connection(node)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"no connection within {_CONNECT_TIMEOUT:g} s", sent=False, peer=node.address
+            ) from None
 
 
 def _some(states: Sequence[PartitionState]) -> str:

@@ -101,7 +101,7 @@ class ServiceBase:
         return {
             "name": runtime.name,
             "state": view.link_state(runtime, mirrors),
-            "reason": runtime.trouble,
+            "reason": runtime.trouble or "; ".join(runtime.source.foreign.values()) or None,
             "source_cluster_id": runtime.link.source_cluster_id,
             "bootstrap_servers": runtime.link.properties.get("bootstrap.servers", ""),
             "mirrors": len(mirrors),

@@ -25,6 +25,7 @@ from linker.admin.service import (
     PreflightFailed,
 )
 from linker.by_hand import undo_source_fence
+from linker.cluster_addresses import OF_A_LINK, check_addresses
 from linker.link_secrets import LinkSecrets
 from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
@@ -71,6 +72,7 @@ class LinkChanges(ServiceBase):
                 if wanted is not None and wanted != source.cluster_id:
                     raise PreflightFailed(f"the source has cluster id {source.cluster_id}, not {wanted}")
                 findings = await preflight.check_source(source, self._sidecar.target)
+                findings += await check_addresses("source", source, "--bootstrap-servers")
                 findings += await preflight.check_target_rights(self._sidecar.target)
                 preflight.refuse(findings)
                 cluster_id = source.cluster_id or ""
@@ -144,6 +146,10 @@ class LinkChanges(ServiceBase):
                         f"these properties lead to cluster {source.cluster_id}, link {link} was made for "
                         f"{runtime.link.source_cluster_id}"
                     )
+                findings = await check_addresses("source", source, OF_A_LINK)
+                preflight.refuse(findings)
+            except preflight.PreflightError as error:
+                raise PreflightFailed(str(error)) from error
             finally:
                 await source.close()
             options = request.options.applied_to(
@@ -152,7 +158,11 @@ class LinkChanges(ServiceBase):
             await self._sidecar.controller.update_link(link, kept, options, dry_run=dry_run)
             if not dry_run:
                 await self._sidecar.links.restart(link)
-        return ChangeResult(dry_run=dry_run, actions=[Action(action="update link", resource=link)])
+        return ChangeResult(
+            dry_run=dry_run,
+            actions=[Action(action="update link", resource=link)],
+            warnings=[finding.detail for finding in findings],
+        )
 
     async def delete_link(self, link: str, *, force: bool = False, dry_run: bool) -> ChangeResult:
         self._runtime(link)

@@ -23,6 +23,7 @@ from linker.checks.mirror_configs import config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
 from linker.checks.replication_factor import few_replicas, target_default
+from linker.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
 from linker.examination import (
     check_clocks,
     check_followers,
@@ -151,6 +152,8 @@ class Overview(FleetService):
                 )
             )
             findings += await preflight.check_source(runtime.source, self._sidecar.target)
+            findings += await check_addresses("source", runtime.source, OF_A_LINK)
+            findings += await check_addresses("target", self._sidecar.target.cluster, OF_THE_TARGET)
             findings += await preflight.check_target_rights(self._sidecar.target)
             mirrors = {m.topic: m for m in self._image.link_mirrors(link) if not self._ended(m)}
             if mirrors:

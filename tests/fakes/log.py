@@ -130,7 +130,9 @@ class FakeLog:
         (info,) = parse_batches(placed)
         self.batches.append(StoredBatch(info, bytes(placed)))
         self.log_end_offset = info.last_offset + 1
-        if not self.epochs or self.epochs[-1][0] < leader_epoch:
+        if not self.epochs or self.epochs[-1][0] != leader_epoch:
+            # LeaderEpochFileCache: what does not ascend with the newest entry is removed.
+            self.epochs = [one for one in self.epochs if one[0] < leader_epoch and one[1] < base_offset]
             self.epochs.append((leader_epoch, base_offset))
         self._remember_producer(info)
 

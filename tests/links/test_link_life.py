@@ -72,7 +72,11 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
     sidecar.fleet = fleet
     metadata = SimpleNamespace(subscribe=lambda callback: lambda: None)
     target: Any = SimpleNamespace(
-        broker_id=900, image=ClusterImage(), metadata=metadata, operations=NoController(), cluster=None
+        broker_id=900,
+        image=ClusterImage(),
+        metadata=metadata,
+        operations=NoController(),
+        cluster=SimpleNamespace(cluster_id="target"),
     )
     hub = SimpleNamespace(first_fetches=SimpleNamespace(watch=None))
     router: Any = SimpleNamespace(hub=hub, stats=RouterStats())
@@ -370,8 +374,8 @@ async def test_another_cluster_at_the_sources_address_is_not_asked_for_groups(
             manager = sidecar.links["east"].groups.manager
             assert manager is not None
             await until(lambda: manager.trouble is not None and manager.stats.rounds > 1)
-            assert "lead to cluster west" in (manager.trouble or "")
-            assert "lead to cluster west" in (manager.runs["g"].any_trouble or "")
+            assert "answers for cluster west, expected east" in (manager.trouble or "")
+            assert "answers for cluster west, expected east" in (manager.runs["g"].any_trouble or "")
             assert not at_target.offsets.committed.get("g")
         asked = {"list_groups", "describe_groups", "consumer_group_describe", "offset_fetch"}
         assert not {api for api in asked if west.counts[api]}
