@@ -6,14 +6,11 @@ clusters are named and trusted, `link_secrets` what a link may refer to; `sideca
 it apart, `local_checks` what must not fail after the target has heard of it. `target/` membership in the target
 cluster, `fleet/` the sidecars as one, `stores/` where their state is. `links/` each link at work, `groups/` its
 consumer groups, `upstreams` its clients' way to real brokers, `validation/` its proof, `children` and
-`die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what <<<<<<< HEAD is behind
-it, `preflight`, `examination` (`examination_alone` before there is a sidecar), `clocks`, `cluster_addresses` and
+`die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what is behind it,
+`preflight`, `examination` (`examination_alone` before there is a sidecar), `clocks`, `cluster_addresses` and
 `checks/` what is checked first, `by_hand` what is left to an operator. `snapshot` collects and `samples` holds the
-numbers that `metrics` ======= is behind it, `preflight`, `examination` (`examination_alone` before there is a
-sidecar) and `clocks` and `cluster_addresses` what is checked first, `by_hand` what is left to an operator. `snapshot`
-collects and `samples` holds the numbers that `metrics` >>>>>>> 40f6817 (File map: the addresses of clusters) prints;
-`logs`, `tasks` what all of them use, `heap` gives memory back. `demo/` the demonstration, and the clusters that tests
-run on.
+numbers that `metrics` prints; `logs`, `tasks` what all of them use, `heap` gives memory back. `demo/` the
+demonstration, and the clusters that tests run on.
 """
 
 __version__ = "0.1.0"
