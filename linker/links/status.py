@@ -31,6 +31,7 @@ from linker.admin.models import (
     ReplicaStatus,
     worst_state,
 )
+from linker.checks.other_tools import throttle_of
 from linker.links import proved
 from linker.links.copies import CopyView
 from linker.links.runtime import LinkRuntime
@@ -183,6 +184,9 @@ def mirror_summary(runtime: LinkRuntime, mirror: MirrorTopic) -> MirrorSummary:
     cancelled = runtime.bring_up.cancelled.get(mirror.topic)
     if reason is None and cancelled:
         reason = f"its reassignment was cancelled by somebody {cancelled} times and asked for again"
+    throttled = throttle_of(runtime.target.image, mirror.topic)
+    if reason is None and throttled is not None:
+        reason = f"its copies are held back by {throttled}"
     return MirrorSummary(
         link=mirror.link,
         topic=mirror.topic,

@@ -22,6 +22,7 @@ from linker.checks.beginning_again import instead, why_not
 from linker.checks.mirror_configs import config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
+from linker.checks.other_tools import other_tools_checks
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
 from linker.examination import (
@@ -134,6 +135,13 @@ class Overview(FleetService):
             *mirror_checks(runtime.name, mirrors, stuck, runtime.bring_up.trouble),
             *config_checks(self._changed_configs(runtime.name)),
             *kept_checks(runtime.configs.put_back, runtime.configs.trouble | runtime.configs.behind),
+            *other_tools_checks(
+                self._sidecar.target.image,
+                [one for one in self._image.link_mirrors(runtime.name) if not self._ended(one)],
+                {one.topic_id for one in self._image.mirrors.values()},
+                self._sidecar.link_brokers(),
+                self._sidecar.target.broker_id,
+            ),
         ]
 
     async def doctor(self, link: str) -> DoctorReport:

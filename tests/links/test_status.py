@@ -18,6 +18,7 @@ from fetcher.spec import MirrorSpec
 from linker.admin.models import MirrorState, PromotePhase
 from linker.links.status import _promote_phase, mirror_summary, partition_reason, partition_state
 from wire.fetch import FetchPartition, FetchRequest
+from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -46,6 +47,7 @@ def copy_with_followers(now: float) -> MirrorPartition:
 def runtime_of(copy: MirrorPartition) -> Any:
     return SimpleNamespace(
         source_available=True,
+        target=SimpleNamespace(image=ClusterImage()),
         trouble=None,
         events=SimpleNamespace(unavailable={}),
         copies=SimpleNamespace(get=lambda tp: copy),
