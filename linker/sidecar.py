@@ -58,6 +58,7 @@ from wire.buffers import FramePool
 from wire.cluster import Cluster
 from wire.errors import InvalidSecurityConfig
 from wire.metadata.image import ClusterImage
+from wire.partial_frames import PartialFrames
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.server import Listener as OpenListener
 from wire.server import ListenerInfo, start_listener
@@ -88,6 +89,7 @@ class Sidecar:
         self.copies = MirrorDirectory()
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
+        self.partial = PartialFrames()
         self.listeners: list[OpenListener] = []
         self.advertised: list[AdvertisedListener] = []
         self.controller: SharedController
@@ -280,6 +282,7 @@ class Sidecar:
                     self.router,
                     bound=self._doors.take(host, one.port),
                     alloc=self.frames.take,
+                    partial=self.partial,
                 )
             except OSError as error:
                 raise CannotListen(

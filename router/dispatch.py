@@ -107,6 +107,7 @@ class ClientSession:
         if allowed is None:
             self.authorizer.ask_cluster(lambda: self.with_cluster_action(exchange, then))
         elif allowed:
+            self.connection.is_broker()
             then()
         else:
             self.router.refused_follower(

@@ -106,6 +106,18 @@ class FrameReader:
         return self._large is not None or self._start != self._end
 
     @property
+    def large_size(self) -> int:
+        """Bytes of the buffer of a large frame that is under way; 0 where none is."""
+        return 0 if self._large is None else len(self._large)
+
+    @property
+    def large_needs(self) -> int:
+        """How much longer that buffer will be with the next byte of the frame."""
+        if self._large is None or self._large_filled < len(self._large):
+            return 0
+        return self._grown() - len(self._large)
+
+    @property
     def missing(self) -> int:
         """Bytes that a large frame still lacks; 0 where no such frame is under way."""
         return 0 if self._large is None else self._large_size - self._large_filled
@@ -201,11 +213,14 @@ class FrameReader:
     def _grow_large(self) -> None:
         """Only reached when commit_max held the first allocation back."""
         filled = self._large_filled
-        capacity = min(self._large_size, filled * 4)
+        capacity = self._grown()
         grown = memoryview(self._alloc(capacity))[:capacity]
         if self._large is not None:
             grown[:filled] = self._large[:filled]
         self._large = grown
+
+    def _grown(self) -> int:
+        return min(self._large_size, self._large_filled * 4)
 
     def _renew_scratch(self, at_least: int = 0) -> None:
         tail = self._view[self._start : self._end]

@@ -6,17 +6,25 @@ What one connection does is server_connection.py's; what a request means and how
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from wire.errors import LocalProtocolError, WireError
+from wire.partial_frames import PartialFrames
 from wire.security import ListenerSecurity
 from wire.server_connection import Exchange, ListenerInfo, ListenerLimits, ServerConnection
 from wire.tls_acceptor import TlsAcceptor
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 512
+# Seconds between two lines in the log about connections that are refused.
+_TELL_AGAIN: Final = 60.0
+_MOST_BROKERS: Final = 1000
 
 __all__ = [
     "BACKLOG",
@@ -37,7 +45,8 @@ class Listener:
         info: ListenerInfo,
         handler: Callable[[Exchange], None],
         limits: ListenerLimits,
-        alloc: Callable[[int], bytearray] | None = None,
+        alloc: Callable[[int], bytearray] | None,
+        partial: PartialFrames,
     ) -> None:
         self.info = info
         self.handler = handler
@@ -47,8 +56,14 @@ class Listener:
         self.closing = False
         #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
         self.protocol_errors = 0
-        #: Connections closed because there were max_connections already.
+        #: Connections closed because there were too many, of one address or of all, or because their peers said nothing.
         self.refused_connections = 0
+        #: What has come of requests that are not whole yet.
+        self.partial = partial
+        self._by_address: Counter[str] = Counter()
+        self._brokers: set[str] = set()
+        self._told_of_refusals = float("-inf")
+        self._untold = 0
         self._server: asyncio.Server | TlsAcceptor | None = None
         # Set once the listener is closing and no exchange is open any more.
         self._quiet = asyncio.Event()
@@ -65,16 +80,56 @@ class Listener:
         """It is open; why it may not stay so."""
         if isinstance(self._server, TlsAcceptor):
             self._server.arrived(connection)
+        why = None if self.closing else self.too_many(connection.address, len(self.connections))
         self.connections.add(connection)
+        self._by_address[connection.address] += 1
         if self.closing:
             return WireError("the listener is closing", peer=connection.peer)
-        if len(self.connections) > self.limits.max_connections:
-            self.refused_connections += 1
-            return WireError("the listener has as many connections as it may have", peer=connection.peer)
+        if why is not None:
+            self.refuse(connection.address, why)
+            return WireError(why, peer=connection.peer)
         return None
 
+    def too_many(self, address: str, already: int, arriving: int = 0) -> str | None:
+        """Why another connection from there is not taken, besides so many, and so many from there that are not open yet;
+        None if it is.
+        """
+        limits = self.limits
+        if already >= limits.max_connections:
+            return f"the listener has {already} connections, as many as it may have"
+        if address in self._brokers:
+            return None
+        kept = min(limits.kept_for_brokers, limits.max_connections // 10)
+        if self._brokers and already >= limits.max_connections - kept:
+            return f"the listener has {already} connections, and the last {kept} are for the target's brokers"
+        if self._by_address[address] + arriving >= limits.max_per_address:
+            return f"{limits.max_per_address} connections are from this address, as many as may be"
+        return None
+
+    def know_broker(self, address: str) -> None:
+        if len(self._brokers) < _MOST_BROKERS:
+            self._brokers.add(address)
+
+    def refuse(self, address: str, why: str) -> None:
+        self.refused_connections += 1
+        self._untold += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_of_refusals >= _TELL_AGAIN:
+            log.warning(
+                "listener %s: a connection from %s was closed: %s (%d closed like that since this was last told)",
+                self.info.name,
+                address,
+                why,
+                self._untold,
+            )
+            self._told_of_refusals, self._untold = now, 0
+
     def forget(self, connection: ServerConnection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
         self.note_progress()
 
     def note_progress(self) -> None:
@@ -116,14 +171,15 @@ async def start_listener(
     *,
     bound: socket.socket | None = None,
     alloc: Callable[[int], bytearray] | None = None,
+    partial: PartialFrames | None = None,
 ) -> Listener:
     """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block.
 
     `bound` is a socket that is bound there already; it is closed with the listener, and when this fails.
     `alloc` gives receive buffers for large requests, at least as long as asked for (FramePool.take); they are free
-    when nobody holds a view of them any more.
+    when nobody holds a view of them any more. `partial` is the budget of requests that are not whole, of several listeners.
     """
-    listener = Listener(info, handler, limits or ListenerLimits(), alloc)
+    listener = Listener(info, handler, limits or ListenerLimits(), alloc, partial or PartialFrames())
     try:
         context = security.ssl_context()
     except BaseException:

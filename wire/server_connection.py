@@ -16,6 +16,7 @@ from wire.channel import describe
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
 from wire.framing import FrameReader
 from wire.gathering import Writer, gathered_writes
+from wire.partial_frames import PartialFrames
 from wire.pieces import client_asked
 from wire.request_header import RequestHeader, parse_request_header
 from wire.types import Buffer, format_address
@@ -42,9 +43,11 @@ class ListenerLimits:
     """Bounds of one connection."""
 
     max_frame: int = 110 * 1024 * 1024
-    #: On SASL listeners, until the handler says that the peer is known: what strangers send is kept, too. As Kafka's
-    #: own sasl.server.max.receive.size.
-    max_frame_before_login: int = 512 * 1024
+    #: On SASL listeners, until the handler says that the peer is known: what strangers send is kept, too. Kafka's own
+    #: (sasl.server.max.receive.size) is 512 KiB, for Kerberos; tokens that fit into the headers of HTTP fit in here.
+    max_frame_before_login: int = 16 * 1024
+    #: Who has sent no request, or on SASL listeners has not logged in, is gone by then.
+    stranger_timeout: float = 30.0
     max_pipelined: int = 32
     write_high_water: int = 4 * 1024 * 1024
     #: Without a whole request for that long a connection with nothing open is closed; half a request does not
@@ -53,6 +56,10 @@ class ListenerLimits:
     tls_handshake_timeout: float = 15.0
     #: Of the whole listener, those in their TLS handshake included; a connection beyond is closed at once.
     max_connections: int = 10_000
+    #: Of those, from one address: clients behind one gateway are many, and one host is not to keep out all others.
+    max_per_address: int = 5_000
+    #: Of those, for the target's brokers, known by the addresses that they have come from as such.
+    kept_for_brokers: int = 200
     #: TLS handshakes of the whole listener at one time; who comes then waits to be accepted.
     max_handshakes: int = 256
     #: While somebody waits, a handshake that takes longer is given up for it. A peer needs milliseconds of ours and a
@@ -68,6 +75,13 @@ class Owner(Protocol):
     handler: Callable[[Exchange], None]
     alloc: Callable[[int], bytearray] | None
     protocol_errors: int
+    partial: PartialFrames
+
+    def refuse(self, address: str, why: str) -> None:
+        """A connection from there is not taken, or ended: count it, and tell of it now and then."""
+
+    def know_broker(self, address: str) -> None:
+        """A broker of the target has come from there."""
 
     def arrived(self, connection: ServerConnection) -> WireError | None:
         """It is open; why it may not stay so."""
@@ -149,16 +163,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._reading_paused = False
         self._dispatching = False
+        self._in_parts = False  # something of a large request has come, and not all of it
+        self._known = not listener.info.security_protocol.startswith("SASL_")
+        self._stranger_timer: asyncio.TimerHandle | None = None
         self._on_close: list[Callable[[], None]] = []
         self._on_taken: list[Callable[[], None]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_request = 0.0
+        self._asked = False  # anything, ever
         self._unsent = 0  # bytes that waited for the peer to read when that was last looked at
         self._last_read = 0.0  # when the peer was last seen to have read some
         # Bound once: finding the running loop asks the kernel for the process id, for every request.
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self.listener: ListenerInfo = listener.info
         self.peer = "?"
+        #: Its host, without the port.
+        self.address = "?"
         self.closed = False
         self.closed_reason: BaseException | None = None
         #: Whatever handlers want to remember about this connection.
@@ -168,7 +188,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def logged_in(self) -> None:
         """The peer has proved who it is: it may send frames of any size that the listener takes."""
+        self._known = True
         self._reader.set_max_frame(self._limits.max_frame)
+
+    def is_broker(self) -> None:
+        """The peer is one of the target's brokers: its address has a place when there are too many connections."""
+        self._owner.know_broker(self.address)
 
     def pause_reading(self) -> None:
         """Take no further requests until resume_reading was called as often."""
@@ -246,11 +271,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._writer.drained = self._look_for_taken
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
-            self.peer = format_address(str(name[0]), int(name[1]))
+            self.address = str(name[0])
+            self.peer = format_address(self.address, int(name[1]))
         self._transport.set_write_buffer_limits(high=self._limits.write_high_water)
         loop = asyncio.get_running_loop()
         self._last_request = loop.time()
         self._idle_timer = loop.call_later(self._limits.idle_timeout, self._check_idle)
+        self._stranger_timer = loop.call_later(self._limits.stranger_timeout, self._check_stranger)
         refusal = self._owner.arrived(self)
         if refusal is not None:
             self.abort(refusal)
@@ -261,8 +288,15 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
-        frames = self._reader.advance(nbytes)
-        if not frames and self._reader.error is None:
+        reader = self._reader
+        frames = reader.advance(nbytes)
+        if reader.missing:
+            self._in_parts = True
+            self._owner.partial.note(self, reader.large_size, reader.large_needs)
+        elif self._in_parts:
+            self._in_parts = False
+            self._owner.partial.forget(self)
+        if not frames and reader.error is None:
             return  # a part of a large one
         self._backlog.extend(frames)
         with gathered_writes():
@@ -317,6 +351,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: memoryview) -> None:
         self._last_request = self._now()
+        self._asked = True
         try:
             header, body_offset = parse_request_header(frame)
         except MalformedFrame as error:
@@ -373,6 +408,15 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- ending ---------------------------------------------------------------------------------------------
 
+    def _check_stranger(self) -> None:
+        self._stranger_timer = None
+        if self.closed or (self._known and self._asked):
+            return
+        patience = self._limits.stranger_timeout
+        what = "no request" if self._known else "no login"
+        self._owner.refuse(self.address, f"{what} within {patience:g} s")
+        self.abort(WireError(f"{what} within {patience:g} s", peer=self.peer))
+
     def _check_idle(self) -> None:
         self._idle_timer = None
         if self.closed or self._transport is None:
@@ -402,6 +446,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+        if self._stranger_timer is not None:
+            self._stranger_timer.cancel()
+            self._stranger_timer = None
+        if self._in_parts:
+            self._owner.partial.forget(self)
         self._owner.forget(self)
         for exchange in self._open:
             exchange.done = True  # a late answer is dropped, not an error

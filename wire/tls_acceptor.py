@@ -26,15 +26,18 @@ class TlsOwner(Owner, Protocol):
     """The listener, as far as accepting is concerned."""
 
     connections: set[ServerConnection]
-    refused_connections: int
+
+    def too_many(self, address: str, already: int, arriving: int = 0) -> str | None:
+        """Why another connection from there is not taken, besides so many, and so many from there that are not open yet."""
 
 
 class _Handshake:
     """A connection that was accepted and is not open yet."""
 
-    __slots__ = ("begun", "since", "sock", "task")
+    __slots__ = ("address", "begun", "since", "sock", "task")
 
-    def __init__(self, sock: socket.socket, since: float) -> None:
+    def __init__(self, sock: socket.socket, address: str, since: float) -> None:
+        self.address = address
         self.sock = sock
         self.since = since
         self.begun = False
@@ -90,7 +93,7 @@ class TlsAcceptor:
             return
         for _ in range(min(_AT_ONCE, limits.max_handshakes - len(self._handshakes))):
             try:
-                sock, _address = listening.accept()
+                sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -100,17 +103,23 @@ class TlsAcceptor:
                     {"message": f"connections cannot be accepted: {error}", "exception": error}
                 )
                 return
-            if len(self._owner.connections) + len(self._handshakes) >= limits.max_connections:
-                self._owner.refused_connections += 1
-                sock.close()
+            why = self._owner.too_many(
+                address[0],
+                len(self._owner.connections) + len(self._handshakes),
+                sum(one.address == address[0] for one in self._handshakes.values()),
+            )
+            if why is None:
+                self._begin(sock, address[0])
             else:
-                self._begin(sock)
+                self._owner.refuse(address[0], why)
+                sock.close()
 
     def _make_room(self) -> None:
         """Somebody still waits, and the oldest handshake has had its time."""
         if self._handshakes:
-            self._owner.refused_connections += 1
-            self._give_up(next(iter(self._handshakes)))
+            connection, handshake = next(iter(self._handshakes.items()))
+            self._owner.refuse(handshake.address, "its TLS handshake took too long while others waited")
+            self._give_up(connection)
         self._resume()
 
     def _pause(self) -> None:
@@ -133,9 +142,9 @@ class TlsAcceptor:
 
     # Handshakes
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _begin(self, sock: socket.socket, address: str) -> None:
         connection = ServerConnection(self._owner)
-        handshake = self._handshakes[connection] = _Handshake(sock, self._loop.time())
+        handshake = self._handshakes[connection] = _Handshake(sock, address, self._loop.time())
         task = handshake.task = self._loop.create_task(self._shake_hands(connection, handshake))
         self._ending.add(task)
         task.add_done_callback(partial(self._ended, connection, handshake))
