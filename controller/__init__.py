@@ -10,7 +10,8 @@ the validator has proved, `manager` what can be asked for, `stored_controller` d
 state stores, `cluster_view` the shape of the target's metadata image, `handover`
 and `alignment` the pure judgements of a promote, `ports` what it needs done outside, `promote` jobs and resume,
 `promote_checks` the steps that can be undone, `promote_source` who else is at the source meanwhile, `source_fence` a
-source that refuses writes, `promote_handover` the steps that cannot be undone, `promote_forward` the comparison where there
+source that refuses writes, `late_starts` replicas that lack what the source still has,
+`promote_handover` the steps that cannot be undone, `promote_forward` the comparison where there
 is only forward, `promote_context` what they share,
 `failover` decisions and judgements of a failover, `take_over` its steps where they differ from a promote's,
 `placement`, `producer_ids` and `topic_configs` pure plans, `replica_plan` and `elections` those over several link

@@ -25,6 +25,7 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
+    MissingRecords,
     PartitionValidation,
     ProducerIdFloor,
     PromoteEvidence,
@@ -114,6 +115,8 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "source_fenced": list(entity.source_fenced),
                 # Only where it is needed: a store of before it was there has none.
                 **({"closed_for_good": list(entity.closed_for_good)} if entity.closed_for_good else {}),
+                **({"accept_missing": entity.accept_missing} if entity.accept_missing else {}),
+                **({} if entity.requested_by is None else {"requested_by": entity.requested_by}),
             }
         case SidecarIdentity():
             return {
@@ -298,6 +301,8 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         closed_for_good=tuple(str(topic) for topic in _list(fields, "closed_for_good"))
         if "closed_for_good" in fields
         else (),
+        accept_missing=_int(fields, "accept_missing") if "accept_missing" in fields else 0,
+        requested_by=_optional(fields, "requested_by", str) if "requested_by" in fields else None,
     )
 
 
@@ -309,6 +314,7 @@ def _decode_evidence(fields: Mapping[str, Any]) -> PromoteEvidence:
         records=_int(fields, "records"),
         bytes=_int(fields, "bytes"),
         mismatches=_int(fields, "mismatches"),
+        missing_records=_int(fields, "missing_records") if "missing_records" in fields else 0,
         trouble=_optional(fields, "trouble", str),
         html=_optional(fields, "html", str),
         json=_optional(fields, "json", str),
@@ -341,7 +347,22 @@ def _decode_replica(fields: Mapping[str, Any]) -> ReplicaValidation:
         digest=_str(fields, "digest"),
         source_digest=_str(fields, "source_digest"),
         lawful={str(k): int(v) for k, v in fields["lawful"].items()},
+        missing=_decode_missing(fields.get("missing")),  # older state has none
         at=_int(fields, "at"),
+    )
+
+
+def _decode_missing(value: JsonValue) -> MissingRecords | None:
+    if value is None:
+        return None
+    fields = _fields(value)
+    return MissingRecords(
+        start=_int(fields, "start"),
+        end=_int(fields, "end"),
+        batches=_int(fields, "batches"),
+        records=_int(fields, "records"),
+        exact=_typed(fields, "exact", bool),
+        why=_str(fields, "why"),
     )
 
 
@@ -357,11 +378,18 @@ def _decode_mismatch(fields: Mapping[str, Any]) -> ValidationMismatch:
     )
 
 
-def _plain(value: ReplicaValidation | ValidationMismatch | PromoteEvidence) -> dict[str, JsonValue]:
+def _plain(
+    value: ReplicaValidation | MissingRecords | ValidationMismatch | PromoteEvidence,
+) -> dict[str, JsonValue]:
     """The fields by their names; enums are strings already."""
     return {
-        field.name: dict(found) if isinstance(found := getattr(value, field.name), Mapping) else found
+        field.name: dict(found)
+        if isinstance(found := getattr(value, field.name), Mapping)
+        else _plain(found)
+        if isinstance(found, MissingRecords)
+        else found
         for field in dataclass_fields(value)
+        if field.name != "missing" or getattr(value, field.name) is not None
     }
 
 

@@ -216,11 +216,16 @@ class LinkController(ABC):
         topics: Sequence[str] | None = None,
         *,
         validation: ValidationPolicy = ValidationPolicy.SKIP,
+        accept_missing: int = 0,
+        requested_by: str | None = None,
         dry_run: bool = False,
     ) -> PromoteJob:
         now = self._now()
         return await self.decide(
-            lambda image: promote_decisions.begin_promote(image, link, topics, now, validation), dry_run
+            lambda image: promote_decisions.begin_promote(
+                image, link, topics, now, validation, accept_missing, requested_by
+            ),
+            dry_run,
         )
 
     async def begin_failover(

@@ -15,6 +15,7 @@ from typing import Protocol
 from controller.alignment import ReplicaPosition, SourceEnd
 from controller.cluster_view import ImageView
 from controller.handover import HandOverItem
+from controller.late_starts import Late
 from controller.phases import Phase
 from controller.state import ValidationPolicy
 from wire.types import TopicPartition
@@ -94,6 +95,13 @@ class TailCheck(Protocol):
         self, ends: Mapping[TopicPartition, int], *, timeout: float
     ) -> Mapping[TopicPartition, str]:
         """Compare the last batches of each replica with the source's; a reason per partition that differs."""
+        ...
+
+
+class ReplicaStarts(Protocol):
+    async def late(self, tps: Tps, *, timeout: float) -> Late:
+        """Replicas whose logs start later than the source's and the mirror's, as all of them tell it now. Raises LinkerError
+        if one of them does not: it may be the one."""
         ...
 
 
@@ -212,6 +220,7 @@ class PromotePorts:
     validation: Validation | None = None  # None: there is none, and none is asked for
     producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
     source_topics: SourceTopics | None = None  # None: the source is not asked for partitions that were added
+    replica_starts: ReplicaStarts | None = None  # None: there is no source to start earlier
     source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes
 
 

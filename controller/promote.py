@@ -79,6 +79,7 @@ class PromoteDriver:
                 if contexts and not job.failover:
                     await contexts[-1].breathe()
                 context = self._context(job.id, tps, failover=job.failover)
+                context.missing_before = sum(sum(one.missing.values()) for one in contexts)
                 contexts.append(context)
                 if isinstance(context, TakeOverContext):
                     await self._take_over_batch(context)

@@ -21,6 +21,7 @@ from controller.alignment import (
 )
 from controller.errors import PromoteAbandoned
 from controller.handover import HandOverPlan, broker_trouble
+from controller.late_starts import lost, refusal, refusal_text, worst
 from controller.phases import Phase
 from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
@@ -132,7 +133,35 @@ class Checks:
             context.tell()
             await asyncio.sleep(min(left, self._settings.idle_poll))
             return False
-        return await self._proved(tps, left)
+        if not await self._proved(tps, left):
+            return False
+        try:
+            await self._check_starts(tps, min(left, self._settings.call_timeout))
+        except PromoteAbandoned:
+            raise
+        except LinkerError as error:
+            context.waiting = dict.fromkeys(tps, f"where its replicas start is not known: {error}")
+            context.tell()
+            await asyncio.sleep(min(left, self._settings.idle_poll))
+            return False
+        return True
+
+    async def _check_starts(self, tps: Collection[TopicPartition], timeout: float) -> None:
+        """Replicas that start later than the source, whatever the validation says or is not asked: what lies before would
+        be lost with the source. Raises unless so many records were accepted."""
+        context, port = self._context, self._ports.replica_starts
+        if port is None:
+            return
+        late = await context.within(
+            port.late(tps, timeout=timeout), timeout, "asking the replicas where they start"
+        )
+        accepted, before = context.accept_missing, context.missing_before
+        refused = refusal(late, accepted, before)
+        if refused:
+            raise PromoteAbandoned(refusal_text(late, accepted, before), refused)
+        context.missing = lost(late)
+        told = {f"{tp}: {worst(those)} (accepted)" for tp, those in late.items() if context.missing[tp]}
+        context.warnings = (*context.warnings, *sorted(told.difference(context.warnings)))
 
     async def _proved(self, tps: Collection[TopicPartition], left: float) -> bool:
         """Whether every replica is validated almost to its end, or that is not to keep the fence from closing.
@@ -216,7 +245,11 @@ class Checks:
         with context.timed("validate"):
             # All replicas are there: has the source's end stayed where it was? Read beside the tails; whatever either
             # brings to light sends the batch back from ALIGNED as it does from FENCED.
-            steps: list[Awaitable[object]] = [self._compare_tails(aligned.ends), self._source_rests(tps)]
+            steps: list[Awaitable[object]] = [
+                self._compare_tails(aligned.ends),
+                self._source_rests(tps),
+                self._check_starts(tps, min(context.fence_left(), self._settings.call_timeout)),
+            ]
             if all(context.phase_of(tp) is Phase.FENCED for tp in tps):
                 # Written while the tails are compared: both have to be done before VALIDATED.
                 steps.append(

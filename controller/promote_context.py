@@ -56,6 +56,10 @@ class BatchContext:
         self.close_is_over = False
         #: What does not keep the batch from being promoted, and somebody should know.
         self.warnings: tuple[str, ...] = ()
+        #: Records that replicas lack before their log start, by partition, as found last and accepted; and of the batches
+        #: of this job before it.
+        self.missing: Mapping[TopicPartition, int] = {}
+        self.missing_before = 0
         # Why each partition waits, for reports and for the reason if the deadline passes.
         self.waiting: dict[TopicPartition, str] = {}
 
@@ -65,6 +69,12 @@ class BatchContext:
 
     def phase_of(self, tp: TopicPartition) -> Phase:
         return self.controller.image.partitions[self.link, tp].phase
+
+    @property
+    def accept_missing(self) -> int:
+        """Records that may be left behind, as the operator has said of the whole job."""
+        job = self.controller.image.jobs.get((self.link, self.job_id))
+        return 0 if job is None else job.accept_missing
 
     def topic_id(self, tp: TopicPartition) -> TopicId:
         return self.controller.image.mirrors[self.link, tp.topic].topic_id

@@ -20,6 +20,8 @@ def begin_promote(
     topics: Sequence[str] | None,
     now: int,
     validation: ValidationPolicy = ValidationPolicy.SKIP,
+    accept_missing: int = 0,
+    requested_by: str | None = None,
 ) -> tuple[list[Record], PromoteJob]:
     """A job over whole topics (None: all of the link that are not promoted yet)."""
     link_of(image, link)
@@ -42,7 +44,13 @@ def begin_promote(
     if busy.intersection(tps):
         raise Refused(f"a promote of {min(busy.intersection(tps))} is running already")
     job = PromoteJob(
-        id=next_job(image, link), link=link, partitions=tuple(tps), started_at=now, validation=validation
+        id=next_job(image, link),
+        link=link,
+        partitions=tuple(tps),
+        started_at=now,
+        validation=validation,
+        accept_missing=accept_missing,
+        requested_by=requested_by,
     )
     return [job], job
 

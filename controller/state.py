@@ -130,6 +130,18 @@ UNBOUND: TopicId = bytes(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRecords:
+    """Of the source's records in [start, end) a replica has none: its log starts at `end`. Counted by reading the source."""
+
+    start: int
+    end: int
+    batches: int
+    records: int
+    exact: bool = True  # False: at most so many
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaValidation:
     """How far one target replica is proved equal to the source: its watermark, and what lies below it."""
 
@@ -142,6 +154,7 @@ class ReplicaValidation:
     digest: str  # of the replica's batches of [start, through), independent of their order
     source_digest: str  # of the source's; the two differ only by what `lawful` counts
     lawful: Mapping[str, int] = field(default_factory=dict)  # what differs and may (compaction, say), by kind
+    missing: MissingRecords | None = None  # what the source has before the replica's log start
     at: int  # wall clock, ms: when it was compared last
 
 
@@ -200,6 +213,7 @@ class PromoteEvidence:
     records: int = 0
     bytes: int = 0
     mismatches: int = 0
+    missing_records: int = 0  # that the source has before the log starts of replicas
     trouble: str | None = None
     html: str | None = None  # paths on the sidecar that wrote them
     json: str | None = None
@@ -227,6 +241,8 @@ class PromoteJob:
     reason: str | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     validation: ValidationPolicy = ValidationPolicy.SKIP
+    accept_missing: int = 0  # records that replicas may lack before their log start, all partitions together
+    requested_by: str | None = None
     warnings: tuple[str, ...] = ()  # what did not keep it from happening, and somebody should know
     evidence: PromoteEvidence | None = None  # None: nothing was promoted yet, or nothing is to be proved
     # Topics whose source refuses writes because of this job, or may: noted before it is asked to, and taken out when it

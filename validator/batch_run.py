@@ -278,6 +278,7 @@ def _planned_anew(tallies: Mapping[TopicPartition, list[ReplicaTally]]) -> list[
                     batches=done.batches,
                     records=done.records,
                     bytes=done.bytes,
+                    missing=done.missing,
                 )
             )
         if replicas:

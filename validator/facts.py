@@ -37,7 +37,7 @@ class FindingKind(StrEnum):
     CORRUPT = "corrupt"  # the bytes do not match the CRC they carry
     GAP = "gap"  # offsets that the source has are on no batch of the replica, which goes on behind them
     SHORT = "short"  # the replica ended before the end it had to have
-    LATE_START = "late_start"  # the replica starts later than retention explains
+    LATE_START = "late_start"  # the replica starts later than the source and the mirror
     REORDERED = "reordered"  # batches lie in another order than their offsets
     RECREATED = "recreated"  # the topic is not the one that the mirror was started from
     PARTITION_COUNT = "partition_count"  # source or target has another number of partitions
@@ -61,6 +61,19 @@ class BatchFacts(Facts):
     producer_epoch: int
     base_sequence: int
     max_timestamp: int  # ms since 1970
+
+
+class Missing(Facts):
+    """Offsets [start, end) before a replica's log start, of which the source still holds something. `records` counts what
+    the source's batches there hold, transaction markers left out; `exact` is False where it is an upper bound (a log start
+    inside a batch that a cleaner has been at)."""
+
+    start: Offset
+    end: Offset
+    batches: Count
+    records: Count
+    exact: bool = True
+    why: str
 
 
 class Finding(Facts):

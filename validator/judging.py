@@ -17,7 +17,7 @@ import pyarrow as pa
 from validator.columns import BATCH
 from validator.digest import digest_of
 from validator.spans import SOURCE
-from validator.verdict import FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
+from validator.verdict import CONTROL, FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
 
 COLUMNS = ("range_id", "slot", *Copy._fields)
 """What a comparison needs to know of each batch, and no more: `kafka-batches` builds just these."""
@@ -141,6 +141,7 @@ class _Rows:
             digest=digest_of(base, last, count, crc),
             max_timestamp=int(column["max_timestamp"][firsts].max()),
             last_offset=int(last[-1]),
+            markers=int(count[(column["attributes"][firsts] & CONTROL) != 0].sum()),
         )
 
     def _copies(self, start: int, stop: int) -> dict[int, list[Copy]]:

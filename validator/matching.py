@@ -15,7 +15,7 @@ import numpy.typing as npt
 from validator.columns import BATCH, HeaderBlock
 from validator.digest import digest_of
 from validator.spans import SOURCE
-from validator.verdict import FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
+from validator.verdict import CONTROL, FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
 
 FIELDS = ("base_offset", *FACTS)
 _AT = {name: place for place, name in enumerate(FIELDS)}
@@ -102,4 +102,5 @@ def _sums(rows: Rows) -> CleanRun:
         digest=digest_of(base, last, count, crc),
         max_timestamp=int(rows[_AT["max_timestamp"]].max()),
         last_offset=int(last[-1]),
+        markers=int(count[(rows[_AT["attributes"]] & CONTROL) != 0].sum()),
     )

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from validator.evidence.model import Evidence
 from validator.facts import EMPTY_DIGEST as EMPTY_DIGEST
-from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Offset
+from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Missing, Offset
 from validator.facts import BatchFacts as BatchFacts
 from validator.facts import FindingKind as FindingKind
 from validator.mode import Mode
@@ -56,6 +56,7 @@ class ReplicaPlan(Facts):
     batches: Count = 0
     records: Count = 0
     bytes: Count = 0
+    missing: Missing | None = None  # as counted last: it is not read again while it is the same
 
 
 class PartitionPlan(Facts):
@@ -69,7 +70,7 @@ class PartitionPlan(Facts):
     start: Offset = 0  # the mirror's start: nothing earlier is expected on the target
     end: Offset | None = None  # every replica must have it; None: the source's high watermark as sampled now
     compacted: bool = False
-    retention_ms: int | None = None  # of the target's topic; None: unlimited
+    retention_ms: int | None = None  # of the target's topic, to name a reason; None: unlimited
     retention_bytes: int | None = None
     replicas: tuple[ReplicaPlan, ...]
 
@@ -84,6 +85,8 @@ class ReplicaResult(Facts):
     start: Offset
     through: Offset
     source_end: Offset  # what had to be there
+    source_start: Offset = 0  # the source's log start when it was asked
+    replica_start: Offset | None = None  # the replica's; None: it was not asked
     replica_end: Offset  # the replica's high watermark when it was read
     batches: Count
     records: Count
@@ -94,6 +97,7 @@ class ReplicaResult(Facts):
     findings: tuple[Finding, ...] = Field(default=(), max_length=MAX_FINDINGS)
     findings_count: Count = 0
     lawful: dict[str, int] = Field(default={})  # what this run found that differs and may, by kind
+    missing: Missing | None = None  # what the source has before the replica's log start, as it is now
 
 
 # --- commands -----------------------------------------------------------------------------------------------

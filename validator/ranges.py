@@ -1,8 +1,8 @@
 """Which offsets of which replica are compared with the source's, and how they are cut into spans, tasks and groups.
 
 Pure: takes what survey.py found out. For each replica there is one stretch [begin, until) in which it and the source
-must hold the same; what the source alone has to show lies beside it: the offsets before a late start (was it retention?)
-and the first batch behind an early end. All stretches of a partition are cut at the same offsets, so that a range is
+must hold the same; what the source alone has to show lies beside it: the offsets before a late start (how many records lie
+there?) and the first batch behind an early end. All stretches of a partition are cut at the same offsets, so that a range is
 compared as a whole.
 
 - A range is a piece of a partition, about RANGE_BYTES on each side; a huge partition is many of them.
@@ -30,13 +30,25 @@ GROUP_SPANS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBounds:
-    """One replica as it was found; `begin` is where it has to hold what the source has."""
+    """One replica as it was found; `begin` is where it has to hold what the source has, `expected` where its log would start
+    if nothing was missing: before `begin` if a part was compared earlier. `counted`: it is known how much lies between
+    `expected` and a later log start."""
 
     slot: int
     broker_id: int
     begin: int
     log_start: int
     high_watermark: int
+    expected: int = -1  # -1: it is `begin`
+    counted: bool = False
+
+    @property
+    def missing_from(self) -> int:
+        return self.begin if self.expected < 0 else min(self.expected, self.begin)
+
+    @property
+    def starts_late(self) -> bool:
+        return self.log_start > self.missing_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,9 @@ def make_ranges(partitions: Sequence[PartitionBounds], *, range_bytes: int = RAN
             edges = [start + (end - start) * i // pieces for i in range(pieces + 1)]
             for low, high in pairwise(edges):
                 spec = RangeSpec(len(ranges), low, high, slots, bounds.compacted)
-                ranges.append(Range(spec, bounds, max(1, size // pieces), first=bool(slots) and not begun))
+                alone = not slots and any(low == one.missing_from for one in bounds.replicas)
+                first = (bool(slots) and not begun) or alone
+                ranges.append(Range(spec, bounds, max(1, size // pieces), first=first))
                 begun = begun or bool(slots)
     return ranges
 
@@ -115,10 +129,9 @@ def _stretches(bounds: PartitionBounds) -> Iterator[tuple[int, int, tuple[int, .
     edges: set[int] = set()
     for replica in bounds.replicas:
         until = min(replica.high_watermark, bounds.end)
-        starts_late = replica.log_start > replica.begin
         from_ = max(replica.begin, replica.log_start)
-        if starts_late:
-            edges |= {replica.begin, min(from_, bounds.end)}
+        if replica.starts_late and not replica.counted:
+            edges |= {replica.missing_from, min(replica.log_start, bounds.end)}
         edges |= {min(from_, until), until}
         if until < bounds.end:
             edges.add(max(until, replica.begin) + 1)
@@ -135,7 +148,7 @@ def _holds(replica: ReplicaBounds, offset: int, end: int) -> bool:
 
 def _context(replica: ReplicaBounds, offset: int, end: int) -> bool:
     """Whether the source's batches there explain where this replica starts or ends."""
-    late = replica.begin <= offset < min(replica.log_start, end)
+    late = replica.missing_from <= offset < min(replica.log_start, end) and not replica.counted
     return late or (replica.high_watermark < end and offset == max(replica.high_watermark, replica.begin))
 
 

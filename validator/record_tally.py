@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import Row
 
 from validator import digest, record_frames
-from validator.facts import MAX_FINDINGS, Finding, FindingKind
+from validator.facts import MAX_FINDINGS, Finding, FindingKind, Missing
 from validator.messages import PartitionPlan, ReplicaResult
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.record_second_look import Suspect
-from validator.tally import CLOCK_SLACK_MS
+from validator.tally import late_start, why_late
 
 
 @dataclass(slots=True)
@@ -51,6 +51,7 @@ class RecordTally:
         self.count = 0
         self.first: int | None = None  # the first difference
         self.lawful: dict[str, int] = {}
+        self.missing: Missing | None = None
         self.row: Row | None = None
         self.read_records = 0
         self.read_bytes = 0
@@ -96,30 +97,20 @@ class RecordTally:
         self.row = row
 
     def _log_start(self, row: Row | None) -> None:
-        found, plan = self.found, self.plan
+        """A late start is told, and does not end what is proved (tally.py)."""
+        found = self.found
         gone = row.prefix_records if row is not None else 0
         missing_to = min(found.log_start, self.bounds.end)
         if missing_to <= found.begin:
             return
-        if not gone or row is None or self._retained(row.prefix_time):
-            if gone:
-                self.lawful["expired_on_replica"] = gone
-            if self.start == found.begin:
-                self.start = missing_to
+        if self.start == found.begin:
+            self.start = missing_to
+        if not gone or row is None:
             return
-        detail = (
-            f"broker {found.broker_id} starts at offset {found.log_start}; {gone} records of the source before it are not"
-            f" there, and retention does not explain it (retention.ms={_limit(plan.retention_ms)},"
-            f" retention.bytes={_limit(plan.retention_bytes)}, youngest timestamp {row.prefix_time})"
-        )
-        self._add(FindingKind.LATE_START, found.begin, detail)
-
-    def _retained(self, youngest: int) -> bool:
-        plan = self.plan
-        if plan.retention_ms is not None and youngest <= self.now_ms - plan.retention_ms + CLOCK_SLACK_MS:
-            return True
-        # Keys and values, not compressed: at least what the segments hold, so this errs towards lawful.
-        return plan.retention_bytes is not None and self.read_bytes >= plan.retention_bytes
+        why = why_late(self.plan, row.prefix_time, self.now_ms)
+        self.missing = Missing(start=found.begin, end=missing_to, batches=0, records=gone, why=why)
+        self.findings.append(late_start(found.broker_id, self.missing))
+        self.count += 1
 
     def _add(self, kind: FindingKind, offset: int, detail: str) -> None:
         self.findings.append(Finding(kind=kind, offset=offset, detail=detail))
@@ -155,6 +146,8 @@ class RecordTally:
             start=min(self.start, self.through),
             through=self.through,
             source_end=self.bounds.end,
+            source_start=self.bounds.log_start,
+            replica_start=self.found.log_start,
             replica_end=self.found.high_watermark,
             batches=replica.batches,
             records=sums["records"],
@@ -165,11 +158,8 @@ class RecordTally:
             findings=tuple(self.findings[:MAX_FINDINGS]),
             findings_count=max(self.count, len(self.findings)),
             lawful={kind: count for kind, count in self.lawful.items() if count},
+            missing=self.missing,
         )
-
-
-def _limit(value: int | None) -> str:
-    return "unlimited" if value is None else str(value)
 
 
 def describe(row: Row) -> str:

@@ -120,9 +120,21 @@ class _Surveyor:
             for slot, replica in enumerate(plan.replicas, 1):
                 state = states.get(replica.broker_id, {}).get(tp)
                 if state is not None:
-                    begin = max(plan.start, replica.through or 0, log_start)
+                    expected = max(plan.start, log_start)
+                    begin = max(expected, replica.through or 0)
+                    known = replica.missing
+                    missing_to = min(state.log_start, needed[tp])
+                    counted = known is not None and (known.start, known.end) == (expected, missing_to)
                     replicas.append(
-                        ReplicaBounds(slot, replica.broker_id, begin, state.log_start, state.high_watermark)
+                        ReplicaBounds(
+                            slot,
+                            replica.broker_id,
+                            begin,
+                            state.log_start,
+                            state.high_watermark,
+                            expected,
+                            counted,
+                        )
                     )
             if replicas:
                 found.bounds[tp] = PartitionBounds(

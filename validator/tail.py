@@ -10,7 +10,7 @@ Does not live here: comparing whole logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from validator.fetching import FETCH_VERSION, fetch_once, fetch_request
@@ -19,6 +19,7 @@ from wire.cluster import Cluster
 from wire.error_codes import OFFSET_OUT_OF_RANGE
 from wire.errors import BrokerError, MalformedFrame
 from wire.fetch import FetchedPartition
+from wire.list_offsets import EARLIEST, list_at
 from wire.types import TopicPartition
 
 PARTITION_MAX_BYTES = 16 * 1024 * 1024
@@ -55,7 +56,8 @@ async def read_tails(
     """The last batch before each end offset as broker `node_id` holds it.
 
     A replica whose high watermark has not reached the end yet answers without the batch; it is asked again until
-    `timeout` (seconds) is over, and then reported as None. A partition that is empty on this broker is left out.
+    `timeout` (seconds) is over, and then reported as None. A partition of which this broker has nothing any more, because
+    its log starts at the end, is left out: whether that is to be borne is not the tail's question.
 
     Raises BrokerError (with topic, partition and offset) for any answer but "not there", ConnectionLost.
     """
@@ -87,6 +89,11 @@ async def _ask(
         timeout=timeout,
     )
     progressed = False
+    beyond = [tp for tp, data in answers if data.error == OFFSET_OUT_OF_RANGE and tp in left]
+    for tp in await _emptied(cluster, node_id, beyond, left, timeout=timeout):
+        del left[tp]
+        del found[tp]
+        progressed = True
     for tp, data in answers:
         end = left.get(tp)
         if end is None:
@@ -106,10 +113,26 @@ async def _ask(
             del left[tp]
             progressed = True
         elif not data.error and data.log_start_offset >= end:
-            del left[tp]  # retention has taken everything here: nothing to compare
+            del left[tp]  # everything was deleted here: nothing to compare
             del found[tp]
             progressed = True
     return progressed
+
+
+async def _emptied(
+    cluster: Cluster,
+    node_id: int,
+    tps: Collection[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+    *,
+    timeout: float,
+) -> list[TopicPartition]:
+    """Those whose log on this broker starts at their end or behind it: a replica that has not come so far answers to the
+    same fetch with the same code."""
+    if not tps:
+        return []
+    starts = await list_at(cluster, node_id, dict.fromkeys(tps, EARLIEST), timeout=timeout)
+    return [tp for tp in tps if tp in starts and not starts[tp].error and starts[tp].offset >= ends[tp]]
 
 
 def _last_batch(frame: memoryview, data: FetchedPartition, end: int, tp: TopicPartition) -> TailBatch | None:
@@ -128,8 +151,8 @@ def compare_tails(
     replica: Mapping[TopicPartition, TailBatch | None],
     broker_id: int,
 ) -> list[TailMismatch]:
-    """Every partition whose last batch differs. Retention works on each log by itself, so a log that is empty on
-    either side proves nothing and is not held against the replica."""
+    """Every partition whose last batch differs. One that is empty on either side was not compared: of a replica that starts
+    so late controller.late_starts judges."""
     return [
         TailMismatch(tp, broker_id, source[tp], replica[tp])
         for tp in source.keys() & replica.keys()

@@ -1,10 +1,9 @@
 """Adds the verdicts of a replica's ranges up to one result, and judges where the replica starts and ends.
 
-Pure. What is lawful about a log start (Kafka's LocalLog and UnifiedLog.deleteOldSegments):
-- the source's own log start is no loss of the replica's: what the source no longer has cannot be compared;
-- retention.ms takes whole segments whose largest timestamp is older, so *every* batch of the missing stretch is older;
-- retention.bytes takes a segment only while what remains is still as large, so what the replica holds now is.
-Anything else is a late start.
+Pure. The source's own log start is no loss of the replica's: what the source no longer has cannot be compared. A replica
+that starts later than that, and later than the mirror, lacks what the source still has there. Whatever took it, it is
+counted and told (`Missing`, `late_start`) and never called equal. It does not end the comparison: what the replica does
+hold is proved.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 from validator import digest
 from validator.columns import CODECS
-from validator.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind
+from validator.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind, Missing
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.ranges import PartitionBounds, Range, ReplicaBounds
 from validator.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict
@@ -46,7 +45,8 @@ class ReplicaTally:
     read_batches: int = 0  # of this run alone
     read_records: int = 0
     read_bytes: int = 0
-    _lawful_before: dict[str, int] = field(default_factory=dict)
+    missing: Missing | None = None
+    _missing_to: int = 0
     _prefix: _Prefix | None = None
     _prefix_judged: bool = False
 
@@ -64,29 +64,39 @@ class ReplicaTally:
         if begin > expected:
             # counted in offsets: what is gone at the source cannot be counted in batches
             self._count_lawful("expired_at_source_offsets", begin - expected)
-        if self.found.log_start > begin:
-            self._prefix = _Prefix()
-        self._lawful_before = dict(self.lawful)
+        if self.found.starts_late:
+            self._missing_to = min(self.found.log_start, self.bounds.end)
+            if self.found.counted:
+                self.missing = replica.missing
+            else:
+                self._prefix = _Prefix()
+            # What is read now begins there, and what was read of it before lies below.
+            self.through = max(begin, self._missing_to)
+            if self.start == begin:
+                self.start = self.through
+            if self.missing is not None:
+                self._tell_missing(self.missing, None)
 
     @property
     def tellable(self) -> bool:
-        """Whether `result` can be told already: with a late start that only the whole replica's size may explain it cannot
-        before `finish`."""
+        """Whether `result` can be told already: not while it is not known how much lies before a late start."""
         return self._prefix is None or self._prefix_judged
 
     def take(self, one: Range, verdict: RangeVerdict | None) -> None:
         """The next range in order of offsets; no verdict: nobody holds anything there."""
         spec = one.spec
-        begin, log_start = self.found.begin, self.found.log_start
-        if self._prefix is not None and begin <= spec.start < min(log_start, self.bounds.end):
-            self._prefix.take(verdict)
-            return
+        begin = self.found.begin
+        if self._prefix is not None:
+            if self.found.missing_from <= spec.start < self._missing_to:
+                self._prefix.take(verdict)
+                return
+            if spec.start >= self._missing_to:
+                self._judge_prefix()
         if self.moved:
             # Nobody has compared what lies before this range: an early end is for the round that has read up to it.
             return
         short_at = max(self.found.high_watermark, begin)
         if spec.start == short_at and self.found.high_watermark < self.bounds.end:
-            self._judge_prefix()
             self._end_short(verdict)
             return
         if self.found.slot not in spec.slots:
@@ -98,12 +108,6 @@ class ReplicaTally:
 
     def finish(self) -> None:
         """All ranges have been taken: what hangs on their sums is judged."""
-        prefix = self._prefix
-        if self.moved and prefix is not None and not self._prefix_judged and not self._lawful_start(prefix):
-            # Not all that the replica holds was read: the next round knows whether its size explains the start.
-            self._forget()
-            self.through, self.lawful = self.found.begin, self._lawful_before
-            return
         self._judge_prefix()
         if self.first_finding is not None:
             self.through = min(self.through, self.first_finding)
@@ -118,6 +122,8 @@ class ReplicaTally:
             start=self.start,
             through=self.through,
             source_end=self.bounds.end,
+            source_start=self.bounds.log_start,
+            replica_start=self.found.log_start,
             replica_end=self.found.high_watermark,
             batches=self.batches,
             records=self.records,
@@ -128,6 +134,7 @@ class ReplicaTally:
             findings=tuple(self.findings[:MAX_FINDINGS]),
             findings_count=self.findings_count,
             lawful=dict(self.lawful),
+            missing=self.missing,
         )
 
     # --- parts ----------------------------------------------------------------------------------------------
@@ -176,42 +183,23 @@ class ReplicaTally:
         if prefix is None or self._prefix_judged:
             return
         self._prefix_judged = True
-        missing_to = min(self.found.log_start, self.bounds.end)
-        if self._lawful_start(prefix):
-            if prefix.batches:
-                self._count_lawful("expired_on_replica", prefix.batches)
-            self.through = max(self.through, missing_to)
-            if self.start == self.found.begin:
-                self.start = missing_to
-            return
-        self._forget()
-        detail = (
-            f"broker {self.replica.broker_id} starts at offset {self.found.log_start}; {prefix.batches} batches of"
-            f" the source before it are not there, and retention does not explain it"
-            f" (retention.ms={_limit(self.plan.retention_ms)},"
-            f" retention.bytes={_limit(self.plan.retention_bytes)}, youngest timestamp {prefix.max_timestamp})"
-        )
-        self._add(FindingKind.LATE_START, self.found.begin, detail, prefix.first)
-
-    def _forget(self) -> None:
-        """What lies behind a late start that nothing explains proves nothing of this replica."""
-        self.batches, self.records, self.bytes = (
-            self.replica.batches,
-            self.replica.records,
-            self.replica.bytes,
-        )
-        self.digest = digest.from_hex(self.replica.digest)
-        self.source_digest = digest.from_hex(self.replica.source_digest)
-
-    def _lawful_start(self, prefix: _Prefix) -> bool:
-        plan = self.plan
         if not prefix.batches:
-            return True
-        if plan.retention_ms is not None and prefix.max_timestamp >= 0:
-            oldest_kept = self.now_ms - plan.retention_ms + CLOCK_SLACK_MS
-            if prefix.max_timestamp <= oldest_kept:
-                return True
-        return plan.retention_bytes is not None and self.bytes >= plan.retention_bytes
+            return  # the source holds nothing there either
+        start, end = self.found.missing_from, self._missing_to
+        self.missing = Missing(
+            start=start,
+            end=end,
+            batches=prefix.batches,
+            records=prefix.records(start, end),
+            exact=prefix.whole(start, end) or not self.plan.compacted,
+            why=why_late(self.plan, prefix.max_timestamp, self.now_ms),
+        )
+        self._tell_missing(self.missing, prefix.first)
+
+    def _tell_missing(self, missing: Missing, first: Copy | None) -> None:
+        """It is told, and does not end what is proved: `through` and the sums are of what the replica holds."""
+        self.findings.append(late_start(self.replica.broker_id, missing, first))
+        self.findings_count += 1
 
     def _add(self, kind: FindingKind, offset: int, detail: str, source: Copy | None) -> None:
         self.findings.append(Finding(kind=kind, offset=offset, detail=detail, source=to_facts(source)))
@@ -224,6 +212,8 @@ class _Prefix:
     """What the source holds before a replica's late start."""
 
     batches: int = 0
+    held: int = 0
+    reached: int = -1
     max_timestamp: int = -1
     first: Copy | None = None
 
@@ -231,8 +221,40 @@ class _Prefix:
         if verdict is None:
             return
         self.batches += verdict.source_batches
+        self.held += verdict.source_records
+        self.reached = max(self.reached, verdict.source_reached)
         self.max_timestamp = max(self.max_timestamp, verdict.source_max_timestamp)
         self.first = self.first or verdict.source_first
+
+    def records(self, start: int, end: int) -> int:
+        """Without those of the first and the last batch that lie outside: a log may start inside a batch."""
+        before = max(0, start - self.first.base_offset) if self.first is not None else 0
+        return max(0, self.held - before - max(0, self.reached + 1 - end))
+
+    def whole(self, start: int, end: int) -> bool:
+        return self.reached < end and (self.first is None or self.first.base_offset >= start)
+
+
+def late_start(broker_id: int, missing: Missing, first: Copy | None = None) -> Finding:
+    most = "" if missing.exact else "at most "
+    detail = (
+        f"broker {broker_id} starts at offset {missing.end}; from offset {missing.start} on the source has"
+        f" {most}{missing.records} records that are not there: {missing.why}"
+    )
+    return Finding(kind=FindingKind.LATE_START, offset=missing.start, detail=detail, source=to_facts(first))
+
+
+def why_late(plan: PartitionPlan, youngest: int, now_ms: int) -> str:
+    """The reason for a late start, as far as the target's settings tell one. It never makes one lawful."""
+    if plan.retention_ms is not None and 0 <= youngest <= now_ms - plan.retention_ms + CLOCK_SLACK_MS:
+        return f"they are older than the target topic's retention.ms={plan.retention_ms}"
+    if plan.retention_bytes is not None:
+        return f"the target topic's retention.bytes={plan.retention_bytes} may have taken them"
+    return (
+        f"the target topic's retention as it is now (retention.ms={_limit(plan.retention_ms)},"
+        f" retention.bytes=unlimited) does not explain it: deleted with DeleteRecords, by a retention"
+        " that was set meanwhile, or lost with a disk"
+    )
 
 
 def _limit(value: int | None) -> str:

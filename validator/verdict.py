@@ -5,7 +5,7 @@ agree as sums (`clean`), everything else batch by batch (`group`). What may lawf
 - the partition leader epoch: it is outside of a batch's CRC and is not looked at;
 - compaction works on each log by itself: on a compacted topic batches may be gone on either side, and one that lost records
   keeps its offsets (MemoryRecords.filterTo keeps base and last offset). Such batches are counted, and judged by records;
-- log starts: retention works on each log too. Which of it is lawful is ranges.py's and tally.py's business.
+- log starts: what the source has dropped cannot be compared. A replica that starts later than the source is tally.py's.
 
 Control batches and those of aborted transactions are batches like any other.
 """
@@ -21,6 +21,8 @@ from validator.columns import BATCH, MOVED
 from validator.spans import SOURCE
 
 KEPT_FINDINGS = 20
+CONTROL = 0x20
+"""Attribute bit: the batch ends a transaction; no consumer is shown its record."""
 DELETE_HORIZON = 0x40
 """Attribute bit: the cleaner has put the delete horizon into the base timestamp (KIP-534)."""
 
@@ -86,7 +88,9 @@ class RangeVerdict:
     range_id: int
     replicas: dict[int, ReplicaVerdict]
     source_batches: int = 0
+    source_records: int = 0  # those of transaction markers left out
     source_bytes: int = 0
+    source_reached: int = -1  # the highest last offset
     source_max_timestamp: int = -1
     source_first: Copy | None = None
 
@@ -133,6 +137,7 @@ class CleanRun(NamedTuple):
     digest: int
     max_timestamp: int
     last_offset: int
+    markers: int = 0  # of `records`, those that end transactions
 
 
 @dataclass(slots=True)
@@ -161,7 +166,9 @@ class Judge:
 
     def clean(self, run: CleanRun) -> None:
         """All sides hold these batches, intact and in order."""
-        self._note_source(run.first, run.batches, run.bytes, run.max_timestamp)
+        self._note_source(
+            run.first, run.batches, run.records - run.markers, run.bytes, run.last_offset, run.max_timestamp
+        )
         for slot, verdict in self._verdict.replicas.items():
             self._close_hole(slot)
             if slot in self._blind or verdict.first_difference is not None:
@@ -182,7 +189,10 @@ class Judge:
         source = by_slot.get(SOURCE, [])
         if source:
             size = sum(copy.size for copy in source)
-            self._note_source(source[0], len(source), size, max(copy.max_timestamp for copy in source))
+            records = sum(copy.record_count for copy in source if not copy.attributes & CONTROL)
+            last = max(copy.last_offset for copy in source)
+            newest = max(copy.max_timestamp for copy in source)
+            self._note_source(source[0], len(source), records, size, last, newest)
         for slot in self._verdict.replicas:
             held = by_slot.get(slot, [])
             if slot not in self._blind and (source or held):
@@ -304,11 +314,15 @@ class Judge:
 
     # --- sums -----------------------------------------------------------------------------------------------
 
-    def _note_source(self, first: Copy, batches: int, size: int, max_timestamp: int) -> None:
+    def _note_source(
+        self, first: Copy, batches: int, records: int, size: int, last_offset: int, max_timestamp: int
+    ) -> None:
         verdict = self._verdict
         if verdict.source_first is None:
             verdict.source_first = first
         verdict.source_batches += batches
+        verdict.source_records += records
+        verdict.source_reached = max(verdict.source_reached, last_offset)
         verdict.source_bytes += size
         verdict.source_max_timestamp = max(verdict.source_max_timestamp, max_timestamp)
 

@@ -140,6 +140,11 @@ class LinkValidation(Model):
         default=None, description="Since the oldest watermark that is behind was moved."
     )
     mismatches: list[str] = []
+    late_starts: list[str] = Field(
+        default=[],
+        description="Replicas that start later than the source and the mirror, with what they lack: not equal, though what "
+        "they hold may be proved. A promote refuses them unless accept_missing says otherwise.",
+    )
 
 
 class LinkValidationDescription(LinkValidation):
@@ -159,6 +164,10 @@ class PromoteValidation(Model):
     records: int = 0
     bytes: int = 0
     mismatches: int = 0
+    missing_records: int = Field(
+        default=0,
+        description="Records that the source has before the log starts of replicas: they are not at the target.",
+    )
     html: str | None = Field(default=None, description="Path of the evidence on the sidecar that wrote it.")
     json_path: str | None = None
     parquet: str | None = None

@@ -26,6 +26,7 @@ from linker.cli.options import (
     confirm,
     connect,
     usage,
+    whoever_asks,
 )
 from linker.cli.output import Format, emit, note
 
@@ -216,6 +217,15 @@ def promote(
             help="Longest time that writes are held; default: 10000.",
         ),
     ] = None,
+    accept_missing: Annotated[
+        int | None,
+        typer.Option(
+            "--accept-missing",
+            metavar="RECORDS",
+            min=0,
+            help="Records that may be left behind, in all, where replicas start later than the source; default: 0.",
+        ),
+    ] = None,
     validation: Annotated[
         Validation | None,
         typer.Option(
@@ -269,6 +279,7 @@ def promote(
             max_lag=max_lag,
             catch_up_timeout_ms=catch_up_timeout_ms,
             fence_timeout_ms=fence_timeout_ms,
+            accept_missing=accept_missing,
             validation=validation,
             transaction_timeout_ms=transaction_timeout_ms,
             abort_open_transactions=abort_open_transactions,
@@ -287,13 +298,16 @@ def promote(
         "fence_timeout_ms": fence_timeout_ms,
         "transaction_timeout_ms": transaction_timeout_ms,
         "abort_open_transactions": abort_open_transactions or None,
+        "accept_missing": accept_missing,
         "fence_source": fence_source or None,
         "validation": None if validation is None else validation.value,
     }
     options = {key: value for key, value in limits.items() if value is not None}
     if bool(topics) == all_:
         raise usage("give either topics or --all")
-    request = validated(PromoteRequest, topics=topics or [], all=all_, options=options)
+    request = validated(
+        PromoteRequest, topics=topics or [], all=all_, options=options, requested_by=whoever_asks()
+    )
     with connect(admin_url, token_file) as client:
         if dry_run:
             plan = client.plan_promote(link, request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -115,6 +117,15 @@ def properties_file(path: Path) -> dict[str, str]:
     if pending:
         raise usage(f"{path} ends in the middle of a continued line")
     return result
+
+
+def whoever_asks() -> str:
+    """For records of who did it, as far as this machine knows."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:200]
 
 
 def can_ask(question: str) -> None:

@@ -180,7 +180,8 @@ def _validated(replica: ReplicaStatus) -> str:
     if replica.validated_offset is None:
         return f"{replica.broker}<-"
     age = f"({duration(replica.validated_age_ms)})" if replica.validated_age_ms else ""
-    return f"{replica.broker}<{replica.validated_offset}{age}"
+    late = "" if replica.start_offset is None else f":{replica.start_offset}"
+    return f"{replica.broker}{late}<{replica.validated_offset}{age}"
 
 
 def lag(reports: Iterable[LagReport]) -> str:

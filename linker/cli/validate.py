@@ -189,8 +189,14 @@ def _fail_at(*reasons: str | None) -> None:
 
 
 def bad_evidence(job: PromoteJob) -> str | None:
-    """One loud line if what was promoted differs; None if all is well or was not asked for."""
+    """One loud line if what was promoted differs, or lacks more than was accepted; None if all is well or not asked for."""
     found = job.validation
+    if found is not None and not found.mismatches and found.missing_records > job.accept_missing:
+        return (
+            f"promote {job.id}: {found.missing_records} records of the source are not at the target, because replicas start "
+            f"later ({job.accept_missing} were accepted); see {found.html or 'linker validate report'} before the source is "
+            "given up"
+        )
     if found is None or not found.mismatches:
         return None
     return (

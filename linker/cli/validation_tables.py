@@ -60,6 +60,8 @@ def summary(one: LinkValidation) -> str:
         parts.append(f"trouble: {one.trouble}")
     if one.mismatches:
         parts.append(f"{len(one.mismatches)} PARTITIONS DIFFER, first {one.mismatches[0]}")
+    if one.late_starts:
+        parts.append(f"{len(one.late_starts)} REPLICAS START LATE, first {one.late_starts[0]}")
     return ", ".join(parts)
 
 
@@ -91,7 +93,14 @@ def description(one: LinkValidationDescription) -> str:
         ],
         empty="no runs yet",
     )
-    return "\n\n".join([head, *(f"DIFFERS: {line}" for line in one.mismatches), runs])
+    return "\n\n".join(
+        [
+            head,
+            *(f"DIFFERS: {line}" for line in one.mismatches),
+            *(f"STARTS LATE: {line}" for line in one.late_starts),
+            runs,
+        ]
+    )
 
 
 def promote_lines(one: PromoteValidation | None) -> list[tuple[str, object]]:
@@ -102,6 +111,8 @@ def promote_lines(one: PromoteValidation | None) -> list[tuple[str, object]]:
     told = state.get(one.state) or (one.state or "")
     if one.final:
         told = f"{one.state}: {one.replicas} replicas, {one.batches} batches, {one.mismatches} mismatches"
+        if one.missing_records:
+            told += f", {one.missing_records} RECORDS MISSING before late starts"
     return [
         ("validation", f"{one.policy}; {told}" + (f" ({one.reason})" if one.reason else "")),
         ("evidence", one.html),

@@ -14,6 +14,7 @@ from controller.ports import PromotePorts
 from controller.take_over import TakeOverPorts
 from linker.links.copies import CopyView
 from linker.links.promote_ports import ListedSourceEnds, make_promote_ports
+from linker.links.replica_starts import ReplicaStarts
 from linker.links.source_fence import AclSourceFence
 from linker.links.source_writers import SourceWriters
 from linker.links.take_over_ports import make_take_over_ports
@@ -40,8 +41,10 @@ class LinkPorts:
         validation: LinkValidation,
         copy: Callable[[TopicPartition], CopyView | None],
         targets: Callable[[TopicPartition], tuple[int, ...]],
+        starts: ReplicaStarts,
     ) -> None:
         """`targets`: the real brokers that are to hold a partition."""
+        self._starts = starts
         self._link = link
         self._controller = controller
         self._source = source
@@ -71,6 +74,7 @@ class LinkPorts:
             ports,
             producers=self.writers,
             source_topics=self.source_ends,
+            replica_starts=self._starts,
             source_fence=self.source_fence,
         )
 

@@ -48,6 +48,17 @@ def watermark(
     return replica.through, max(0, wall_clock_ms() - replica.at)
 
 
+def proved_from(runtime: LinkRuntime, state: MirrorPartition, broker_id: int) -> int | None:
+    """The first offset of a replica that is proved and still there."""
+    known = runtime.controller.image.validations.get((state.link, state.tp))
+    replica = None if known is None else known.of(broker_id)
+    if replica is None:
+        return None
+    late = [one.log_start for one in runtime.starts.of(state.tp) if one.broker_id == broker_id]
+    counted = [] if replica.missing is None else [replica.missing.end]
+    return max(replica.start, *late, *counted)
+
+
 def mismatch(image: ControllerImage, state: MirrorPartition) -> str | None:
     known = image.validations.get((state.link, state.tp))
     return None if known is None or known.mismatch is None else validations.mismatch_text(known.mismatch)
@@ -80,6 +91,12 @@ def link_validation(runtime: LinkRuntime) -> LinkValidation:
                 oldest = max(oldest or 0, age)
     interval = runtime.validation.interval
     wrong = [text for state in image.link_partitions(runtime.name) if (text := _named_mismatch(image, state))]
+    late = [
+        f"{state.tp}: {one}"
+        for state in image.link_partitions(runtime.name)
+        if state.phase in _OPEN
+        for one in runtime.starts.of(state.tp)
+    ]
     return LinkValidation(
         link=runtime.name,
         continuous=interval is not None,
@@ -90,6 +107,7 @@ def link_validation(runtime: LinkRuntime) -> LinkValidation:
         unproved_offsets=behind,
         age_ms=oldest if oldest is not None else 0 if replicas and proved == replicas else None,
         mismatches=wrong[:_MOST_MISMATCHES],
+        late_starts=late[:_MOST_MISMATCHES],
     )
 
 
@@ -179,6 +197,7 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
         records=0 if evidence is None else evidence.records,
         bytes=0 if evidence is None else evidence.bytes,
         mismatches=0 if evidence is None else evidence.mismatches,
+        missing_records=0 if evidence is None else evidence.missing_records,
         html=None if evidence is None else evidence.html,
         json_path=None if evidence is None else evidence.json,
         parquet=None if evidence is None else evidence.parquet,

@@ -39,6 +39,7 @@ from linker.links.link_ports import LinkPorts
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
+from linker.links.replica_starts import ReplicaStarts
 from linker.links.source import nowhere, source_cluster, source_side
 from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
@@ -166,6 +167,8 @@ class LinkRuntime:
             self.copies.get,
             link_brokers,
         )
+        self.starts = ReplicaStarts(link.name, self.source, target.cluster, controller, self.targets)
+        self.validation.log_starts = self.starts.log_starts
         self.ports = LinkPorts(
             link.name,
             controller,
@@ -176,6 +179,7 @@ class LinkRuntime:
             validation=self.validation,
             copy=self.copies.get,
             targets=self.targets,
+            starts=self.starts,
         )
         #: Why the link as a whole does not work; None when it does.
         self.trouble: str | None = (
@@ -274,6 +278,7 @@ class LinkRuntime:
             self._reign.rule(self.groups.run(), "groups")
             self._reign.rule(self.validation.run(), "validation")
             self._reign.rule(self.configs.run(), "configs")
+            self._reign.rule(self._look_at_starts(), "where replicas start")
             self._reign.rule(
                 open_owed(self.name, self.controller, self.ports.source_fence, self._verified.is_set),
                 "sources that refuse writes",
@@ -285,6 +290,10 @@ class LinkRuntime:
         """It is not any more: what only the head may do ends here, wherever it stands."""
         await self._reign.end()
         self.promotes.progress.clear()
+
+    async def _look_at_starts(self) -> None:
+        await self._verified.wait()
+        await self.starts.run()
 
     def _source_trouble(self) -> str | None:
         """Why groups must not be looked for at the source: it was not reached yet, or another cluster answers there."""

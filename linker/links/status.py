@@ -13,6 +13,7 @@ from controller.codec import path_of
 from controller.failover import missing
 from controller.fleet.progress import copy_lag
 from controller.image import ControllerImage
+from controller.late_starts import LateStart, worst
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
 from controller.state import Failover, JobStatus, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
@@ -67,6 +68,7 @@ def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
         or runtime.watch.grown.get(state.topic)
         or runtime.configs.trouble.get(state.topic)
         or (None if copy is None else _silent_replica(copy, runtime.targets(state.tp)))
+        or _late_replica(runtime, state)
     )
 
 
@@ -81,6 +83,16 @@ def _silent_replica(copy: CopyView, targets: Sequence[int]) -> str | None:
                 "there (see that broker's log)"
             )
     return None
+
+
+def _why_late(late: LateStart) -> str | None:
+    return None if late.counted is None else late.counted.why
+
+
+def _late_replica(runtime: LinkRuntime, state: PartitionState) -> str | None:
+    """What a promote would lose: shown like any other trouble."""
+    late = runtime.starts.of(state.tp) if state.phase not in ENDED else []
+    return str(worst(late)) if late and worst(late).records else None
 
 
 def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
@@ -130,7 +142,9 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
     leader = runtime.source.leader(state.tp)
     replicas = []
     mirror = runtime.controller.image.mirrors[state.link, state.topic]
+    late = {one.broker_id: one for one in runtime.starts.of(state.tp)} if state.phase not in ENDED else {}
     for broker in mirror.target_replicas[state.partition] if mirror.target_replicas else ():
+        starts = late.get(broker)
         follower = None if copy is None else copy.followers.get(broker)
         offset = None if follower is None or follower.fetch_offset < 0 else follower.fetch_offset
         validated, age = proved.watermark(runtime.controller.image, state, broker, end)
@@ -139,8 +153,13 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
                 broker=broker,
                 end_offset=offset,
                 lag=None if offset is None or end is None else max(0, end - offset),
+                validated_from=None if validated is None else proved.proved_from(runtime, state, broker),
                 validated_offset=validated,
                 validated_age_ms=age,
+                start_offset=None if starts is None else starts.log_start,
+                missing_records=None if starts is None else starts.records,
+                missing_counted=starts is not None and starts.counted is not None,
+                missing_reason=None if starts is None else _why_late(starts),
             )
         )
     return PartitionStatus(
@@ -295,6 +314,8 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
         started_at=moment(job.started_at),
         finished_at=None if job.ended_at is None else moment(job.ended_at),
         validation=proved.promote_validation(runtime, job),
+        accept_missing=job.accept_missing,
+        requested_by=job.requested_by,
         warnings=list(job.warnings),
         phases_ms={
             PromotePhase.FAILED_OVER if job.failover and phase is PromotePhase.PROMOTED else phase: round(

@@ -67,14 +67,13 @@ class TailBatches:
                 at_target.setdefault(broker, {})[tp] = end
         rests = asyncio.ensure_future(self._compare_rests(ends, unequal, min(timeout, _RESTS_TIMEOUT)))
         try:
-            await self._compare_tails(at_source, at_target, differing, unequal, timeout)
+            compared = await self._compare_tails(at_source, at_target, differing, unequal, timeout)
             differing |= await rests
         finally:
             rests.cancel()
             await asyncio.gather(rests, return_exceptions=True)
-        for broker, tails in at_target.items():
-            for tp in tails:
-                self._told(tp, broker, (tp, broker) not in unequal)
+        for tp, broker in compared:
+            self._told(tp, broker, (tp, broker) not in unequal)
         return differing
 
     async def _compare_rests(
@@ -135,7 +134,8 @@ class TailBatches:
         differing: dict[TopicPartition, str],
         unequal: set[tuple[TopicPartition, int]],
         timeout: float,
-    ) -> None:
+    ) -> list[tuple[TopicPartition, int]]:
+        """Those of whom both sides have shown a last batch, or the lack of one; an emptied log shows neither."""
         readings = await together_by_key(
             {
                 ("source", node): read_tails(self._source, node, ends, timeout=timeout)
@@ -154,3 +154,9 @@ class TailBatches:
                 for mismatch in compare_tails(source, read, broker):
                     differing[mismatch.topic_partition] = str(mismatch)
                     unequal.add((mismatch.topic_partition, broker))
+        return [
+            (tp, broker)
+            for (side, broker), read in readings.items()
+            if side == "target"
+            for tp in sorted(source.keys() & read.keys())
+        ]

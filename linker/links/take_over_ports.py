@@ -98,6 +98,7 @@ def make_take_over_ports(
             fencer=FleetFence(link, head, None, target, link_brokers),
             tail_check=ReplicaTails(target, targets),
             source_topics=None,
+            replica_starts=None,
         ),
         source=LastReports(progress, lambda: head.controller.image.identities.keys() - head.members.keys()),
         replicas=BrokersLogEnds(target.cluster),

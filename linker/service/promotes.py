@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller import errors as refused
-from controller import group_decisions
+from controller import group_decisions, late_starts
 from controller.phases import ENDED, LED_ELSEWHERE
 from controller.ports import PromoteSettings
 from controller.source_fence import debts
@@ -38,6 +38,7 @@ from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
 
 _FENCE_DRAIN_TIMEOUT = 5.0
+_MOST_LATE = 5
 
 
 class Promotes(Validations):
@@ -50,6 +51,7 @@ class Promotes(Validations):
         except refused.ControllerError as error:
             blockers.append(str(error))
         blockers += await self._grown(runtime, topics)
+        blockers += await self._late_replicas(runtime, topics, request.options.accept_missing)
         blockers += [finding.detail for finding in self._still_closed(runtime, topics)]
         rights = await preflight.check_mirror_rights(self._sidecar.target, topics)
         blockers += [finding.detail for finding in rights if finding.fatal]
@@ -212,6 +214,26 @@ class Promotes(Validations):
                 grown[topic] = reason
         return [f"topic {topic}: {reason}" for topic, reason in grown.items()]
 
+    async def _late_replicas(self, runtime: LinkRuntime, topics: Sequence[str], accepted: int) -> list[str]:
+        """Replicas that start later than the source: what lies before would be at the source only. What cannot be asked now
+        is asked again before writes are held."""
+        tps = [
+            s.tp
+            for topic in topics
+            for s in self._image.topic_partitions(runtime.name, topic)
+            if s.phase not in ENDED and s.session_epoch >= 0
+        ]
+        try:
+            late = await runtime.starts.late(tps, timeout=preflight.TIMEOUT)
+        except LinkerError:
+            return []
+        refused = late_starts.refusal(late, accepted)
+        if not refused:
+            return []
+        shown = [f"{tp}: {reason}" for tp, reason in list(refused.items())[:_MOST_LATE]]
+        more = [f"and {len(refused) - _MOST_LATE} more partitions"] if len(refused) > _MOST_LATE else []
+        return [late_starts.refusal_text(late, accepted), *shown, *more]
+
     def _begun(self, link: str, topic: str) -> bool:
         """Whether a part of the topic was handed over already: the rest has to follow, whatever was added at the source."""
         return any(state.phase in LED_ELSEWHERE for state in self._image.topic_partitions(link, topic))
@@ -245,6 +267,9 @@ class Promotes(Validations):
         grown = await self._grown(runtime, topics)
         if grown:
             raise IllegalState("; ".join(grown))
+        late = await self._late_replicas(runtime, topics, request.options.accept_missing)
+        if late:
+            raise PreflightFailed("; ".join(late))
         policy = self._policy(request)
         missing = missing_parts() if policy is ValidationPolicy.REQUIRE else None
         if missing is not None:
@@ -275,7 +300,13 @@ class Promotes(Validations):
         try:
             job = await self._write_down(
                 runtime,
-                lambda: controller.begin_promote(link, topics, validation=policy),
+                lambda: controller.begin_promote(
+                    link,
+                    topics,
+                    validation=policy,
+                    accept_missing=options.accept_missing,
+                    requested_by=request.requested_by,
+                ),
                 settings,
                 "promote",
             )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
 from validator.evidence import model
+from validator.facts import Missing
 from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.types import TopicPartition
@@ -188,6 +190,7 @@ class EvidenceWriter:
             records=sum(one.records for one in proved),
             bytes=sum(one.bytes for one in proved),
             mismatches=self._mismatches(tps),
+            missing_records=self._missing(tps),
             trouble=trouble,
             html=None if written is None else written.html,
             json=None if written is None else written.json_path,
@@ -237,6 +240,8 @@ class EvidenceWriter:
             target=model.ClusterFacts(
                 name=target.name, bootstrap=target.bootstrap, cluster_id=self._target.cluster.cluster_id
             ),
+            accepted_missing=job.accept_missing,
+            requested_by=job.requested_by,
             sidecar=str(self._target.broker_id),
             started_ms=job.started_at,
             finished_ms=wall_clock_ms(),
@@ -286,12 +291,15 @@ class EvidenceWriter:
                     findings=findings,
                     findings_count=count,
                     lawful={} if one is None else dict(one.lawful),
+                    log_start=validation.book.replica_starts.get(key),
+                    missing=None if one is None or one.missing is None else Missing(**asdict(one.missing)),
                 )
             )
         return model.PartitionEvidence(
             topic=tp.topic,
             partition=tp.partition,
             start=state.start_offset or 0,
+            source_start=validation.book.source_starts.get(tp),
             end=state.aligned_end,
             handed_over_ms=state.since or None,
             replicas=tuple(replicas),
@@ -353,6 +361,22 @@ class EvidenceWriter:
                 if broker == named or (tp, broker) in self._validation.book.findings
             }
         return len(differing)
+
+    def _missing(self, tps: Sequence[TopicPartition]) -> int:
+        """Records that the source has and replicas lack before their start: of each partition the worst replica's."""
+        total = 0
+        for tp in self._there(tps):
+            known = self._controller.image.validations.get((self._validation.link, tp))
+            there = self._replicas(tp)
+            total += max(
+                (
+                    one.missing.records
+                    for one in (known.replicas if known is not None else ())
+                    if one.missing is not None and one.broker_id in there
+                ),
+                default=0,
+            )
+        return total
 
     def _first_mismatch(self, tps: Sequence[TopicPartition]) -> str:
         for tp in tps:

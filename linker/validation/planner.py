@@ -7,7 +7,7 @@ left out with the reason, as is a partition that has no copies to compare yet.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from controller.handover import listed_targets
@@ -16,6 +16,7 @@ from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from linker.links.copies import CopyView
 from validator import messages as m
+from validator.facts import Missing
 from validator.mode import Mode
 from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
@@ -35,7 +36,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What the target may do to a log by itself. None: no limit."""
+    """What the target may do to a log by itself; of retention to name a reason only. None: no limit."""
 
     compacted: bool = False
     retention_ms: int | None = None
@@ -87,8 +88,10 @@ def plan(
     *,
     mode: Mode = Mode.BATCHES,
     source_ends: Mapping[TopicPartition, int] | None = None,
+    log_starts: Mapping[TopicPartition, Mapping[int, int]] | None = None,
 ) -> Plan:
-    """With `source_ends` only what is not proved up to there is due. Records are always compared from the start: no
+    """With `source_ends` only what is not proved up to there is due, and replicas whose log starts (`log_starts`, of those
+    that start later than the source) are not what was counted last. Records are always compared from the start: no
     watermark is kept for them."""
     found: list[m.PartitionPlan] = []
     bases: dict[tuple[TopicPartition, int], int | None] = {}
@@ -117,7 +120,9 @@ def plan(
             replica = _replica(image, link, tp, broker_id, mode)
             known_end = end if end is not None else (source_ends or {}).get(tp)
             proved = replica.through is not None and known_end is not None and replica.through >= known_end
-            if source_ends is not None and proved:
+            counted = None if replica.missing is None else replica.missing.end
+            start = (log_starts or {}).get(tp, {}).get(broker_id, counted)
+            if source_ends is not None and proved and start == counted:
                 continue
             bases[tp, broker_id] = replica.through
             replicas.append(replica)
@@ -167,6 +172,7 @@ def _replica(
         batches=proved.batches,
         records=proved.records,
         bytes=proved.bytes,
+        missing=None if proved.missing is None else Missing(**asdict(proved.missing)),
     )
 
 

@@ -27,6 +27,9 @@ class ResultBook:
         self.findings: dict[tuple[TopicPartition, int], tuple[tuple[Finding, ...], int]] = {}
         #: Where each replica ended when it was read last.
         self.replica_ends: dict[tuple[TopicPartition, int], int] = {}
+        #: Where it started then; and the source.
+        self.replica_starts: dict[tuple[TopicPartition, int], int] = {}
+        self.source_starts: dict[TopicPartition, int] = {}
         #: Whose tail was compared inside a fence, with the result.
         self.tails: dict[tuple[TopicPartition, int], bool] = {}
         self._link = link
@@ -40,6 +43,9 @@ class ResultBook:
             tp = TopicPartition(result.topic, result.partition)
             key = (tp, result.broker_id)
             self.replica_ends[key] = result.replica_end
+            if result.replica_start is not None:
+                self.replica_starts[key] = result.replica_start
+                self.source_starts[tp] = result.source_start
             differing = differences(result)
             if not differing:
                 self.findings.pop(key, None)
@@ -74,6 +80,8 @@ class ResultBook:
     def keep_only(self, topics: set[str]) -> None:
         """Forget what is no mirror any more."""
         self.samples.forget(topics)
-        for book in (self.findings, self.replica_ends, self.tails):
+        for tp in [tp for tp in self.source_starts if tp.topic not in topics]:
+            del self.source_starts[tp]
+        for book in (self.findings, self.replica_ends, self.replica_starts, self.tails):
             for key in [key for key in book if key[0].topic not in topics]:
                 del book[key]

@@ -77,6 +77,8 @@ class LinkValidation:
         self.source_side = source
         self._copy = copy
         self.link_brokers = link_brokers
+        #: Where replicas start that start later than the source, as seen last.
+        self.log_starts: Callable[[], Mapping[TopicPartition, Mapping[int, int]]] = dict
         self._numbers = itertools.count(1)
         self._session = secrets.token_hex(3)
         self._options = asyncio.Event()
@@ -230,6 +232,7 @@ class LinkValidation:
             rules,
             mode=mode,
             source_ends=self._source_ends(tps) if only_behind else None,
+            log_starts=self.log_starts(),
         )
         return replace(found, at=now)
 
@@ -327,6 +330,7 @@ class LinkValidation:
             self.link_brokers(),
             {},
             source_ends=self._source_ends(tps),
+            log_starts=self.log_starts(),
         )
         return bool(found.partitions)
 

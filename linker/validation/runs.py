@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.manager import LinkController, wall_clock_ms
-from controller.state import ReplicaValidation, ValidationMismatch
+from controller.state import MissingRecords, ReplicaValidation, ValidationMismatch
 from controller.validations import Advance
 from linker.admin.validation_models import ValidationState
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import Plan
 from validator import messages as m
-from validator.facts import BatchFacts, Finding, FindingKind
+from validator.facts import BatchFacts, Finding, FindingKind, Missing
 from validator.mode import Mode
 from wire.types import TopicPartition
 
 MAX_SHOWN = 20
 #: Findings that stop no mirror: a replica that has not come so far (its broker is slow or was down; asked again, it may
-#: have), partitions that somebody added. A promote is refused while they last, and a run that finds them is not a good one.
-UNPROVED = frozenset({FindingKind.SHORT, FindingKind.PARTITION_COUNT})
+#: have), partitions that somebody added, a replica that starts later than the source (what it holds is right, and there
+#: may be nothing better to be had). A promote is refused while they last, and a run that finds them is not a good one.
+UNPROVED = frozenset({FindingKind.SHORT, FindingKind.PARTITION_COUNT, FindingKind.LATE_START})
 _COMMIT_PARTITIONS = 100  # of one commit to the state store
 
 
@@ -173,6 +174,7 @@ class Recorder:
                 digest=result.digest,
                 source_digest=result.source_digest,
                 lawful=lawful,
+                missing=missing_of(result.missing),
                 at=0,
             ),
             mismatch=mismatch,
@@ -206,6 +208,10 @@ class Recorder:
         """Whether a replica only has not come so far. Not if the source has rested since its end was sampled: the replica
         was given its time, and nothing more is on its way."""
         return finding.kind is FindingKind.SHORT and self._source_end(tp) != result.source_end
+
+
+def missing_of(found: Missing | None) -> MissingRecords | None:
+    return None if found is None else MissingRecords(**found.model_dump())
 
 
 def differences(result: m.ReplicaResult) -> tuple[Finding, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,12 +15,15 @@ import pytest_asyncio
 from controller.alignment import SourceEnd
 from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
+from controller.late_starts import LateStart
+from controller.state import MissingRecords, PartitionValidation, ReplicaValidation
 from linker.links import tail_batches
 from linker.links.promote_ports import (
     ListedSourceEnds,
     TargetHandOver,
     TopicConfigs,
 )
+from linker.links.replica_starts import ReplicaStarts
 from linker.links.tail_batches import TailBatches
 from linker.target import TargetCluster
 from linker.target.errors import MetadataLogFailed
@@ -28,6 +32,7 @@ from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
+from tests.validator.logs import copy_log
 from validator.fetching import fetch_once, fetch_request
 from validator.tail_range import Rest, compare_rests, read_rests
 from wire.errors import BrokerError, ConnectionLost, LinkerError, MalformedFrame
@@ -181,6 +186,89 @@ async def test_nothing_is_compared_where_everything_was_deleted(
     source: FakeCluster, replicas: FakeCluster
 ) -> None:
     assert await compare(source, replicas, {T0: 7}, start=7) == {}
+
+
+async def test_a_replica_that_was_emptied_is_not_waited_for_and_not_called_equal(
+    source: FakeCluster, replicas: FakeCluster
+) -> None:
+    for fake in (source, replicas):
+        fake.add("orders", 0, [b"one"])
+        fake.add("orders", 0, [b"two"])
+    replicas.partition("orders").log.delete_until(2)
+    began = time.monotonic()
+    found, told = await compare_from(source, replicas, {T0: 2}, {1: None, 2: None})
+    assert (found, told) == ({}, {})  # of it controller.late_starts judges
+    assert time.monotonic() - began < 1.5  # not the whole timeout of two seconds
+
+
+# --- where replicas start
+
+
+async def late(
+    source: FakeCluster,
+    target: FakeCluster,
+    *,
+    start: int = 0,
+    counted: MissingRecords | None = None,
+    tp: TopicPartition = T0,
+) -> dict[TopicPartition, list[LateStart]]:
+    ours, theirs = client(source, "source"), client(target, "target")
+    known = PartitionValidation(
+        link="east",
+        topic="orders",
+        partition=0,
+        replicas=(
+            ReplicaValidation(
+                broker_id=2,
+                start=0,
+                through=5,
+                batches=0,
+                records=0,
+                bytes=0,
+                digest="0" * 32,
+                source_digest="0" * 32,
+                missing=counted,
+                at=0,
+            ),
+        ),
+    )
+    image: Any = SimpleNamespace(
+        partitions={("east", T0): SimpleNamespace(start_offset=start)}, validations={("east", T0): known}
+    )
+    controller: Any = SimpleNamespace(image=image)
+    starts = ReplicaStarts("east", ours, theirs, controller, lambda _: tuple(target.brokers))
+    try:
+        await ours.connect()
+        await theirs.connect()
+        await ours.refresh(["orders"])
+        return await starts.late([tp], timeout=2)
+    finally:
+        await ours.close()
+        await theirs.close()
+
+
+async def test_each_replica_is_asked_where_it_starts(source: FakeCluster, replicas: FakeCluster) -> None:
+    five_batches(source, replicas)
+    assert await late(source, replicas) == {}
+    partition = replicas.partition("orders")
+    own = partition.replica_logs[2] = copy_log(partition.log)
+    own.delete_until(3)
+    assert await late(source, replicas) == {T0: [LateStart(2, 0, 3)]}
+    counted = MissingRecords(start=0, end=3, batches=3, records=3, why="retention")
+    assert (await late(source, replicas, counted=counted))[T0][0].counted == counted
+    assert await late(source, replicas, start=3) == {}  # where the mirror began
+    source.partition("orders").log.delete_until(2)
+    assert await late(source, replicas) == {T0: [LateStart(2, 2, 3)]}
+    source.partition("orders").log.delete_until(4)
+    assert await late(source, replicas) == {}  # the source has it no more than the replica
+
+
+async def test_a_replica_that_does_not_tell_where_it_starts_is_not_taken_for_a_good_one(
+    source: FakeCluster, replicas: FakeCluster
+) -> None:
+    five_batches(source, replicas)
+    with pytest.raises(BrokerError, match="does not tell where its log of lost-0 starts"):
+        await late(source, replicas, tp=TopicPartition("lost", 0))
 
 
 async def compare_from(

@@ -71,6 +71,7 @@ class Runtime:
         )
         self.watch = SimpleNamespace(look=self._look, grown={})
         self.configs = SimpleNamespace(follow=self._follow, put_back={})
+        self.starts = SimpleNamespace(of=lambda tp: [], late=self._late)
         self.reached = asyncio.Event()
         self.go_on = asyncio.Event()
 
@@ -80,6 +81,9 @@ class Runtime:
     async def _look(self) -> None:
         self.reached.set()
         await self.go_on.wait()
+
+    async def _late(self, tps: Any, *, timeout: float) -> dict[Any, Any]:
+        return {}
 
     async def begin_promote(self, begin: Any, settings: Any) -> Any:
         job = await begin()

@@ -55,6 +55,7 @@ def runtime_of(copy: MirrorPartition) -> Any:
         bring_up=SimpleNamespace(trouble={}),
         watch=SimpleNamespace(grown={}),
         configs=SimpleNamespace(trouble={}),
+        starts=SimpleNamespace(of=lambda tp: []),
     )
 
 

@@ -104,28 +104,57 @@ async def test_a_log_that_starts_too_late_is_a_finding_with_the_batch_that_is_mi
     _, late, _ = await runner.run(runner.plan())
     assert found(late) == [("late_start", 0)]
     assert late.findings[0].source is not None and late.findings[0].source.base_offset == 0
-    assert (late.start, late.through, late.batches) == (0, 0, 0)
+    assert (late.start, late.through, late.records) == (30, END, END - 30)
+    assert late.digest == late.source_digest  # of what it does hold
+    assert late.missing is not None
+    assert (late.missing.start, late.missing.end) == (0, 30)
+    assert (late.missing.batches, late.missing.records, late.missing.exact) == (6, 30, True)
+    assert runner.finished.mismatches == 1
 
 
 @pytest.mark.parametrize(
-    ("limits", "lawful"),
+    ("limits", "why"),
     [
-        ({"retention_ms": 1000}, True),
-        ({"retention_bytes": 100}, True),
-        ({"retention_ms": 10 * 365 * 86_400_000 * 10}, False),
-        ({"retention_bytes": 1 << 30}, False),
+        ({"retention_ms": 1000}, "older than the target topic's retention.ms=1000"),
+        ({"retention_bytes": 100}, "retention.bytes=100 may have taken them"),
+        ({"retention_ms": 10 * 365 * 86_400_000 * 10}, "does not explain it"),
+        ({}, "retention.ms=unlimited"),
     ],
 )
-async def test_retention_of_the_target_explains_a_late_start_or_does_not(
-    runner: Runner, limits: dict[str, int], lawful: bool
+async def test_no_retention_of_the_target_makes_a_late_start_equal(
+    runner: Runner, limits: dict[str, int], why: str
 ):
     damage(runner, lambda log: log.delete_until(30))
     _, late, _ = await runner.run(runner.plan(**limits))
-    assert (not late.findings) == lawful
-    if lawful:
-        assert (late.start, late.through, late.records) == (30, END, END - 30)
-        assert late.lawful == {"expired_on_replica": 6}
-        assert late.digest == late.source_digest
+    assert found(late) == [("late_start", 0)]
+    assert why in late.findings[0].detail
+    assert "from offset 0 on the source has 30 records" in late.findings[0].detail
+
+
+async def test_a_start_inside_a_batch_counts_the_records_before_it_only(runner: Runner):
+    damage(runner, lambda log: log.delete_until(32))
+    _, late, _ = await runner.run(runner.plan())
+    assert late.missing is not None
+    assert (late.missing.end, late.missing.records) == (32, 32)
+    assert late.through == END
+
+
+async def test_what_was_proved_and_is_gone_since_is_missed_though_it_lies_below_the_watermark(runner: Runner):
+    first = [as_plan(one) for one in await runner.run(runner.plan())]
+    damage(runner, lambda log: log.delete_until(30))
+    plan = runner.plan().model_copy(update={"replicas": tuple(first)})
+    _, late, _ = await runner.run(plan)
+    assert late.missing is not None and late.missing.records == 30
+    assert (late.start, late.through, late.records) == (0, END, END)
+    # The same is not read again: a count that nobody could find comes back as it is.
+    counted = late.missing.model_copy(update={"records": 777})
+    known = first[1].model_copy(update={"missing": counted})
+    plan = plan.model_copy(update={"replicas": (first[0], known, first[2])})
+    _, once_more, _ = await runner.run(plan)
+    assert (once_more.missing, found(once_more)) == (counted, [("late_start", 0)])
+    damage(runner, lambda log: log.delete_until(35))
+    _, more, _ = await runner.run(plan)
+    assert more.missing is not None and (more.missing.end, more.missing.records) == (35, 35)
 
 
 async def test_retention_at_the_source_is_lawful_and_so_is_a_start_inside_a_batch(runner: Runner):

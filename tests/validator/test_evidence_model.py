@@ -10,7 +10,10 @@ from pydantic import ValidationError
 from tests.validator.evidence_examples import OTHER, evidence, finding, partition, replica
 from validator.evidence.model import MAX_SAMPLES, Evidence, ReplicaEvidence, Sample
 from validator.evidence.samples import TOTAL, budget, thin
-from validator.evidence.verdict import Verdict, replica_verdict, verdict_of
+from validator.evidence.verdict import Verdict, missing_records, replica_verdict, verdict_of
+from validator.facts import Missing
+
+MISSING = Missing(start=0, end=60, batches=6, records=55, why="the target topic's retention.ms=604800000")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,25 @@ from validator.evidence.verdict import Verdict, replica_verdict, verdict_of
         ({"findings": (finding(),), "findings_count": 1}, Verdict.DIFFERENT, "1 finding, first at offset 7"),
         ({"findings_count": 30}, Verdict.DIFFERENT, "30 findings"),
         ({"digest": OTHER}, Verdict.DIFFERENT, "the digests differ"),
-        ({"digest": OTHER, "lawful": {"compacted": 3}}, Verdict.EQUAL, None),
+        (
+            {"digest": OTHER, "lawful": {"compacted_at_source": 3}},
+            Verdict.CLEANED,
+            "3 batches are not alike where",
+        ),
+        (
+            {"lawful": {"compacted_on_replica": 3, "rewritten": 1}},
+            Verdict.CLEANED,
+            "4 batches are not alike where",
+        ),
+        ({"lawful": {"expired_at_source_offsets": 9}}, Verdict.EQUAL, None),
+        ({"lawful": {"expired_on_replica": 9}}, Verdict.NOT_PROVED, "an earlier version counted 9 batches"),
+        (
+            {"missing": MISSING},
+            Verdict.STARTS_LATE,
+            "starts at offset 60: 55 records that the source has from offset 0",
+        ),
+        ({"missing": MISSING, "through": 99}, Verdict.STARTS_LATE, "starts at offset 60: 55 records"),
+        ({"missing": MISSING, "digest": OTHER}, Verdict.DIFFERENT, "the digests differ"),
         ({"digest": OTHER, "lawful": {"compacted": 0}}, Verdict.DIFFERENT, "the digests differ"),
         ({"digest": None}, Verdict.NOT_PROVED, "a digest is missing"),
         ({"through": 99}, Verdict.NOT_PROVED, "compared up to 99, the end is 100"),
@@ -32,7 +53,47 @@ from validator.evidence.verdict import Verdict, replica_verdict, verdict_of
 )
 def test_replica(changes: dict[str, Any], verdict: Verdict, reason: str | None) -> None:
     one = replica(**changes)
-    assert replica_verdict(partition(one), one) == (verdict, reason)
+    found, why = replica_verdict(partition(one), one)
+    assert found is verdict
+    assert why == reason or (reason is not None and why is not None and why.startswith(reason))
+
+
+def test_a_late_start_says_from_where_to_where_it_was_proved_and_why() -> None:
+    one = replica(missing=MISSING)
+    _, why = replica_verdict(partition(one), one)
+    assert why is not None
+    assert "(the target topic's retention.ms=604800000)" in why
+    assert why.endswith("equal from offset 60 up to 100")
+    assert one.proved_from == 60
+    emptied = replica(missing=MISSING.model_copy(update={"end": 100}))
+    assert "nothing of it was compared" in str(replica_verdict(partition(emptied), emptied)[1])
+
+
+@pytest.mark.parametrize(
+    ("source_start", "verdict", "reason"),
+    [
+        (0, Verdict.EQUAL_FROM, "equal from offset 40, where the mirror began; the source goes back to 0"),
+        (None, Verdict.EQUAL_FROM, "equal from offset 40, where the mirror began"),
+        (40, Verdict.EQUAL, None),
+        (50, Verdict.EQUAL, None),  # the source's retention has reached it
+    ],
+)
+def test_a_mirror_that_began_later_is_equal_from_there(
+    source_start: int | None, verdict: Verdict, reason: str | None
+) -> None:
+    one = replica(start=40)
+    assert replica_verdict(partition(one, start=40, source_start=source_start), one) == (verdict, reason)
+
+
+def test_records_that_are_missing_are_counted_once_per_partition() -> None:
+    worse_one = MISSING.model_copy(update={"records": 60})
+    whole = evidence(
+        partition(replica(1, missing=MISSING), replica(2, missing=worse_one)),
+        partition(replica(1, missing=MISSING), index=1),
+        partition(replica(1), index=2),
+    )
+    assert missing_records(whole) == 115
+    assert verdict_of(whole)[0] is Verdict.STARTS_LATE
 
 
 def test_the_worst_replica_decides_and_is_named() -> None:

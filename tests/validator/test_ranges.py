@@ -83,7 +83,7 @@ def test_nothing_to_do_is_no_range():
 def test_a_batch_that_the_first_range_begins_inside_of_is_its_own_whatever_lies_before():
     late = ReplicaBounds(1, 1, 0, 60, 100)
     assert [one.first for one in make_ranges([bounds(0, 100, late)], range_bytes=20 * 1024)] == [
-        False,
+        True,
         False,
         False,
         True,

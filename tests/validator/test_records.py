@@ -115,27 +115,26 @@ def test_an_empty_partition_is_validated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "youngest", "lawful"),
+    ("changes", "youngest", "explained"),
     [
         ({}, 0, False),
         ({"retention_ms": DAY_MS}, 8 * DAY_MS, True),
         ({"retention_ms": DAY_MS}, 9 * DAY_MS + 60_001, False),
-        ({"retention_bytes": 100}, 10 * DAY_MS, True),
-        ({"retention_bytes": 101}, 10 * DAY_MS, False),
+        ({"retention_bytes": 1}, 10 * DAY_MS, True),
     ],
 )
-def test_a_late_start_is_lawful_if_retention_explains_it(
-    changes: dict[str, Any], youngest: int, lawful: bool
+def test_a_late_start_is_never_equal_whether_retention_explains_it_or_not(
+    changes: dict[str, Any], youngest: int, explained: bool
 ) -> None:
     one = tally(bounds(log_start=40), **changes)
     one.take(totals(prefix_records=38, prefix_time=youngest), None, False)
     result = one.result(1.0)
-    if lawful:
-        assert (result.start, result.through, result.lawful) == (40, 100, {"expired_on_replica": 38})
-        assert result.findings == ()
-    else:
-        assert (result.start, result.through) == (0, 0)
-        assert [finding.kind for finding in result.findings] == [FindingKind.LATE_START]
+    assert (result.start, result.through, result.lawful) == (40, 100, {})
+    assert [finding.kind for finding in result.findings] == [FindingKind.LATE_START]
+    assert result.findings_count == 1
+    assert result.missing is not None
+    assert (result.missing.start, result.missing.end, result.missing.records) == (0, 40, 38)
+    assert ("does not explain" not in result.missing.why) == explained
 
 
 def test_before_a_late_start_there_may_be_nothing_to_miss() -> None:

@@ -30,7 +30,14 @@ class Stretch:
     def take(self, start: int, end: int, *, moved_at: int | None = None, held: bool = True) -> None:
         slots = (1,) if held else ()
         size = end - start
-        verdict = RangeVerdict(start, {}, source_batches=size, source_max_timestamp=NOW_MS)
+        verdict = RangeVerdict(
+            start,
+            {},
+            source_batches=size,
+            source_records=size,
+            source_reached=end - 1,
+            source_max_timestamp=NOW_MS,
+        )
         if held:
             read = size if moved_at is None else moved_at - start
             verdict.replicas[1] = ReplicaVerdict(read, read, 100 * read, read, read, moved_at=moved_at)
@@ -61,19 +68,26 @@ def test_an_early_end_of_a_log_that_stays_is_found_at_once() -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_late_start_that_only_the_whole_size_may_explain_waits_for_the_whole(moved: bool) -> None:
-    stretch = Stretch(log_start=100, end=300, high_watermark=300, retention_bytes=15_000)
+@pytest.mark.parametrize("limits", [{}, {"retention_ms": 0}, {"retention_bytes": 15_000}])
+def test_a_late_start_is_counted_before_it_is_told_and_ends_nothing(
+    moved: bool, limits: dict[str, int]
+) -> None:
+    stretch = Stretch(log_start=100, end=300, high_watermark=300, **limits)
+    assert not stretch.tally.tellable
     stretch.take(0, 100, held=False)
     stretch.take(100, 200, moved_at=150 if moved else None)
-    assert not stretch.tally.tellable
+    assert stretch.tally.tellable
     stretch.take(200, 300)
-    assert stretch.finish() == ((0, [], [0]) if moved else (300, [], []))
-    assert stretch.tally.result(1.0).batches == (0 if moved else 200)
+    late = [FindingKind.LATE_START]
+    assert stretch.finish() == ((150, late, [150]) if moved else (300, late, []))
+    result = stretch.tally.result(1.0)
+    assert (result.start, result.batches) == (100, 50 if moved else 200)
+    assert result.missing is not None and (result.missing.batches, result.missing.records) == (100, 100)
 
 
-def test_a_late_start_that_its_age_explains_is_lawful_though_the_log_moved() -> None:
-    stretch = Stretch(log_start=100, end=300, high_watermark=300, retention_ms=0)
-    stretch.take(0, 100, held=False)
-    stretch.take(100, 200, moved_at=150)
-    stretch.take(200, 300)
-    assert stretch.finish() == (150, [], [150])
+def test_where_the_source_holds_nothing_before_a_late_start_nothing_is_missing() -> None:
+    stretch = Stretch(log_start=100, end=300, high_watermark=300)
+    stretch.tally.take(Range(RangeSpec(0, 0, 100, ()), stretch.bounds, 1), None)
+    stretch.take(100, 300)
+    assert stretch.finish() == (300, [], [])
+    assert stretch.tally.result(1.0).missing is None

@@ -22,7 +22,8 @@ p{margin:0 0 10px}
 .verdict strong{display:block;font-size:28px;line-height:1.2;margin-bottom:6px}
 .verdict p{margin:0;color:var(--fg);overflow-wrap:anywhere}
 .EQUAL{--tone:var(--good);--tonebg:var(--goodbg)}.DIFFERENT{--tone:var(--bad);--tonebg:var(--badbg)}
-.NOT_PROVED{--tone:var(--open);--tonebg:var(--openbg)}
+.STARTS_LATE{--tone:var(--bad);--tonebg:var(--badbg)}.EQUAL_FROM{--tone:var(--good);--tonebg:var(--goodbg)}
+.NOT_PROVED,.CLEANED{--tone:var(--open);--tonebg:var(--openbg)}
 .verdict{color:var(--tone);background:var(--tonebg);border-color:var(--tone)}
 .tag{display:inline-block;color:var(--tone);background:var(--tonebg);border-radius:4px;padding:1px 7px;font-size:12px;
 font-weight:600;white-space:nowrap}
@@ -59,7 +60,8 @@ th[aria-sort=ascending] button:after{content:" \\2191"}th[aria-sort=descending] 
 .name{overflow-wrap:anywhere;min-width:110px;max-width:320px}
 code{font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 td code{white-space:nowrap}
-td.d{line-height:1.35}.tail{white-space:nowrap}
+td.d{line-height:1.35}td.d code{display:inline-block;width:16ch;white-space:normal;word-break:break-all}
+.tail{white-space:nowrap}
 .tools{display:none;gap:16px;align-items:center;margin:0 0 10px;flex-wrap:wrap}
 .js .tools{display:flex}
 input[type=search]{font:inherit;color:inherit;background:var(--bg);border:1px solid var(--line);border-radius:6px;

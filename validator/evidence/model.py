@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Offset
+from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Missing, Offset
 from validator.mode import Mode
 
 MAX_SAMPLES = 500
@@ -65,7 +65,8 @@ class ReplicaEvidence(Facts):
     was read last. `batches`, `records`, `bytes` and the digests cover [start, through). Equal digests mean the same batches
     (the same records in mode `records`); they may differ where `lawful` says why.
     `findings` are the first MAX_FINDINGS of `findings_count`; `lawful` counts, by kind, what differs and may differ.
-    `tail_equal`: whether the last batch was equal inside the fence; None if it was not looked at.
+    `tail_equal`: whether the last batch was equal inside the fence; None if it was not looked at. `log_start`: where the
+    replica began when it was read last; `missing`: what the source has before that, and the replica has not.
     """
 
     broker_id: int
@@ -82,15 +83,24 @@ class ReplicaEvidence(Facts):
     findings: tuple[Finding, ...] = Field(default=(), max_length=MAX_FINDINGS)
     findings_count: Count = 0
     lawful: dict[str, Count] = Field(default={})
+    log_start: Offset | None = None
+    missing: Missing | None = None
+
+    @property
+    def proved_from(self) -> int:
+        """The first offset that was compared and is still there."""
+        return max(self.start, 0 if self.missing is None else self.missing.end)
 
 
 class PartitionEvidence(Facts):
-    """A mirror partition. `start` is where the mirror began; `end` the exact end at the hand-over, which every replica
+    """A mirror partition. `start` is where the mirror began, `source_start` where the source began when it was
+    read last; `end` the exact end at the hand-over, which every replica
     must have; None if there was no hand-over."""
 
     topic: str
     partition: Count
     start: Offset
+    source_start: Offset | None = None
     end: Offset | None = None
     handed_over_ms: Count | None = None  # when
     replicas: tuple[ReplicaEvidence, ...] = ()
@@ -117,7 +127,8 @@ class Evidence(Facts):
     """All that is known of one promote.
 
     `promote` is its id; None: written for no promote. `outcome` is the promote's, in its own words (PROMOTED, ABANDONED),
-    with the `reason` if there is one. `requested_by` is who asked for it, `sidecar` who did it.
+    with the `reason` if there is one. `requested_by` is who asked for it, as they said it, `sidecar` who did it.
+    `accepted_missing`: records that replicas were allowed to lack before their start.
     `versions`: component -> version (linker, spark, python, java).
     """
 
@@ -130,6 +141,7 @@ class Evidence(Facts):
     reason: str | None = None
     source: ClusterFacts
     target: ClusterFacts
+    accepted_missing: Count = 0
     requested_by: str | None = None
     sidecar: str | None = None
     started_ms: Count

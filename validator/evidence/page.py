@@ -16,10 +16,13 @@ from validator.evidence.assets import SCRIPT, STYLE
 from validator.evidence.model import Evidence
 from validator.evidence.table import differences, lawful_differences, replica_table, run_table
 from validator.evidence.text import duration, escaped, moment, number, rate, short, size
-from validator.evidence.verdict import Verdict, replica_verdict, verdict_of
+from validator.evidence.verdict import Verdict, missing_records, replica_verdict, verdict_of
 
 HEADLINES = {
     Verdict.EQUAL: "Both logs are equal",
+    Verdict.EQUAL_FROM: "Both logs are equal from where the mirror began",
+    Verdict.CLEANED: "Equal but for what log cleaners took",
+    Verdict.STARTS_LATE: "Replicas start later than the source",
     Verdict.DIFFERENT: "The logs differ",
     Verdict.NOT_PROVED: "Equality is not proved",
 }
@@ -61,6 +64,14 @@ def render(evidence: Evidence) -> str:
 
 
 def _why(evidence: Evidence, verdict: Verdict, reason: str | None) -> str:
+    if verdict is Verdict.STARTS_LATE:
+        count = missing_records(evidence)
+        accepted = (
+            f", of which {number(evidence.accepted_missing)} were accepted"
+            if evidence.accepted_missing
+            else ""
+        )
+        return f"{number(count)} records of the source are not at the target{accepted}. First: {escaped(reason)}."
     if verdict is not Verdict.EQUAL:
         return f"{escaped(reason)}."
     handed_over = all(partition.end is not None for partition in evidence.partitions)
@@ -81,6 +92,7 @@ def _tiles(evidence: Evidence) -> str:
         (f"{verdicts[Verdict.EQUAL]:,} of {len(replicas):,}", "replicas proved equal"),
         (number(len(evidence.partitions)), "partitions"),
         (number(findings), "differences"),
+        (number(missing_records(evidence)), "records missing before a late start"),
         (number(sum(replica.batches for replica in replicas)), "batches compared"),
         (number(sum(replica.records for replica in replicas)), "records in them"),
         (size(sum(replica.bytes for replica in replicas)), "read from replicas"),
@@ -108,6 +120,7 @@ def _about(evidence: Evidence) -> str:
             ("promote", evidence.promote),
             ("outcome", outcome or None),
             ("asked for by", evidence.requested_by),
+            ("accepted missing", str(evidence.accepted_missing) if evidence.accepted_missing else None),
             ("done by", evidence.sidecar),
             ("from", moment(evidence.started_ms)),
             ("to", moment(evidence.finished_ms)),
@@ -189,8 +202,9 @@ def _reading(evidence: Evidence) -> str:
         f"runs add up. Equal digests mean the same {same} on both sides."
     )
     lawful = (
-        "Not different, and so only counted: what a log's own retention or compaction took, and the leader epoch, "
-        "which lies outside a batch's checksum."
+        "Not different: the leader epoch, which lies outside a batch's checksum, and what the source had deleted before "
+        "it could be compared. Only counted: what compaction took. Never called equal: a replica that starts later than "
+        "the source."
     )
     lines = (
         digest,

@@ -74,6 +74,15 @@ SCHEMA = pa.schema(
         ("findings_count", pa.int64()),
         ("findings", pa.list_(_FINDING)),
         ("lawful", pa.map_(pa.string(), pa.int64())),
+        ("source_start", pa.int64()),
+        ("replica_start", pa.int64()),
+        ("proved_from", pa.int64()),
+        ("missing_from", pa.int64()),
+        ("missing_to", pa.int64()),
+        ("missing_batches", pa.int64()),
+        ("missing_records", pa.int64()),
+        ("missing_exact", pa.bool_()),
+        ("missing_why", pa.string()),
         ("samples", pa.list_(_SAMPLE)),
     ]
 )
@@ -127,6 +136,15 @@ def _row(
         "findings_count": max(replica.findings_count, len(replica.findings)),
         "findings": [finding.model_dump(mode="json") for finding in replica.findings],
         "lawful": list(replica.lawful.items()),
+        "source_start": partition.source_start,
+        "replica_start": replica.log_start,
+        "proved_from": replica.proved_from,
+        "missing_from": None if replica.missing is None else replica.missing.start,
+        "missing_to": None if replica.missing is None else replica.missing.end,
+        "missing_batches": 0 if replica.missing is None else replica.missing.batches,
+        "missing_records": 0 if replica.missing is None else replica.missing.records,
+        "missing_exact": None if replica.missing is None else replica.missing.exact,
+        "missing_why": None if replica.missing is None else replica.missing.why,
         "samples": [
             {
                 "at_ms": sample.at_ms,

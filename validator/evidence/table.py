@@ -12,14 +12,21 @@ from validator.facts import BatchFacts
 MAX_ROWS = 6000
 """Rows of the table of replicas: a browser still sorts that many at once. Those that are not equal come first."""
 MAX_FINDING_ROWS = 500
-_WORDS = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different", Verdict.NOT_PROVED: "not proved"}
-_ORDER = {Verdict.DIFFERENT: 0, Verdict.NOT_PROVED: 1, Verdict.EQUAL: 2}
+_WORDS = {
+    Verdict.EQUAL: "equal",
+    Verdict.EQUAL_FROM: "equal from the mirror's start",
+    Verdict.CLEANED: "equal but for compaction",
+    Verdict.NOT_PROVED: "not proved",
+    Verdict.STARTS_LATE: "starts late",
+    Verdict.DIFFERENT: "different",
+}
+_ORDER = {verdict: place for place, verdict in enumerate(Verdict)}
 _COLUMNS = (
     ("partition", ""),
     ("broker", "n"),
     ("result", ""),
-    ("start", "n"),
-    ("validated through", "n"),
+    ("validated from", "n"),
+    ("through", "n"),
     ("end at the source", "n"),
     ("replica's end", "n"),
     ("batches", "n"),
@@ -140,7 +147,14 @@ def _row(verdict: Verdict, partition: PartitionEvidence, replica: ReplicaEvidenc
     lawful = "<br>".join(
         f"{escaped(kind)} {number(count)}" for kind, count in sorted(replica.lawful.items()) if count
     )
-    numbers = (replica.start, replica.through, partition.end, replica.end, replica.batches, replica.records)
+    numbers = (
+        replica.proved_from,
+        replica.through,
+        partition.end,
+        replica.end,
+        replica.batches,
+        replica.records,
+    )
     cells = "".join(_number(value) for value in numbers)
     return (
         f'<tr data-ok="{int(verdict is Verdict.EQUAL)}">'

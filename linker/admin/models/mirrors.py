@@ -65,8 +65,25 @@ class ReplicaStatus(Model):
     """One of the target's real brokers that copies the partition."""
 
     broker: int
+    start_offset: int | None = Field(
+        default=None,
+        description="Its log start offset if that is later than the source's and the mirror's; null: it is not.",
+    )
+    missing_records: int | None = Field(
+        default=None,
+        description="Records that the source has before start_offset and the replica has not; an upper bound until "
+        "the validator has counted them (missing_counted).",
+    )
+    missing_counted: bool = Field(
+        default=False,
+        description="missing_records was counted by reading the source; else it is the offsets between.",
+    )
+    missing_reason: str | None = Field(default=None, description="How that came, as far as it can be told.")
     end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
     lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
+    validated_from: int | None = Field(
+        default=None, description="Where what is proved begins: the source's or the mirror's start, or later."
+    )
     validated_offset: int | None = Field(
         default=None, description="Everything below is proved equal to the source; null: nothing is."
     )

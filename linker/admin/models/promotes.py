@@ -41,6 +41,12 @@ class PromoteOptions(Model):
         description="From the fence on the source refuses writes, by an ACL (DENY WRITE for User:*) of each topic, which is "
         "taken away if the promote is abandoned, and stays if it is done.",
     )
+    accept_missing: int = Field(
+        default=0,
+        ge=0,
+        description="Records that the source has and replicas lack, because their logs start later, and that may be left "
+        "behind: all partitions together, of each partition the replica that lacks most. With more the promote is refused.",
+    )
     validation: Policy | None = Field(
         default=None,
         description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
@@ -54,6 +60,11 @@ class PromoteRequest(Model):
     topics: list[TopicName] = []
     all: bool = False
     options: PromoteOptions = PromoteOptions()
+    requested_by: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Who asks, as whoever asks says it: for the evidence, and not checked. The command line says user@host.",
+    )
 
     @model_validator(mode="after")
     def _one_of(self) -> PromoteRequest:
@@ -186,6 +197,11 @@ class PromoteJob(Model):
     finished_at: datetime | None = None
     phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
     validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
+    accept_missing: int = Field(
+        default=0,
+        description="Records that could be left behind, where replicas start later than the source.",
+    )
+    requested_by: str | None = Field(default=None, description="Who asked for it, as they said it.")
     warnings: list[str] = Field(
         default=[],
         description="What did not keep it from happening: replicas not proved, transactions aborted, writes to the source "
