@@ -70,7 +70,7 @@ class Stage:
         ] = {}  # broker -> the same, of each time it went back
         properties = {"bootstrap.servers": "h:1", "sasl.jaas.config": "hush"}
         self.validator = Validator(
-            ValidationConfig(), process, lambda: side("target", properties), out / "evidence"
+            ValidationConfig(), process, lambda: side("target", properties, None), out / "evidence"
         )
         target: Any = SimpleNamespace(
             image=self.image, cluster=SimpleNamespace(cluster_id="target-id"), broker_id=900
@@ -80,7 +80,7 @@ class Stage:
             controller,
             target,
             self.validator,
-            lambda: side("source", properties),
+            lambda: side("source", properties, None),
             self.copy,
             lambda: frozenset({900}),
         )
