@@ -91,7 +91,7 @@ class StillHosting(TargetError):
             parts.append(f"is a replica of {_listed(self.hosts)}")
         super().__init__(
             f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors "
-            "first"
+            "first, and reassign what is no mirror to real brokers"
         )
 
 
