@@ -38,7 +38,7 @@ _MAX_ALTER_PARTITION_VERSION = 3
 _MAX_HEARTBEAT_VERSION = 2
 # Thrown before any record is made (`ReplicationControlManager.alterPartition`, `ControllerApis`).
 _ALTER_PARTITION_REFUSALS = (CLUSTER_AUTHORIZATION_FAILED, STALE_BROKER_EPOCH)
-_ELECT_PREFERRED = 0
+_ELECT_PREFERRED, _ELECT_UNCLEAN = 0, 1
 
 
 class TargetOperations(TopicOperations):
@@ -268,10 +268,22 @@ class TargetOperations(TopicOperations):
         self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
     ) -> dict[TopicPartition, int]:
         """ElectLeaders PREFERRED; the error code per partition, "not needed" (84) counts as done (0)."""
+        return await self._elect(_ELECT_PREFERRED, partitions, timeout)
+
+    async def elect_first_replica(
+        self, partitions: Iterable[TopicPartition], *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """ElectLeaders UNCLEAN: of a partition without a leader the first replica that is alive, whatever it has
+        (`PartitionChangeBuilder.electAnyLeader`). Results as of `elect_preferred`."""
+        return await self._elect(_ELECT_UNCLEAN, partitions, timeout)
+
+    async def _elect(
+        self, election_type: int, partitions: Iterable[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, int]:
         response = await self._channel.call(
             "elect_leaders",
             {
-                "election_type": _ELECT_PREFERRED,
+                "election_type": election_type,
                 "topic_partitions": [
                     {"topic": topic, "partitions": [tp.partition for tp in tps]}
                     for topic, tps in _by_topic(partitions).items()

@@ -1,0 +1,124 @@
+"""Mirror partitions that KRaft has no leader for although their link broker is there: found, and led again, with the copies.
+
+KRaft elects who is in the ISR or in the ELR. Both can become empty: a change of min.insync.replicas clears the ELR
+(ClearElrRecord, KIP-966), and while the only link broker is away the ELR is all there is. Nobody can be elected cleanly then,
+for good, although nothing was written since: the link broker has no log that could be behind.
+
+So the link broker is put first among the replicas, which changes neither what is added nor what is removed, and an unclean
+election takes the first replica that is alive. Real brokers' copies stay where they are; under the constant leader epoch of
+all copied batches (E0) nothing of them is truncated.
+
+That is right only if no real broker led meanwhile: its clients' records would be truncated. KRaft counts every leader in the
+leader epoch. So it is done unasked only where the epoch shows nobody between the link broker and none; else an operator says so
+(`linker mirror repair --drop-target-records`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from controller.phases import ENDED
+from controller.state import MirrorPartition as PartitionState
+from linker.target import TargetCluster
+from wire.errors import LinkerError, error_name
+from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_CALL_TIMEOUT = 15.0
+
+
+class Stranded(NamedTuple):
+    """A partition without a leader, whose link broker cannot be elected."""
+
+    tp: TopicPartition
+    replicas: tuple[int, ...]
+    led_between: bool  # somebody else may have led since a link broker did
+
+
+class CannotLead(LinkerError):
+    """A stranded partition that is not led again unasked; the message says why, and what to do."""
+
+
+def stranded(
+    states: Iterable[PartitionState], topic: TopicImage, link_brokers: Collection[int]
+) -> list[Stranded]:
+    """Those of a mirror's partitions. Pure."""
+    found = []
+    for state in states:
+        partition = topic.partitions.get(state.partition)
+        if (
+            partition is None
+            or state.phase in ENDED
+            or partition.leader >= 0
+            or any(broker in link_brokers for broker in (*partition.isr, *partition.elr))
+        ):
+            continue
+        known = state.leader in link_brokers or state.leader < 0
+        steps = partition.leader_epoch - max(state.leader_epoch, state.session_epoch)
+        # One step is the loss of the leader itself.
+        between = not known or bool(partition.isr or partition.elr) or steps > (1 if state.leader >= 0 else 0)
+        found.append(Stranded(state.tp, partition.replicas, between))
+    return found
+
+
+async def lead_again(
+    target: TargetCluster, found: Sequence[Stranded], link_brokers: Collection[int]
+) -> None:
+    """Have a link broker that is alive elected; LinkerError says what was refused. The copies stay."""
+    image = target.image
+    alive = [
+        broker
+        for broker in sorted(link_brokers)
+        if broker in image.brokers and not image.brokers[broker].fenced
+    ]
+    ordered: dict[TopicPartition, list[int]] = {}
+    for one in found:
+        first = [broker for broker in one.replicas if broker in alive]
+        if not first:
+            raise CannotLead(f"{one.tp} has no leader, and no link broker that is there is among its replicas")
+        rest = [broker for broker in one.replicas if broker not in first]
+        if list(one.replicas) != first + rest:
+            ordered[one.tp] = first + rest
+    if ordered:
+        await target.operations.reassign(ordered, timeout=_CALL_TIMEOUT)
+        await target.metadata.wait_for(lambda now: _in_order(now, ordered), _CALL_TIMEOUT)
+    tps = [one.tp for one in found]
+    codes = await target.operations.elect_first_replica(tps, timeout=_CALL_TIMEOUT)
+    refused = {tp: code for tp, code in codes.items() if code}
+    if refused:
+        raise CannotLead(
+            "no leader could be elected for "
+            + ", ".join(f"{tp} ({error_name(code)})" for tp, code in sorted(refused.items()))
+        )
+    await target.metadata.wait_for(lambda now: _led(now, tps, link_brokers), _CALL_TIMEOUT)
+    log.warning(
+        "%s had no leader, and nobody whom the target would elect: led by the link broker again, the copies stay",
+        ", ".join(str(tp) for tp in tps[:5]),
+    )
+
+
+def _in_order(image: ClusterImage, wanted: Mapping[TopicPartition, Sequence[int]]) -> bool | None:
+    for tp, replicas in wanted.items():
+        partition = _find(image, tp)
+        if partition is not None and list(partition.replicas) != list(replicas):
+            return None
+    return True
+
+
+def _led(image: ClusterImage, tps: Iterable[TopicPartition], link_brokers: Collection[int]) -> bool | None:
+    for tp in tps:
+        partition = _find(image, tp)
+        if partition is None or partition.leader < 0:
+            return None
+        if partition.leader not in link_brokers:
+            raise CannotLead(f"{tp}: broker {partition.leader} was elected instead of the link broker")
+    return True
+
+
+def _find(image: ClusterImage, tp: TopicPartition) -> PartitionImage | None:
+    topic = image.topics_by_name.get(tp.topic)
+    return None if topic is None else topic.partitions.get(tp.partition)
