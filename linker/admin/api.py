@@ -54,6 +54,7 @@ from linker.admin.parameters import (
     LagQuery,
     LeaveQuery,
     LinkPath,
+    RepairMirrorQuery,
     ResumeMirrorQuery,
     SidecarPath,
     TopicPath,
@@ -222,6 +223,17 @@ async def resume_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[ResumeMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
     return await _within(service.resume_mirror(link, topic, restart=query.restart, dry_run=query.dry_run))
+
+
+@router.post("/links/{link}/mirrors/{topic}:repair")
+async def repair_mirror(
+    link: LinkPath, topic: TopicPath, query: Annotated[RepairMirrorQuery, Query()], service: Service
+) -> ChangeResult:
+    return await _within(
+        service.repair_mirror(
+            link, topic, drop_target_records=query.drop_target_records, dry_run=query.dry_run
+        )
+    )
 
 
 # --- groups

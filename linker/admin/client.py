@@ -152,6 +152,12 @@ class AdminClient:
         query = {"dry_run": dry_run, "restart": restart}
         return self._call("POST", f"{_mirror(link, topic)}:resume", ChangeResult, query=query)
 
+    def repair_mirror(
+        self, link: str, topic: str, *, drop_target_records: bool = False, dry_run: bool = False
+    ) -> ChangeResult:
+        query = {"dry_run": dry_run, "drop_target_records": drop_target_records}
+        return self._call("POST", f"{_mirror(link, topic)}:repair", ChangeResult, query=query)
+
     # --- promotes
 
     def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan:

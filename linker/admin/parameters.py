@@ -44,6 +44,10 @@ class ResumeMirrorQuery(ChangeQuery):
     restart: bool = False
 
 
+class RepairMirrorQuery(ChangeQuery):
+    drop_target_records: bool = False
+
+
 class LagQuery(Model):
     topic: list[TopicName] = Field(default=[])
 

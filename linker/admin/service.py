@@ -185,6 +185,12 @@ class LinkService(Protocol):
         """Go on with a paused mirror; with restart, begin a FAILED one again from the source's present log start:
         what the target has copied of the failed partitions is dropped."""
 
+    async def repair_mirror(
+        self, link: str, topic: str, *, drop_target_records: bool, dry_run: bool
+    ) -> ChangeResult:
+        """Have the link broker lead again the partitions that nobody leads and nobody can be elected for; the copies stay.
+        With drop_target_records also where a real broker may have led meanwhile: what it took is truncated."""
+
     async def delete_mirror(
         self, link: str, topic: str, *, keep_data: bool, force: bool, dry_run: bool
     ) -> ChangeResult:

@@ -184,6 +184,28 @@ def resume(
     emit(result, output, lambda: tables.change(result))
 
 
+@app.command("repair")
+def repair(
+    topic: TopicArgument,
+    link: LinkOption,
+    drop_target_records: Annotated[
+        bool,
+        typer.Option(
+            "--drop-target-records",
+            help="Also if a real broker may have led it meanwhile; records that it took are truncated.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    output: Output = Format.TABLE,
+    admin_url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Have the link broker lead again what nobody leads at the target, with the copies that are there."""
+    with connect(admin_url, token_file) as client:
+        result = client.repair_mirror(link, topic, drop_target_records=drop_target_records, dry_run=dry_run)
+    emit(result, output, lambda: tables.change(result))
+
+
 @app.command("promote")
 def promote(
     topics: Annotated[

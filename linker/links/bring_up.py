@@ -29,8 +29,10 @@ from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.manager import FetcherManager
 from fetcher.spec import MirrorSpec
+from linker.links import forks
 from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
 from linker.links.due import DueTopics
+from linker.links.leaderless import lead_again, stranded
 from linker.links.topic_shape import (
     all_asked_for,
     cancelled,
@@ -210,6 +212,7 @@ class BringUp:
             if found is None:
                 return
             mirror = self._controller.image.mirrors[self._link, topic]
+            await self._lead_stranded(mirror, found)
             await self._adopt(mirror, found)
             await self._establish(mirror, found)
             await self._serve(mirror)
@@ -277,8 +280,18 @@ class BringUp:
         source, and nothing that is copied from there on would be the same log.
         """
         for state, leader in led_by_others(states, topic, self._link_brokers()):
+            if state.phase is Phase.FAILED:
+                self._fetcher.remove([state.tp])
+                continue
+            self._fetcher.remove([state.tp])
+            found = await forks.look(self._target.cluster, self._target.image, [state])
+            so_far = "".join(
+                f" ({fork.records} records so far)" for fork in found if fork.records is not None
+            )
             await self._fail(
-                [state], f"broker {leader} of the target was elected its leader, without a promote"
+                [state],
+                f"broker {leader} of the target was elected its leader, without a promote; it takes writes that the source "
+                f"does not have{so_far}: see linker mirror repair {state.topic} --link {self._link} --dry-run",
             )
 
     async def _fail(self, states: Iterable[PartitionState], reason: str) -> None:
@@ -287,6 +300,30 @@ class BringUp:
                 log.error("mirror %s of link %s failed: %s", state.tp, self._link, reason)
                 await self._controller.fail_partition(self._link, state.tp, reason)
         self._fetcher.remove([state.tp for state in states])
+
+    async def lead_again(self, topic: str, *, unsure_too: bool) -> None:
+        """An operator's repair of what nobody leads; LinkerError if it cannot be done now."""
+        async with self._turn:
+            mirror = self._controller.image.mirrors[self._link, topic]
+            found = self._target.image.topics_by_id.get(mirror.topic_id)
+            if found is not None:
+                await self._lead_stranded(mirror, found, unsure_too=unsure_too)
+        self.ask(topic)
+
+    async def _lead_stranded(
+        self, mirror: MirrorTopic, topic: TopicImage, *, unsure_too: bool = False
+    ) -> None:
+        states = self._controller.image.topic_partitions(self._link, mirror.topic)
+        found = stranded(states, topic, self._link_brokers())
+        sure = [one for one in found if unsure_too or not one.led_between]
+        if sure:
+            await lead_again(self._target, sure, self._link_brokers())
+        unsure = [str(one.tp) for one in found if one not in sure]
+        if unsure:
+            raise ControllerError(
+                f"nobody leads {', '.join(unsure[:5])} at the target, its ISR and ELR are empty, and a real broker may have "
+                f"led it meanwhile: see linker mirror repair {mirror.topic} --link {self._link} --dry-run"
+            )
 
     async def _adopt(self, mirror: MirrorTopic, topic: TopicImage) -> None:
         changes: dict[TopicPartition, Leadership] = {}

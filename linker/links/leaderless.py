@@ -1,16 +1,16 @@
 """Mirror partitions that KRaft has no leader for although their link broker is there: found, and led again, with the copies.
 
 KRaft elects who is in the ISR or in the ELR. Both can become empty: a change of min.insync.replicas clears the ELR
-(ClearElrRecord, KIP-966), and while the only link broker is away the ELR is all there is. Nobody can be elected cleanly then,
-for good, although nothing was written since: the link broker has no log that could be behind.
+(ClearElrRecord, KIP-966), and while the only link broker is away the ELR is all there is. Nobody can be elected cleanly
+then, for good, although nothing was written since: the link broker has no log that could be behind.
 
 So the link broker is put first among the replicas, which changes neither what is added nor what is removed, and an unclean
 election takes the first replica that is alive. Real brokers' copies stay where they are; under the constant leader epoch of
 all copied batches (E0) nothing of them is truncated.
 
-That is right only if no real broker led meanwhile: its clients' records would be truncated. KRaft counts every leader in the
-leader epoch. So it is done unasked only where the epoch shows nobody between the link broker and none; else an operator says so
-(`linker mirror repair --drop-target-records`).
+That is right only if no real broker led meanwhile: its clients' records would be truncated. KRaft counts every leader in
+the leader epoch. So it is done unasked only where the epoch shows nobody between the link broker and none; else an operator
+says so (`linker mirror repair --drop-target-records`).
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def stranded(
     return found
 
 
-async def lead_again(
-    target: TargetCluster, found: Sequence[Stranded], link_brokers: Collection[int]
-) -> None:
+async def lead_again(target: TargetCluster, found: Sequence[Stranded], link_brokers: Collection[int]) -> None:
     """Have a link broker that is alive elected; LinkerError says what was refused. The copies stay."""
     image = target.image
     alive = [
@@ -79,7 +77,9 @@ async def lead_again(
     for one in found:
         first = [broker for broker in one.replicas if broker in alive]
         if not first:
-            raise CannotLead(f"{one.tp} has no leader, and no link broker that is there is among its replicas")
+            raise CannotLead(
+                f"{one.tp} has no leader, and no link broker that is there is among its replicas"
+            )
         rest = [broker for broker in one.replicas if broker not in first]
         if list(one.replicas) != first + rest:
             ordered[one.tp] = first + rest

@@ -11,7 +11,8 @@ from linker.service.links import LinkChanges
 from linker.service.mirrors import MirrorChanges
 from linker.service.overview import Overview
 from linker.service.promotes import Promotes
+from linker.service.repairs import MirrorRepairs
 
 
-class SidecarService(LinkChanges, MirrorChanges, Promotes, Failovers, Groups, Overview):
+class SidecarService(LinkChanges, MirrorChanges, MirrorRepairs, Promotes, Failovers, Groups, Overview):
     """The service of one sidecar."""

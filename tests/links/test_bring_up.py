@@ -13,11 +13,19 @@ from controller.state import MirrorTopic
 from controller.stored_controller import StoredController
 from linker.links.bring_up import BringUp
 from tests.controller.memory_store import MemoryStore
+from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
 T0 = TopicPartition("orders", 0)
 TOPIC_ID = b"m" * 16
+
+
+class _Silent:
+    """A target whose brokers do not answer."""
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        raise LinkerError("silent")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ async def test_a_mirror_that_a_real_broker_leads_without_a_promote_has_failed(
         TOPIC_ID, "orders", {0: partition}
     )
     removed: list[TopicPartition] = []
-    target: Any = SimpleNamespace(broker_id=900, image=image)
+    target: Any = SimpleNamespace(broker_id=900, image=image, cluster=_Silent())
     copy = SimpleNamespace(spec=SimpleNamespace(session_epoch=3, start_offset=0), paused=False)
     partitions = {T0: copy}
 

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_asyncio
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from linker.admin.models import MirrorState, PromotePhase, PromoteRequest
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
+from wire.types import TopicPartition as WireTopicPartition
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 60.0
@@ -94,7 +95,7 @@ class Pair:
     async def mirror(self, topic: str, *options: str) -> str:
         said = await self.sidecar.linker("mirror", "create", topic, "--link", LINK, "-r", "2", *options)
         await self.until(topic, MirrorState.ACTIVE)
-        return said
+        return said.output
 
     async def until(self, topic: str, state: MirrorState, timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
@@ -152,7 +153,7 @@ async def test_a_target_with_shorter_retention_deletes_nothing_of_a_mirror(pair:
     pair.write(pair.target.bootstrap, "history", 100, ago_ms=0)
     await asyncio.sleep(4)  # eight looks of the target's retention
     plan = await pair.sidecar.linker("mirror", "promote", "history", "--link", LINK, "--dry-run")
-    assert "retention.ms is -1 at the source" in plan, plan
+    assert "retention.ms is -1 at the source" in plan.output, plan
     await pair.promote("history")
     await asyncio.sleep(4)
     assert await asyncio.to_thread(pair.count, "history") == 600
@@ -202,3 +203,50 @@ async def test_what_somebody_sets_on_a_mirror_is_put_back(pair: Pair) -> None:
     pair.alter(pair.target.bootstrap, "kept", flush_ms="12345")
     await asyncio.sleep(1.5)
     assert (await asyncio.to_thread(pair.configs, "kept"))["flush.ms"] == "12345"
+
+
+async def nobody_leads(pair: Pair, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": pair.target.bootstrap})
+    await wait_for(lambda: admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader == -1)
+
+
+async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: Pair) -> None:
+    """min.insync.replicas is changed while the only sidecar is away: ClearElrRecord leaves nobody to elect."""
+    pair.create("stranded", {"min.insync.replicas": "2"})
+    pair.write(pair.source.bootstrap, "stranded", 400, ago_ms=1000)
+    await pair.mirror("stranded")
+    log = pair.target.partition_dir(1, WireTopicPartition("stranded", 0)) / "00000000000000000000.log"
+    before = log.stat()
+    await pair.sidecar.kill()
+    await nobody_leads(pair, "stranded")
+    pair.alter(pair.target.bootstrap, "stranded", min_insync_replicas="1")
+    await asyncio.sleep(1)
+    await pair.sidecar.start()
+    await pair.until("stranded", MirrorState.ACTIVE)
+    after = log.stat()
+    assert (before.st_ino, before.st_size) == (after.st_ino, after.st_size), "copied once more"
+    assert (await asyncio.to_thread(pair.configs, "stranded"))["min.insync.replicas"] == "2"
+    pair.write(pair.target.bootstrap, "stranded", 50, ago_ms=0)
+    await pair.promote("stranded")
+    assert await asyncio.to_thread(pair.count, "stranded") == 450
+
+
+async def test_a_forced_election_is_told_with_what_was_written(pair: Pair) -> None:
+    """What somebody types who sees an offline partition; clients then write to a broker that has a copy only."""
+    pair.create("forked")
+    pair.write(pair.source.bootstrap, "forked", 100, ago_ms=1000)
+    await pair.mirror("forked")
+    await pair.sidecar.kill()
+    await nobody_leads(pair, "forked")
+    admin = AdminClient({"bootstrap.servers": pair.target.bootstrap})
+    admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition("forked", 0)]).result(30)
+    pair.write(pair.target.bootstrap, "forked", 30, ago_ms=0)
+    pair.write(pair.source.bootstrap, "forked", 7, ago_ms=0)
+    await pair.sidecar.start()
+    await pair.until("forked", MirrorState.FAILED)
+    one = await pair.describe("forked")
+    assert "(30 records so far)" in (one.reason or ""), one.reason
+    said = await pair.sidecar.run("mirror", "repair", "forked", "--link", LINK, "--dry-run")
+    assert "taken 30 records by itself, offsets 100 to 130" in said.errors, said
+    doctor = await pair.sidecar.run("doctor", LINK)
+    assert doctor.exit_code != 0, doctor

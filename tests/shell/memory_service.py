@@ -279,6 +279,13 @@ class MemoryService(MemoryGroups):
         self._mirror(link, topic)
         raise NotSupported("this version cannot resume a mirror")
 
+    async def repair_mirror(
+        self, link: str, topic: str, *, drop_target_records: bool, dry_run: bool
+    ) -> ChangeResult:
+        await self._enter()
+        self._mirror(link, topic)
+        raise NotSupported("this version cannot repair a mirror")
+
     def _refuse_closed(self, force: bool) -> None:
         if self.closed and not force:
             raise IllegalState(f"the source still refuses writes to {', '.join(self.closed)}")

@@ -1,0 +1,172 @@
+"""Configs of a mirror at the target: kept, followed, and let go when a real broker leads."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.decisions import Leadership
+from controller.phases import Phase
+from controller.state import MirrorTopic
+from controller.stored_controller import StoredController
+from linker.links import config_keeper
+from linker.links.config_keeper import ConfigKeeper
+from linker.links.configs import TopicConfigs
+from tests.controller.memory_store import MemoryStore
+from wire.errors import LinkerError
+from wire.metadata.image import CONFIG_TOPIC, ClusterImage, TopicImage
+from wire.types import TopicPartition
+
+ID = b"\x01" * 16
+OFF = {"retention.bytes": "-1", "retention.ms": "-1", "unclean.leader.election.enable": "false"}
+RESTORE: dict[str, str | None] = {
+    "unclean.leader.election.enable": None,
+    "retention.ms": "5",
+    "retention.bytes": None,
+}
+
+
+class Rig:
+    def __init__(self, controller: StoredController) -> None:
+        self.controller = controller
+        self.image = ClusterImage()
+        topic = TopicImage(ID, "t", {})
+        self.image.topics_by_name["t"] = self.image.topics_by_id[ID] = topic
+        self.overrides = dict(OFF)
+        self.image.configs[CONFIG_TOPIC, "t"] = self.overrides
+        self.asked: list[tuple[dict[str, str], list[str]]] = []
+        self.refuses: LinkerError | None = None
+        self.after: Any = None
+        target: Any = SimpleNamespace(image=self.image, operations=self, cluster=None)
+        source: Any = None
+        self.keeper = ConfigKeeper("l", source, target, controller, lambda: frozenset({900}))
+
+    @classmethod
+    async def make(cls) -> Rig:
+        controller = await StoredController.open(MemoryStore(), now=lambda: 7)
+        await controller.create_link("l", "cluster", {})
+        await controller.create_mirror(
+            MirrorTopic(
+                link="l",
+                topic="t",
+                topic_id=ID,
+                source_topic_id=None,
+                partitions=1,
+                copied_configs=OFF,
+                restore_configs=RESTORE,
+            )
+        )
+        tp = TopicPartition("t", 0)
+        await controller.establish(
+            "l", tp, leadership=Leadership(900, 3, (900,)), session_epoch=3, start_offset=0
+        )
+        return cls(controller)
+
+    async def set_topic_configs(self, name: str, set_: Any, delete: Any, *, timeout: float) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.asked.append((dict(set_), list(delete)))
+        self.overrides.update(set_)
+        for one in delete:
+            self.overrides.pop(one, None)
+        if self.after is not None:
+            await self.after()
+
+    def changed(self) -> None:
+        self.keeper.on_target_change(self.image, frozenset({ID}))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_somebody_changes_is_put_back_and_counted() -> None:
+    rig = await Rig.make()
+    task = asyncio.create_task(rig.keeper._keep())
+    try:
+        await asyncio.sleep(0.01)
+        assert rig.asked == []
+        rig.overrides["retention.ms"] = "1000"
+        rig.overrides["max.message.bytes"] = "5"
+        rig.changed()
+        await until(lambda: rig.overrides == OFF)
+        assert rig.asked == [({"retention.ms": "-1"}, ["max.message.bytes"])]
+        await until(lambda: rig.keeper.put_back.get("t"))
+        assert rig.keeper.put_back["t"] == {"retention.ms": 1, "max.message.bytes": 1}
+    finally:
+        task.cancel()
+
+
+async def test_a_refusal_is_shown_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_keeper, "_FIRST_PAUSE", 0.01)
+    rig = await Rig.make()
+    task = asyncio.create_task(rig.keeper._keep())
+    try:
+        rig.refuses = LinkerError("no right")
+        rig.overrides["retention.ms"] = "1000"
+        rig.changed()
+        await until(lambda: "no right" in rig.keeper.trouble.get("t", ""))
+        rig.refuses = None
+        await until(lambda: rig.overrides == OFF and not rig.keeper.trouble)
+    finally:
+        task.cancel()
+
+
+async def test_a_promoted_topic_is_its_owners() -> None:
+    rig = await Rig.make()
+    rig.overrides["retention.ms"] = "1000"
+    await end(rig)
+    rig.changed()
+    assert not rig.keeper.drift("t")
+    await rig.keeper.put_right("t")
+    assert rig.asked == []
+
+
+async def test_a_promote_that_ends_meanwhile_has_the_last_word() -> None:
+    """Put back and restored at the same moment: the topic must not be left with retention off for good."""
+    rig = await Rig.make()
+    rig.overrides["retention.ms"] = "1000"
+
+    async def promoted() -> None:
+        rig.after = None
+        await end(rig)
+
+    rig.after = promoted
+    await rig.keeper.put_right("t")
+    assert rig.overrides == {"retention.ms": "5"}
+
+
+async def end(rig: Rig) -> None:
+    """The state as after a promote."""
+    tp = TopicPartition("t", 0)
+
+    state = rig.controller.image.partitions["l", tp]
+    await rig.controller.decide(lambda image: ([replace(state, phase=Phase.PROMOTED)], None))
+
+
+async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await Rig.make()
+    effective = {"retention.ms": "7", "max.message.bytes": "99"}
+
+    async def each(*_: Any, **__: Any) -> Any:
+        return {"t": TopicConfigs(effective, {"max.message.bytes": "99"})}, {}
+
+    async def defaults(*_: Any, **__: Any) -> Any:
+        return {"retention.ms": "604800000"}
+
+    monkeypatch.setattr(config_keeper, "topic_configs_each", each)
+    monkeypatch.setattr(config_keeper, "topic_defaults", defaults)
+    await rig.keeper.follow(["t"])
+    mirror = rig.controller.image.mirrors["l", "t"]
+    assert mirror.restore_configs["retention.ms"] == "7"
+    assert rig.overrides == {**OFF, "max.message.bytes": "99"}
+    assert not rig.keeper.put_back, "that was nobody's doing"
+    rig.asked.clear()
+    await rig.keeper.follow(["t"])
+    assert rig.asked == []
