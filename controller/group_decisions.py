@@ -44,6 +44,7 @@ class FoundGroup:
     protocol: GroupProtocol
     topics: frozenset[str]  # committed, subscribed or assigned
     assignors: frozenset[str] = frozenset()  # of its members; none while it is empty
+    malformed: bool = False  # a member whose subscription a coordinator of the consumer protocol cannot read
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,15 @@ def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind 
     """The gate for a group: by what the target speaks (KIP-848) and what the members need. Two gates together, because each
     has clients that it does not hold.
 
-    An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns in its place.
+    A member of the consumer protocol is the right gate for a group whose members were seen, if its coordinator can have them
+    in one group. An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns
+    in its place; a client whose subscription it cannot read gets an error from it for ever. Clients that nobody has seen may
+    be such: a classic gate looks into nothing.
     """
     if wanted is not None:
         return wanted
-    plain = found.protocol is GroupProtocol.CONSUMER or found.assignors <= _PLAIN_ASSIGNORS
-    if consumer_protocol and plain:
+    plain = bool(found.assignors) and found.assignors <= _PLAIN_ASSIGNORS and not found.malformed
+    if consumer_protocol and (found.protocol is GroupProtocol.CONSUMER or plain):
         return GateKind.CONSUMER_AND_TRANSACTION
     return GateKind.CLASSIC_AND_TRANSACTION
 
@@ -137,7 +141,9 @@ def discover(
             continue
         changed = replace(known, **covered)  # type: ignore[arg-type]
         if known.phase in _NEVER_HELD:
-            changed = replace(changed, gate=gate)
+            # One that was demoted has its gate already; an empty group is no reason for another one.
+            if seen.assignors or rules.gate is not None or known.gate_state is None:
+                changed = replace(changed, gate=gate)
         elif gate is not known.gate and seen.assignors:
             # Without members the assignors are unknown: no reason to change a gate that stands.
             otherwise[name] = gate

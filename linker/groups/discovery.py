@@ -65,7 +65,7 @@ async def look(
         committed = offsets.found.get(name) or known_offsets or {}
         topics = view.topics | {tp.topic for tp in committed}
         seen.views[name] = view
-        seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors)
+        seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors, view.malformed)
     _as_before(seen, book)
     return seen
 

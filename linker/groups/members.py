@@ -1,7 +1,12 @@
-"""What members of a classic group subscribed to, read out of DescribeGroups.
+"""What members of a classic group subscribed to, read out of DescribeGroups, and whether a coordinator could read it too.
 
 The bytes are written by clients (Kafka: ConsumerProtocolSubscription) and may be anything; what cannot be read names
-nothing. Only the leading fields, which every version has, are read.
+nothing. For the topics only the leading fields, which every version has, are read.
+
+A classic coordinator never looks into them. One that has a classic client in a group of the consumer protocol does
+(GroupMetadataManager.deserializeSubscription), and answers the JoinGroup of a client whose bytes do not fit their version
+with UNKNOWN_SERVER_ERROR ("Malformed embedded consumer protocol"), each time. kafka-go is one: it says version 1 and leaves
+out the owned partitions which that has.
 """
 
 from __future__ import annotations
@@ -29,6 +34,13 @@ class _Reader:
             raise ValueError(f"an array of {size}")
         return size
 
+    def skip(self, form: str) -> None:
+        """Bytes or a text, which may be null, after their length."""
+        size = self.number(form)
+        if size < -1 or self._at + size > len(self._data):
+            raise ValueError(f"{size} bytes")
+        self._at += max(size, 0)
+
     def text(self) -> str:
         size = self.number(">h")
         if size < 0 or self._at + size > len(self._data):
@@ -46,3 +58,28 @@ def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
         return tuple(reader.text() for _ in range(reader.count()))
     except (struct.error, ValueError):
         return ()
+
+
+def coordinator_can_read(metadata: bytes) -> bool:
+    """Whether a coordinator gets through a member's subscription as a whole, as its version has it. A newer version than it
+    knows is read as the newest that it knows; bytes behind the last field do not matter."""
+    try:
+        reader = _Reader(metadata)
+        version = reader.number(">h")
+        if version < 0:
+            return False
+        for _ in range(reader.count()):
+            reader.text()
+        reader.skip(">i")  # userData
+        if version >= 1:
+            for _ in range(reader.count()):  # ownedPartitions
+                reader.text()
+                for _ in range(reader.count()):
+                    reader.number(">i")
+        if version >= 2:
+            reader.number(">i")  # generationId
+        if version >= 3:
+            reader.skip(">h")  # rackId
+    except (struct.error, ValueError):
+        return False
+    return True

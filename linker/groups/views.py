@@ -9,7 +9,7 @@ from controller.group_sync import Committed
 from controller.state import GroupProtocol
 from linker.groups.gates import GroupMember
 from linker.groups.gates.requests import assigned_partitions
-from linker.groups.members import subscribed_topics
+from linker.groups.members import coordinator_can_read, subscribed_topics
 from wire.types import TopicPartition
 
 _EMPTY_STATES = frozenset({"Empty", "Dead", ""})
@@ -35,6 +35,8 @@ class GroupView:
     members: tuple[GroupMember, ...] = ()
     topics: frozenset[str] = frozenset()  # subscribed or assigned
     assignors: frozenset[str] = frozenset()
+    #: A member whose subscription a coordinator of the consumer protocol cannot read.
+    malformed: bool = False
 
     @property
     def empty(self) -> bool:
@@ -73,8 +75,12 @@ def classic_view(one: Any) -> GroupView:
     if one.protocol_type == "consumer":
         topics.update(*(subscribed_topics(bytes(member.member_metadata)) for member in one.members))
     assignors = frozenset({one.protocol_data}) if members and one.protocol_data else frozenset()
+    # While a rebalance goes on, members are described without their subscriptions and the group without an assignor.
+    malformed = bool(assignors) and not all(
+        coordinator_can_read(bytes(member.member_metadata)) for member in one.members
+    )
     return GroupView(
-        one.group_id, one.group_state, GroupProtocol.CLASSIC, members, frozenset(topics), assignors
+        one.group_id, one.group_state, GroupProtocol.CLASSIC, members, frozenset(topics), assignors, malformed
     )
 
 

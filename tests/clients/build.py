@@ -48,7 +48,7 @@ class Builder:
         if library.kind == "python":
             return [sys.executable, "-m", f"tests.clients.programs.{library.program}"]
         if library.kind == "go":
-            return [str(await self._go())]
+            return [str(await self._go(library))]
         return await self._java(library)
 
     async def _java(self, library: Library) -> list[str]:
@@ -79,17 +79,24 @@ class Builder:
         ]
         return [str(java), *JAVA_OPTIONS, *logging, "-cp", f"{classes}:{classpath}", library.program]
 
-    async def _go(self) -> Path:
+    async def _go(self, library: Library) -> Path:
+        """The module of the library's program, together with the lines that all of them share."""
         go = shutil.which("go") or next((p for p in ("/usr/local/go/bin/go",) if Path(p).exists()), None)
         if go is None:
             raise CannotBuildError("go was not found: install Go")
-        sources = sorted((PROGRAMS / "go").iterdir())
-        binary = self._directory / f"franz-go-{_hash(sources)}"
+        sources = sorted({*(PROGRAMS / library.program).iterdir(), PROGRAMS / "go" / "lines.go"})
+        binary = self._directory / f"{library.name}-{_hash(sources)}"
         if not binary.exists():
             self._directory.mkdir(parents=True, exist_ok=True)
             scratch = binary.with_suffix(".new")
-            command = [go, "build", "-C", str(PROGRAMS / "go"), "-buildvcs=false", "-o", str(scratch), "."]
-            await _run(command, "go build")
+            module = self._directory / f"{library.name}.module"
+            shutil.rmtree(module, ignore_errors=True)
+            module.mkdir()
+            for source in sources:
+                shutil.copy(source, module)
+            command = [go, "build", "-C", str(module), "-buildvcs=false", "-o", str(scratch), "."]
+            await _run(command, f"go build for {library.name}")
+            shutil.rmtree(module)
             scratch.replace(binary)
         return binary
 

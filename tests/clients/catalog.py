@@ -12,7 +12,7 @@ class Library:
 
     name: str
     kind: str  # java, streams, python, go
-    program: str  # main class or module
+    program: str  # main class, module, or directory
     version: str = ""  # of the jars; the others say theirs themselves
 
 
@@ -56,7 +56,8 @@ STREAMS = Library(name="streams-4.3.1", kind="streams", program="StreamsClient",
 LIBRDKAFKA = Library(name="librdkafka", kind="python", program="librdkafka_client")
 AIOKAFKA = Library(name="aiokafka", kind="python", program="aiokafka_client")
 KAFKA_PYTHON = Library(name="kafka-python", kind="python", program="kafka_python_client")
-FRANZ_GO = Library(name="franz-go", kind="go", program="client")
+FRANZ_GO = Library(name="franz-go", kind="go", program="go")
+KAFKA_GO = Library(name="kafka-go", kind="go", program="kafka_go")
 
 PRODUCERS = tuple(
     ProducerCase(library=library, transactional=transactional, quick=quick)
@@ -68,6 +69,7 @@ PRODUCERS = tuple(
         (AIOKAFKA, False, True),
         (KAFKA_PYTHON, False, True),
         (FRANZ_GO, False, True),
+        (KAFKA_GO, False, True),
         (JAVA_28, True, False),
         (JAVA_39, True, False),
         (JAVA_43, True, True),
@@ -111,4 +113,5 @@ GROUPS = (
     GroupCase(library=FRANZ_GO, label="range", arguments=RANGE),
     GroupCase(library=FRANZ_GO, label="cooperative", arguments=COOPERATIVE),
     GroupCase(library=FRANZ_GO, label="consumer-protocol", arguments=NEW_PROTOCOL),
+    GroupCase(library=KAFKA_GO, label="range", arguments=RANGE, quick=True),
 )

@@ -22,7 +22,7 @@ from controller.group_sync import (
     to_commit,
     wanted_offsets,
 )
-from controller.groups import GateKind
+from controller.groups import GateKind, GateRecord
 from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import (
@@ -137,16 +137,28 @@ def test_what_is_forgotten() -> None:
 
 
 def test_the_gate_follows_protocol_assignors_and_target() -> None:
-    assert choose_gate(found(), consumer_protocol=True) is BOTH
+    assert choose_gate(found(), consumer_protocol=True) is CLASSIC  # nobody was seen: it may be anybody
     assert choose_gate(found(), consumer_protocol=False) is CLASSIC
     plain = found(assignors=frozenset({"range", "cooperative-sticky"}))
     assert choose_gate(plain, consumer_protocol=True) is BOTH
     for name in ("sticky", "stream", "our-own"):
         carrying = found(assignors=frozenset({"range", name}))
         assert choose_gate(carrying, consumer_protocol=True) is CLASSIC
+    malformed = found(assignors=frozenset({"range"}), malformed=True)
+    assert choose_gate(malformed, consumer_protocol=True) is CLASSIC
     modern = found(protocol=GroupProtocol.CONSUMER, assignors=frozenset({"our-own"}))
     assert choose_gate(modern, consumer_protocol=True) is BOTH
+    assert choose_gate(found(protocol=GroupProtocol.CONSUMER), consumer_protocol=True) is BOTH
     assert choose_gate(plain, consumer_protocol=True, wanted=GateKind.TRANSACTION) is GateKind.TRANSACTION
+
+
+def test_a_group_that_is_demoted_keeps_the_gate_that_stands_while_nobody_is_seen() -> None:
+    stands = GateRecord(group="g", kind=BOTH)
+    demoted = group(phase=GroupPhase.DEMOTED, gate=BOTH, gate_state=stands)
+    assert not look(image(demoted), found()).records
+    (refused,) = look(image(group(phase=GroupPhase.REFUSED, gate=BOTH)), found()).records
+    assert isinstance(refused, MirrorGroup)
+    assert refused.gate is CLASSIC
 
 
 def test_a_standing_gate_is_changed_only_for_what_was_seen() -> None:

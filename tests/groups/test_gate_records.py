@@ -20,6 +20,7 @@ from controller.groups import (
 )
 from linker.groups.gates import plan_gate
 from linker.groups.gates.factory import transactional_ids
+from linker.groups.gates.settings import DEFAULT_PROTOCOLS
 
 TEXT = st.text(max_size=20)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
@@ -88,7 +89,8 @@ def test_the_assignor_of_the_source_comes_first() -> None:
     record = plan_gate("l", "g", GateKind.CLASSIC, protocols=["sticky", "mine"])
     assert record.classic is not None
     assert record.classic.protocols[:2] == ("sticky", "mine")
-    assert sorted(record.classic.protocols) == ["cooperative-sticky", "mine", "range", "roundrobin", "sticky"]
+    assert set(record.classic.protocols) == {"mine", *DEFAULT_PROTOCOLS}
+    assert len(record.classic.protocols) == len(DEFAULT_PROTOCOLS) + 1
 
 
 def test_transactional_ids_are_apart_and_short() -> None:

@@ -185,7 +185,7 @@ async def test_a_group_that_was_never_held_waits_for_the_source() -> None:
 async def test_what_else_it_reads_is_held_again_when_the_source_tells_of_it() -> None:
     """The state names no partitions of topics that are not mirrored. The next look at the source does, and the gate does not
     wait for the next sync, which may be an hour away."""
-    async with Rig(interval=3600.0) as rig:
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION, interval=3600.0) as rig:
         rig.source.add_topic("audit", partitions=1)
         rig.commit("g", 10)
         rig.commit("g", 3, topic="audit")

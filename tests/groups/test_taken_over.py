@@ -102,7 +102,7 @@ async def test_a_gate_that_is_half_closed_is_not_waited_for(kind: GateKind, take
 
 async def test_who_came_in_while_nobody_looked_after_the_gate_is_waited_for() -> None:
     """The transaction goes on alone, which does not hold everybody: they may be reading on the target."""
-    async with Rig() as rig:
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
         at_source = await demoting_and_held(rig)
         await rig.end()
         rig.at_target.advance(50)  # the member's session

@@ -125,7 +125,7 @@ def test_subscriptions_are_read_or_ignored(metadata: bytes, topics: tuple[str, .
 
 
 async def test_a_group_is_held_and_its_offsets_follow() -> None:
-    async with Rig() as rig:
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
         rig.commit("g", 10, metadata="mine")
         rig.commit("g", 20, partition=1)
         rig.commit("connect-sink", 1)
@@ -168,7 +168,7 @@ async def test_commits_stay_inside_what_the_target_has() -> None:
 
 
 async def test_topics_that_come_later_are_held_too() -> None:
-    async with Rig() as rig:
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
         rig.commit("g", 10)
         rig.run()
         await rig.synced("g")
@@ -269,7 +269,7 @@ async def test_what_is_no_longer_to_be_held_is_let_go() -> None:
 
 
 async def test_a_source_that_is_away_lets_no_gate_expire() -> None:
-    async with Rig() as rig:
+    async with Rig(gate=GateKind.CONSUMER_AND_TRANSACTION) as rig:
         rig.commit("g", 10)
         rig.run()
         await rig.synced("g")

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from controller.group_decisions import GroupRules
+from controller.groups import GateKind
 from controller.state import GroupPolicy
 from controller.stored_controller import StoredController
 from linker.groups.gates import Coordinators, GateSettings
@@ -38,7 +39,7 @@ BEATS = 5.0  # seconds: every gate renews its member once in about that time
 
 @asynccontextmanager
 async def managed(far: FarGroups) -> AsyncIterator[GroupManager]:
-    """The groups of a link, with the gates that a person gets who chooses none."""
+    """The groups of a link, with the gates that groups get whose members were seen at the source."""
     controller = await StoredController.open(MemoryStore())
     await controller.create_link(LINK, "source", {})
     copies = await mirrored(controller, TOPIC, PARTITIONS, far.source_topic_id, far.target_topic_id)
@@ -48,7 +49,7 @@ async def managed(far: FarGroups) -> AsyncIterator[GroupManager]:
     ]
     coordinators = Coordinators(clusters[1])
     tools = link_tools(controller, clusters, coordinators, copies, FirstFetches(), GateSettings())
-    rules = GroupRules((re.compile(".*"),), (), GroupPolicy.MANUAL, None)
+    rules = GroupRules((re.compile(".*"),), (), GroupPolicy.MANUAL, GateKind.CONSUMER_AND_TRANSACTION)
     manager = GroupManager(tools, GroupSettings(rules, INTERVAL), consumer_protocol=lambda: True)
     running = asyncio.create_task(manager.run())
     try:

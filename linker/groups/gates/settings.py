@@ -7,8 +7,17 @@ from dataclasses import dataclass
 # Clients that wait for a rebalance or a revocation are never given up on: Kafka's largest rebalance timeout
 # (24.8 days).
 REBALANCE_TIMEOUT_MS = 2**31 - 1
-# The assignors of the clients in use; a client whose assignor the gate does not name cannot join and says so.
-DEFAULT_PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+# The assignors of the clients in use; a client whose assignor the gate does not name cannot join and says so. The last ones
+# are kafkajs', kafka-go's second, and Kafka Streams'.
+DEFAULT_PROTOCOLS = (
+    "range",
+    "roundrobin",
+    "sticky",
+    "cooperative-sticky",
+    "RoundRobinAssigner",
+    "rack-affinity",
+    "stream",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
