@@ -40,6 +40,33 @@ def _redacted(key: str, value: object, depth: int) -> object:
     return value
 
 
+def _plain(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For a console: texts of brokers and clients in it neither begin lines of their own nor steer a terminal."""
+    for key in list(event):
+        value = event.pop(key)
+        if key == "exception":  # several lines, which nobody takes for lines of the log
+            event[key] = "\n".join("    " + _printable(line) for line in str(value).split("\n"))
+        elif isinstance(value, (dict, list, tuple)):
+            event[_printable(key)] = _printable(repr(value))
+        else:
+            event[_printable(key)] = _printable(value) if isinstance(value, str) else value
+    return event
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _without_colours(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """uvicorn says everything twice, the second time in colours."""
+    event.pop("color_message", None)
+    return event
+
+
 def configure_logging(level: str = "info", style: str = "console", stream: TextIO | None = None) -> None:
     """Set up the root logger once, at the start of the process; a second call replaces the first."""
     out = sys.stderr if stream is None else stream
@@ -50,14 +77,16 @@ def configure_logging(level: str = "info", style: str = "console", stream: TextI
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        _without_colours,
         redact_event,
     ]
     renderer: structlog.typing.Processor
+    # Plain tracebacks: rich ones print local variables, and those may hold secrets.
+    shared.append(structlog.processors.format_exc_info)
     if style == "json":
-        shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer(default=str)
     else:
-        # Plain tracebacks: rich ones print local variables, and those may hold secrets.
+        shared.append(_plain)
         renderer = structlog.dev.ConsoleRenderer(
             colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from linker.cli.output import INTERRUPTED, note, one_line
+from linker.cli.output import INTERRUPTED, complain, note, one_line
 
 if TYPE_CHECKING:
     from linker.admin.client import AdminClient
@@ -151,5 +151,5 @@ def _late(sidecar_id: int, one: SidecarDescription | None, what: str, goes_on: s
 
 
 def _fail(text: str) -> NoReturn:
-    sys.stderr.write(f"linker: {one_line(text)}\n")
+    complain(text)
     raise typer.Exit(1)

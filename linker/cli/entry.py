@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from linker.cli.output import one_line
+from linker.cli.output import complain, one_line
 
 
 def main() -> None:
@@ -44,5 +44,5 @@ def _internal(error: Exception) -> str:
 
 
 def _fail(message: str) -> None:
-    sys.stderr.write(f"linker: {message}\n")
+    complain(message)
     sys.exit(1)

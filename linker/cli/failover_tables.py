@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from linker.cli.output import columns
+from linker.cli.output import columns, prose
 
 if TYPE_CHECKING:
     from linker.admin.models import FailoverPartition, FailoverPlan
@@ -32,4 +32,4 @@ def taken_over(partitions: Iterable[FailoverPartition]) -> str:
 def failover_plan(one: FailoverPlan) -> str:
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
     end = "a failover would be refused now" if one.blockers else "a failover could start now"
-    return "\n".join([taken_over(one.partitions), *lines, f"{end}; nothing was changed (--dry-run)"])
+    return "\n".join([taken_over(one.partitions), prose([*lines, f"{end}; nothing was changed (--dry-run)"])])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from linker.cli.output import INTERRUPTED, Format, duration, emit, note
+from linker.cli.output import INTERRUPTED, Format, complain, duration, emit, note, one_line
 from linker.cli.tables import job as job_table
 from linker.cli.validate import bad_evidence
 
@@ -101,12 +101,12 @@ class Live:
             lag = "-" if topic.lag is None else str(topic.lag)
             # Text, because plain strings would be read as markup.
             cells = (topic.topic, str(topic.phase), str(topic.partitions), lag, topic.reason or "")
-            table.add_row(*(Text(text) for text in cells))
-        parts: list[RenderableType] = [Text(f"promote {job.id} of link {job.link}"), steps, table]
+            table.add_row(*(Text(one_line(text)) for text in cells))
+        parts: list[RenderableType] = [Text(one_line(f"promote {job.id} of link {job.link}")), steps, table]
         if _proving(job):
-            parts.append(Text(_proving(job).removeprefix("; "), style="cyan"))
+            parts.append(Text(one_line(_proving(job).removeprefix("; ")), style="cyan"))
         if job.reason or self._note:
-            parts.append(Text(self._note or job.reason or "", style="yellow"))
+            parts.append(Text(one_line(self._note or job.reason or ""), style="yellow"))
         return Group(*parts)
 
 
@@ -145,18 +145,18 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
         note(f"warning: {warning}")
     bad = bad_evidence(job)
     if bad is not None:
-        sys.stderr.write(f"linker: {bad}\n")
+        complain(f"{bad}")
         raise typer.Exit(1)
     found, abandoned = job.validation, job.phase == "ABANDONED"
     if found is not None and found.state == "INCOMPLETE":
         if found.policy == "require" and not abandoned:
             # It cannot be undone, but whoever required a proof has none to give the source up by.
-            sys.stderr.write(
-                f"linker: promote {job.id} is done, but not all of it is proved, as its validation, require, asks: "
-                f"{found.reason}; look at that before the source is given up\n"
+            complain(
+                f"promote {job.id} is done, but not all of it is proved, as its validation, require, asks: "
+                f"{found.reason}; look at that before the source is given up"
             )
             raise typer.Exit(1)
         note(f"warning: not all of promote {job.id} is proved: {found.reason}")
     if abandoned:
-        sys.stderr.write(f"linker: promote {job.id} was abandoned: {job.reason or 'no reason given'}\n")
+        complain(f"promote {job.id} was abandoned: {job.reason or 'no reason given'}")
         raise typer.Exit(1)

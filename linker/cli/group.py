@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +20,7 @@ from linker.cli.options import (
     connect,
     usage,
 )
-from linker.cli.output import INTERRUPTED, Format, emit, note
+from linker.cli.output import INTERRUPTED, Format, complain, emit, note
 
 if TYPE_CHECKING:
     from linker.admin.client import AdminClient
@@ -203,7 +202,7 @@ def _follow(
     emit(ended, output, lambda: group_tables.groups(ended))
     failed = [one for one in ended if one.state not in wanted]
     for one in failed:
-        sys.stderr.write(f"linker: group {one.group} is {one.state}: {one.reason or 'no reason given'}\n")
+        complain(f"group {one.group} is {one.state}: {one.reason or 'no reason given'}")
     if failed:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from linker.cli.output import columns, duration, pairs
+from linker.cli.output import columns, duration, one_line, pairs
 
 if TYPE_CHECKING:
     from linker.admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
@@ -89,12 +89,12 @@ def _members(where: str, found: Iterable[GroupMemberStatus]) -> str:
 def beginning(text: str) -> str:
     """A consumer's text is for its own use and may have ten thousand characters; `-o json` has all of it."""
     if len(text) <= _MOST_TEXT:
-        return text
-    return f"{text[:_MOST_TEXT]}... ({len(text):,} characters)"
+        return one_line(text)
+    return f"{one_line(text[:_MOST_TEXT])}... ({len(text):,} characters)"
 
 
 def in_one_line(one: GroupsStatus) -> str:
     """For the status of a link."""
     states = ", ".join(f"{count} {state}" for state, count in one.states.items())
     age = "" if one.sync_age_ms is None else f", offsets {duration(one.sync_age_ms)} old"
-    return (states or "none") + age + (f" ({one.reason})" if one.reason else "")
+    return one_line((states or "none") + age + (f" ({one.reason})" if one.reason else ""))

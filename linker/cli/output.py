@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,11 @@ _COLOURS = {
 }
 
 
+#: All control characters but ends of lines and our own colours.
+_FOREIGN = re.compile(
+    r"(?!\x1b\[(?:0|3[1236])m)"
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 _NARROWEST = 40
 
 #: Exit code of a command that was left by Ctrl-C while what it watched goes on, as a shell has it: it is not done.
@@ -54,7 +60,8 @@ def one_line(text: str) -> str:
 
 def emit(answer: BaseModel | Sequence[BaseModel], form: Format, table: Callable[[], str]) -> None:
     if form is Format.TABLE:
-        text = table()
+        # Each table has its texts in one line; this is for one that has not.
+        text = _FOREIGN.sub(" ", table())
     else:
         plain: Any = (
             [item.model_dump(mode="json") for item in answer]
@@ -74,6 +81,12 @@ def emit(answer: BaseModel | Sequence[BaseModel], form: Format, table: Callable[
 def note(text: str) -> None:
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     sys.stderr.write("\n".join(hanging("", one_line(text), width, indent=2)) + "\n")
+    sys.stderr.flush()
+
+
+def complain(text: str) -> None:
+    """Why a command ends with an exit code that is not 0."""
+    sys.stderr.write(f"linker: {one_line(text)}\n")
     sys.stderr.flush()
 
 
@@ -144,7 +157,7 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value)) or "-"
+        return one_line(",".join(map(str, value))) or "-"
     return one_line(str(value))
 
 

@@ -9,7 +9,7 @@ from linker.by_hand import undo_source_fence
 from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
-from linker.cli.output import columns, duration, pairs, prose, size
+from linker.cli.output import columns, duration, one_line, pairs, prose, size
 from linker.cli.producer_tables import source_producers
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ def status(one: Status) -> str:
     if any(s.groups.groups or s.groups.reason for s in one.links):
         parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
     parts += [
-        f"validation of {s.name}: {validation_tables.summary(s.validation)}"
+        f"validation of {one_line(s.name)}: {validation_tables.summary(s.validation)}"
         for s in one.links
         if s.validation is not None and (s.validation.continuous or s.validation.mismatches)
     ]

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from linker.cli import tables, validation_tables
 from linker.cli.link import validated
 from linker.cli.options import DEFAULT_URL, AdminUrl, Output, TokenFile, connect, usage
-from linker.cli.output import Format, emit, note, size
+from linker.cli.output import Format, complain, emit, note, one_line, size
 from validator.mode import Mode
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _fail_at(*reasons: str | None) -> None:
     """A line for each reason, and exit code 1 if there is one."""
     told = [reason for reason in reasons if reason is not None]
     for reason in told:
-        sys.stderr.write(f"linker: {reason}\n")
+        complain(f"{reason}")
     if told:
         raise typer.Exit(1)
 
@@ -273,7 +273,7 @@ class Live:
 
         trouble = f"{error}; waiting for the sidecar to return"
         if self._run is None:
-            self.live.update(Text(trouble, style="yellow"))
+            self.live.update(Text(one_line(trouble), style="yellow"))
         else:
             self.live.update(self._render(self._run, trouble), refresh=True)
 
@@ -288,7 +288,7 @@ class Live:
         )
         style = "yellow" if trouble else "bold red" if run.mismatches else ""
         lines = Table.grid()
-        for line in (Text(f"validation {run.id}"), bar, Text(trouble or _told(run), style=style)):
+        for line in (Text(f"validation {run.id}"), bar, Text(one_line(trouble or _told(run)), style=style)):
             lines.add_row(line)
         return lines
 
@@ -302,7 +302,7 @@ def _told(run: ValidationRun) -> str:
         )
     if run.mismatches:
         parts.append(f"{run.mismatches} replicas DIFFER")
-    return ", ".join(parts) + (f" ({run.reason})" if run.reason else "")
+    return one_line(", ".join(parts) + (f" ({run.reason})" if run.reason else ""))
 
 
 def _follow(client: AdminClient, run_id: str, form: Format) -> None:
@@ -323,11 +323,11 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> None:
             one = _until_over(client, run_id, view)
     emit(one, form, lambda: validation_tables.run(one))
     if one.mismatches:
-        sys.stderr.write(f"linker: {one.mismatches} replicas differ from the source\n")
+        complain(f"{one.mismatches} replicas differ from the source")
     elif one.state != "DONE":
-        sys.stderr.write(f"linker: validation {one.id} is {one.state}: {one.reason or 'no reason given'}\n")
+        complain(f"validation {one.id} is {one.state}: {one.reason or 'no reason given'}")
     elif one.left_out:
-        sys.stderr.write(f"linker: not everything was compared: {one.left_out[0]}\n")
+        complain(f"not everything was compared: {one.left_out[0]}")
     else:
         return
     raise typer.Exit(1)

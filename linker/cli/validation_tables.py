@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from linker.cli.output import columns, duration, pairs, size
+from linker.cli.output import columns, duration, one_line, pairs, size
 
 if TYPE_CHECKING:
     from linker.admin.models import PromoteJob
@@ -44,7 +44,7 @@ def run(one: ValidationRun) -> str:
                 ],
             )
         )
-    parts += [f"not compared: {line}" for line in one.left_out]
+    parts += [f"not compared: {one_line(line)}" for line in one.left_out]
     return "\n\n".join(parts)
 
 
@@ -62,7 +62,7 @@ def summary(one: LinkValidation) -> str:
         parts.append(f"{len(one.mismatches)} PARTITIONS DIFFER, first {one.mismatches[0]}")
     if one.late_starts:
         parts.append(f"{len(one.late_starts)} REPLICAS START LATE, first {one.late_starts[0]}")
-    return ", ".join(parts)
+    return one_line(", ".join(parts))
 
 
 def description(one: LinkValidationDescription) -> str:
@@ -96,8 +96,8 @@ def description(one: LinkValidationDescription) -> str:
     return "\n\n".join(
         [
             head,
-            *(f"DIFFERS: {line}" for line in one.mismatches),
-            *(f"STARTS LATE: {line}" for line in one.late_starts),
+            *(f"DIFFERS: {one_line(line)}" for line in one.mismatches),
+            *(f"STARTS LATE: {one_line(line)}" for line in one.late_starts),
             runs,
         ]
     )

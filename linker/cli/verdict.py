@@ -30,7 +30,10 @@ def _report(report: DoctorReport) -> str:
 def _block(check: Check) -> list[str]:
     width = terminal_width()
     first, *rest = hanging(
-        f"{check.result:<{_MARGIN}}", f"{check.name}: {one_line(check.detail)}", width, indent=_MARGIN
+        f"{check.result:<{_MARGIN}}",
+        f"{one_line(check.name)}: {one_line(check.detail)}",
+        width,
+        indent=_MARGIN,
     )
     lines = [coloured(first[:_MARGIN]) + first[_MARGIN:], *rest]
     if check.remedy:
@@ -41,7 +44,7 @@ def _block(check: Check) -> list[str]:
 def _verdict(report: DoctorReport) -> str:
     count = {result: sum(one.result == result for one in report.checks) for result in _ORDER}
     counted = f"{count['OK']} OK, {count['WARN']} WARN, {count['FAIL']} FAIL"
-    name = "without a link" if report.link == "none yet" else f"link {report.link}"
+    name = "without a link" if report.link == "none yet" else f"link {one_line(report.link)}"
     if count["FAIL"]:
         return "\n".join(
             hanging("", f"{name}: {counted}: do not promote before each FAIL is gone", terminal_width())
