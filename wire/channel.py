@@ -41,8 +41,8 @@ class Channel(asyncio.BufferedProtocol):
         max_frame: int = DEFAULT_MAX_FRAME,
         alloc: Callable[[int], bytearray] | None = None,
     ) -> None:
-        self._reader = FrameReader(max_frame, min_frame=4, alloc=alloc)
-        self._pending: deque[tuple[int, OnReply]] = deque()
+        self._reader = FrameReader(max_frame, min_frame=4, alloc=alloc, limit=self._limit_of)
+        self._pending: deque[tuple[int, OnReply, int]] = deque()
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
         self._low_water: LowWater | None = None
@@ -62,17 +62,24 @@ class Channel(asyncio.BufferedProtocol):
 
     # --- what users call ------------------------------------------------------------------------------------
 
-    def send(self, correlation_id: int, buffers: Sequence[Buffer], on_reply: OnReply | None) -> None:
+    def send(
+        self,
+        correlation_id: int,
+        buffers: Sequence[Buffer],
+        on_reply: OnReply | None,
+        max_reply: int = DEFAULT_MAX_FRAME,
+    ) -> None:
         """Write one framed request (size prefix included). Raises ConnectionLost(sent=False) on a closed
         channel.
 
-        `on_reply` None means that the peer will not answer (acks=0).
+        `on_reply` None means that the peer will not answer (acks=0). An answer of more than `max_reply` bytes ends the
+        connection before it is received; up to a mebibyte nobody asks.
         """
         writer = self._writer
         if self.closed or writer is None:
             raise ConnectionLost("the connection is closed", sent=False, peer=self.peer)
         if on_reply is not None:
-            self._pending.append((correlation_id, on_reply))
+            self._pending.append((correlation_id, on_reply, max_reply))
         writer.write(buffers)
 
     async def drain(self) -> None:
@@ -168,6 +175,10 @@ class Channel(asyncio.BufferedProtocol):
         if reader.error is not None:
             self.close(reader.error)
 
+    def _limit_of(self, behind: int) -> int:
+        """Of the answer that comes behind so many; nothing is lawful that nobody waits for."""
+        return self._pending[behind][2] if behind < len(self._pending) else 0
+
     def _deliver(self, frame: memoryview) -> bool:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         if not self._pending:
@@ -175,7 +186,7 @@ class Channel(asyncio.BufferedProtocol):
                 MalformedFrame(f"a reply nobody waits for, correlation id {correlation_id}", peer=self.peer)
             )
             return False
-        expected, on_reply = self._pending[0]
+        expected, on_reply, _ = self._pending[0]
         if correlation_id != expected:
             self.close(
                 MalformedFrame(f"correlation id {correlation_id} where {expected} is due", peer=self.peer)
@@ -216,7 +227,7 @@ class Channel(asyncio.BufferedProtocol):
         text = (
             "the connection was closed" if reason is None else f"the connection was lost: {describe(reason)}"
         )
-        for _, on_reply in pending:
+        for _, on_reply, _ in pending:
             lost = ConnectionLost(text, sent=True, peer=self.peer)
             lost.__cause__ = reason
             try:

@@ -19,6 +19,7 @@ from wire.errors import (
     ClusterUnreachable,
     ConnectionLost,
     LocalProtocolError,
+    MalformedFrame,
     RequestTimedOut,
     WireError,
 )
@@ -182,6 +183,12 @@ class Cluster:
                 )
                 # Whoever is behind the address may have changed with the connection still open: a proxy, say.
                 self._connections.identity.check(connection, getattr(answer, "cluster_id", None))
+                if topics is not None and len(answer.topics) > len(topics):
+                    raise MalformedFrame(
+                        f"{len(answer.topics)} topics are told where {len(topics)} were asked for",
+                        api="metadata",
+                        peer=connection.peer,
+                    )
                 return answer
             except ConnectionLost as error:
                 tried.append((connection.peer, error))

@@ -25,13 +25,16 @@ from wire.primitives import (
     uvarint,
 )
 from wire.types import Buffer, Node
-from wire.whole import whole
+from wire.whole import add_entries, whole
 
 _EPOCH_END = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
 _SNAPSHOT = struct.Struct(">qi")
 _ABORTED = struct.Struct(">qq")
 _PARTITION = struct.Struct(">ihqqq")
+MAX_ANSWERED = 300_000
+"""Topics, partitions and aborted transactions of one answer that is parsed."""
+
 # The whole fixed part of a partition when there are no aborted transactions (null array = one zero byte).
 _PARTITION_PLAIN = struct.Struct(">ihqqqBi")
 _TOP = struct.Struct(">ihi")  # throttle, error, session id
@@ -251,6 +254,7 @@ def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
     new = tuple.__new__
     key: TopicKey | None
     topic_count, pos = read_compact_count(frame, pos, 3)
+    entries = add_entries(0, max(topic_count, 0), MAX_ANSWERED)
     for _ in range(topic_count):
         if version >= 13:
             key = bytes(frame[pos : pos + 16])
@@ -260,6 +264,7 @@ def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
             if key is None:
                 raise MalformedFrame("topic is null")
         count, pos = read_compact_count(frame, pos, 37)
+        entries = add_entries(entries, max(count, 0), MAX_ANSWERED)
         for _ in range(count):
             index, code, high_watermark, last_stable, log_start = unpack(frame, pos)
             pos += 30
@@ -268,6 +273,7 @@ def _parse(frame: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
                 pos += 1
             else:
                 aborted, pos = _read_aborted(frame, pos)
+                entries = add_entries(entries, len(aborted), MAX_ANSWERED)
             preferred = INT32.unpack_from(frame, pos)[0]
             size, start = read_uvarint(frame, pos + 4)
             end = start + size - 1 if size else start

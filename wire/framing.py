@@ -19,6 +19,8 @@ from collections.abc import Callable
 from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
 
 SCRATCH_MAX = 64 * 1024
+# Frames up to this are not asked about one by one.
+ORDINARY = 1024 * 1024
 # Of a stream of large frames: four of them, but no more than this.
 STREAM_MAX = 512 * 1024
 _STREAM_FRAMES = 4
@@ -45,6 +47,9 @@ class FrameReader:
     `commit_max` bounds what is allocated on the mere announcement of a size: beyond it the buffer of a large
     frame grows as its bytes arrive. A listener uses it, so a peer that only announces costs nothing.
 
+    `limit` says what the frame may have that comes after so many others that were received with it; it is asked for frames
+    beyond ORDINARY.
+
     `alloc` gives the buffers of large frames, and with `stream` those of many large ones in a row: at least as long as
     asked for, with anything in them.
     """
@@ -56,6 +61,7 @@ class FrameReader:
         "_large",
         "_large_filled",
         "_large_size",
+        "_limit",
         "_max_frame",
         "_min_frame",
         "_proven",
@@ -76,7 +82,9 @@ class FrameReader:
         alloc: Callable[[int], bytearray] | None = None,
         commit_max: int | None = None,
         stream: bool = False,
+        limit: Callable[[int], int] | None = None,
     ) -> None:
+        self._limit = limit
         self._max_frame = max_frame
         self._min_frame = min_frame
         self._alloc: Callable[[int], bytearray] = bytearray if alloc is None else alloc
@@ -152,7 +160,10 @@ class FrameReader:
         while end - start >= 4:
             (size,) = _SIZE.unpack_from(view, start)
             if not self._min_frame <= size <= self._max_frame:
-                self.error = self._bad_size(size)
+                self.error = self._bad_size(size, self._max_frame)
+                break
+            if size > ORDINARY and self._limit is not None and size > (most := self._limit(len(frames))):
+                self.error = self._bad_size(size, most)
                 break
             stop = start + 4 + size
             if stop > end:
@@ -197,9 +208,9 @@ class FrameReader:
         self._view = memoryview(bytearray())
         self._start = self._end = 0
 
-    def _bad_size(self, size: int) -> MalformedFrame:
-        if size > self._max_frame:
-            return FrameTooLarge(f"a frame of {size} bytes was announced, the limit is {self._max_frame}")
+    def _bad_size(self, size: int, most: int) -> MalformedFrame:
+        if size > most:
+            return FrameTooLarge(f"a frame of {size} bytes was announced, the limit is {most}")
         return MalformedFrame(f"a frame of {size} bytes was announced, the least is {self._min_frame}")
 
     def _begin_large(self, size: int, head: memoryview) -> None:
