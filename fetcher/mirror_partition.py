@@ -54,6 +54,8 @@ class MirrorPartition:
         #: Why the source gives nothing just now; None when it does.
         self.trouble: str | None = None
         self.unavailable_since: float | None = None
+        #: Where a follower found records damaged, until one has got past that.
+        self._damaged_at: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self._logs: dict[int, FollowerLog] = {}
         #: replica -> offset it must truncate to before it gets data again.
@@ -95,6 +97,11 @@ class MirrorPartition:
     @property
     def may_fetch(self) -> bool:
         return self.loaded and self.failed is None and not self.paused and not self.closed
+
+    @property
+    def loaded_since(self) -> float | None:
+        """Monotonic: since when followers are served."""
+        return self._loaded_at if self.loaded else None
 
     @property
     def source_epochs(self) -> tuple[tuple[int, int], ...]:
@@ -217,6 +224,13 @@ class MirrorPartition:
             progress = self._first_fetch(replica, offset, now)
         elif offset < progress.fetch_offset:
             progress.log.restarted(offset, now)
+        elif offset == progress.fetch_offset and progress.told_to > offset:
+            self._not_taken(replica, progress, now)
+        elif offset > progress.fetch_offset:
+            progress.refused = 0
+        if self._damaged_at is not None and offset > self._damaged_at:
+            self._damaged_at = None
+            self.source_fine()
         progress.fetch_offset = progress.told_to = offset
         progress.log_start_offset = log_start_offset
         progress.last_fetch = now
@@ -230,6 +244,25 @@ class MirrorPartition:
         ):
             self._lanes.place(replica, progress, offset, now)
         return progress
+
+    def _not_taken(self, replica: int, progress: FollowerProgress, now: float) -> None:
+        """A follower asks again for what it was answered: its connection was lost, or it found the records damaged. A window
+        is read once and served again and again, so damage on the way from the source would stay.
+        """
+        progress.refused += 1
+        lane, offset = progress.lane, progress.fetch_offset
+        found = None if lane is None else lane.window.damaged(offset, progress.told_to)
+        if lane is None or found is None:
+            return
+        self._damaged_at = found[0]
+        text = (
+            f"the records of {self.tp} from offset {found[0]} to {found[1]} came damaged from the source (their checksum "
+            f"is another): broker {replica} refused them, and they are read again"
+        )
+                lane.restart(min(lane.followers.values(), default=offset))
+        self._host.lane_changed(lane)
+        self._events.source_damaged(self.tp, text)
+        self.source_trouble(text, now)
 
     def _first_fetch(self, replica: int, offset: int, now: float) -> FollowerProgress:
         """Of this leader epoch."""
@@ -381,6 +414,8 @@ class MirrorPartition:
             self._events.source_unavailable(self.tp, now)
 
     def source_fine(self) -> None:
+        if self._damaged_at is not None:
+            return  # until a follower has taken what is read in its place
         if self.trouble is not None:
             self.trouble = None
         if self.unavailable_since is not None:

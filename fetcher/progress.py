@@ -60,6 +60,7 @@ class FollowerProgress:
         "last_fetch",
         "log",
         "log_start_offset",
+        "refused",
         "session",
         "told_to",
     )
@@ -69,6 +70,8 @@ class FollowerProgress:
         self.fetch_offset = UNKNOWN_OFFSET
         #: Where the batches end that it was answered last; what it asks for next says whether it took them.
         self.told_to = UNKNOWN_OFFSET
+        #: How often in a row it asked again for what it had been answered.
+        self.refused = 0
         #: Epoch of the broker incarnation that asked, -1 where its fetch version does not say.
         self.broker_epoch = -1
         self.log_start_offset = UNKNOWN_OFFSET

@@ -49,6 +49,9 @@ class FetcherEvents(Protocol):
     def failed(self, tp: TopicPartition, reason: str) -> None:
         """The mirror stopped for good; only an operator brings it back."""
 
+    def source_damaged(self, tp: TopicPartition, reason: str) -> None:
+        """Records were damaged on their way from the source; they are read again."""
+
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
         """A new leader epoch of the source was seen; to be persisted for MirrorSpec.source_epochs."""
 

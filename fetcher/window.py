@@ -125,6 +125,18 @@ class Window:
         chunk.charge.drop()
         return chunk.size
 
+    def damaged(self, offset: int, until: int) -> tuple[int, int] | None:
+        """(first, last offset) of the first batch from `offset` to below `until` whose checksum is not that of its bytes."""
+        for chunk in self._chunks:
+            if chunk.next_offset <= offset:
+                continue
+            if chunk.base_offset >= until:
+                break
+            for header in iter_batch_headers(chunk.view, 0, chunk.size):
+                if header.next_offset > offset and not header.crc_ok(chunk.view):
+                    return header.base_offset, header.last_offset
+        return None
+
     def truncate(self, offset: int) -> None:
         """Forget every batch that reaches `offset` or beyond."""
         if offset >= self.next_offset:

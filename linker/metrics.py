@@ -104,6 +104,11 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "linker_fetched_bytes": Entry("counter", "Bytes of batches fetched from the source.", ("link",)),
     "linker_served_bytes": Entry("counter", "Bytes of batches served to followers and consumers.", ("link",)),
+    "linker_damaged_reads": Entry(
+        "counter",
+        "Answers of the source with records whose checksum is not that of their bytes, as a follower found; read again.",
+        ("link",),
+    ),
     "linker_fetches_put_off_seconds": Entry(
         "counter",
         "Seconds that fetches of the source were put off, by all fetchers together: for the link's limit, or for writes.",
@@ -265,6 +270,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
             page.add("linker_producer_id_distance", link.producer_id_distance, link.link)
         page.add("linker_fetched_bytes", link.fetched_bytes, link.link)
         page.add("linker_served_bytes", link.served_bytes, link.link)
+        page.add("linker_damaged_reads", link.damaged_reads, link.link)
         page.add("linker_fetches_put_off_seconds", link.waited_for_limit, link.link, "limit")
         page.add("linker_fetches_put_off_seconds", link.waited_for_writes, link.link, "writes")
         page.add("linker_forwarded_produces", link.forwarded_produces, link.link)

@@ -71,6 +71,7 @@ class LinkSample:
     producer_id_distance: int | None = None
     fetched_bytes: int = 0
     served_bytes: int = 0
+    damaged_reads: int = 0
     waited_for_limit: float = 0.0  # seconds, of each fetcher
     waited_for_writes: float = 0.0
     forwarded_produces: int = 0

@@ -85,6 +85,7 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         producer_id_distance=runtime.producer_ids.distance,
         fetched_bytes=traffic.fetched_bytes,
         served_bytes=traffic.served_bytes,
+        damaged_reads=runtime.events.damaged_reads,
         waited_for_limit=runtime.throttle.rate.waited_for_limit,
         waited_for_writes=runtime.throttle.rate.waited_for_writes,
         forwarded_produces=traffic.forwarded_produces,

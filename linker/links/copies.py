@@ -30,6 +30,11 @@ class FollowerView(FollowerOffset, Protocol):
     @property
     def caught_up_monotonic(self) -> float: ...
     @property
+    def refused(self) -> int:
+        """How often in a row it asked again for what it had been answered; 0 if that is not known here."""
+        ...
+
+    @property
     def restarts(self) -> tuple[tuple[int, float], ...]:
         """Where it was first seen, and each time it asked for less than before: offset, monotonic."""
         ...
@@ -53,6 +58,11 @@ class CopyView(Protocol):
     @property
     def trouble(self) -> str | None: ...
     @property
+    def loaded_since(self) -> float | None:
+        """Monotonic: since when followers are served; None if that is not known here."""
+        ...
+
+    @property
     def bytes_fetched(self) -> int: ...
     @property
     def bytes_served(self) -> int: ...
@@ -65,6 +75,7 @@ class RemoteFollower:
     last_fetch_monotonic: float
     caught_up_monotonic: float
     restarts: tuple[tuple[int, float], ...]
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,7 @@ class RemoteCopy:
     trouble: str | None
     bytes_fetched: int
     bytes_served: int
+    loaded_since: float | None = None
 
 
 class Copies:

@@ -46,6 +46,8 @@ class SourceEvents:
         self._writes: asyncio.Queue[_Write] = asyncio.Queue()
         #: Partitions whose source cannot be read, with the monotonic time since when.
         self.unavailable: dict[TopicPartition, float] = {}
+        #: How often records came damaged.
+        self.damaged_reads = 0
 
     # --- FetcherEvents: called synchronously -------------------------------------------------------------------------
 
@@ -53,6 +55,10 @@ class SourceEvents:
         log.error("mirror %s of link %s failed: %s", tp, self._link, reason)
         self.unavailable.pop(tp, None)
         self._write(tp, lambda: self._controller.fail_partition(self._link, tp, reason))
+
+    def source_damaged(self, tp: TopicPartition, reason: str) -> None:
+        self.damaged_reads += 1
+        log.error("link %s: %s", self._link, reason)
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
         self._write(tp, lambda: self._save_copies(tp))

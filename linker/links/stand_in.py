@@ -54,6 +54,9 @@ class _Quiet:
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None: ...
 
+    def source_damaged(self, tp: TopicPartition, reason: str) -> None:
+        log.error("%s", reason)
+
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None: ...
 
     def source_unavailable(self, tp: TopicPartition, since: float) -> None: ...

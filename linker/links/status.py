@@ -40,6 +40,7 @@ from linker.links.times import moment as moment
 
 #: A follower asks every half second; one that does not for so long is down, or the partition has failed there.
 _SILENT = 30.0
+_REFUSALS = 5
 
 
 def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
@@ -76,7 +77,13 @@ def _silent_replica(copy: CopyView, targets: Sequence[int]) -> str | None:
     now = time.monotonic()
     for replica in targets:
         follower = copy.followers.get(replica)
-        silent = 0.0 if follower is None else now - follower.last_fetch_monotonic
+        since = copy.loaded_since if follower is None else follower.last_fetch_monotonic
+        silent = 0.0 if since is None else now - since
+        if follower is not None and follower.refused >= _REFUSALS and silent <= _SILENT:
+            return (
+                f"broker {replica} has asked {follower.refused + 1} times in a row for offset {follower.fetch_offset}: it "
+                "does not take what it is sent (see that broker's log)"
+            )
         if silent > _SILENT:
             return (
                 f"broker {replica} has not asked for it for {silent:.0f} s: it is down, or the partition has failed "

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.batches import parse_batches
+from tests.fakes.batches import crc_ok, parse_batches
 from wire import codec
 
 OFFSET_OUT_OF_RANGE = 1
@@ -38,6 +38,7 @@ class FollowerLog:
     delayed_until: float = 0.0
     truncations: list[int] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
+    damaged: int = 0
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -277,7 +278,12 @@ class FakeFollower:
             if diverging is not None and diverging.end_offset >= 0:
                 log.truncate(min(diverging.end_offset, log.end))
                 return
-            log.append(bytes(part.records or b""))
+            records = bytes(part.records or b"")
+            if not all(crc_ok(records, info) for info in parse_batches(records)):
+                log.damaged += 1  # CorruptRecordException: the partition is delayed and asked for again
+                log.delayed_until = asyncio.get_running_loop().time() + self.backoff
+                return
+            log.append(records)
             if log.failed:
                 return
             log.high_watermark = max(log.high_watermark, min(int(part.high_watermark), log.end))

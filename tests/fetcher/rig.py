@@ -36,11 +36,15 @@ class Events:
     def __init__(self) -> None:
         self.failures: dict[TopicPartition, str] = {}
         self.epochs: list[tuple[TopicPartition, int, int]] = []
+        self.damages: list[tuple[TopicPartition, str]] = []
         self.truncations: list[tuple[TopicPartition, int, tuple[int, ...]]] = []
         self.availability: list[tuple[TopicPartition, bool]] = []
 
     def failed(self, tp: TopicPartition, reason: str) -> None:
         self.failures[tp] = reason
+
+    def source_damaged(self, tp: TopicPartition, reason: str) -> None:
+        self.damages.append((tp, reason))
 
     def source_epoch(self, tp: TopicPartition, epoch: int, start_offset: int) -> None:
         self.epochs.append((tp, epoch, start_offset))

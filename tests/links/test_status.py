@@ -59,6 +59,30 @@ def runtime_of(copy: MirrorPartition) -> Any:
     )
 
 
+def test_a_follower_that_does_not_take_what_it_is_sent_is_named() -> None:
+    now = time.monotonic()
+    copy = copy_with_followers(now)
+    assert partition_reason(runtime_of(copy), STATE) is None
+    for _ in range(5):
+        copy.followers[2].told_to = 20
+        copy.follower_fetched(2, 10, 0, now)
+    assert "broker 2 has asked 6 times in a row for offset 10" in (
+        partition_reason(runtime_of(copy), STATE) or ""
+    )
+    copy.follower_fetched(2, 20, 0, now)
+    assert partition_reason(runtime_of(copy), STATE) is None
+
+
+def test_a_follower_that_has_never_asked_is_named() -> None:
+    now = time.monotonic()
+    copy = copy_with_followers(now)
+    del copy.followers[2]
+    copy.loaded, copy._loaded_at = True, now - 10
+    assert partition_reason(runtime_of(copy), STATE) is None
+    copy._loaded_at = now - 40
+    assert "broker 2 has not asked for it for 40 s" in (partition_reason(runtime_of(copy), STATE) or "")
+
+
 def test_a_failure_is_shown_before_it_is_in_the_store() -> None:
     copy = copy_with_followers(time.monotonic())
     runtime = runtime_of(copy)
@@ -73,7 +97,7 @@ def seen(end: int, *fetched: int, behind_for: float) -> Any:
     now = time.monotonic()
     followers = {
         replica: SimpleNamespace(
-            fetch_offset=offset, last_fetch_monotonic=now, caught_up_monotonic=now - behind_for
+            fetch_offset=offset, last_fetch_monotonic=now, caught_up_monotonic=now - behind_for, refused=0
         )
         for replica, offset in enumerate(fetched, 1)
     }
