@@ -28,6 +28,9 @@ IDS_PER_SECOND = 1000
 #: every sidecar has heard of them.
 RESERVE = 100 * IDS_PER_SECOND
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0
+#: A source that is further ahead than that is refused: each block is a request to the target's controller and a record of
+#: its metadata log. A number out of thin air, of a hostile or a damaged source, would keep both busy for ever.
+MOST_BLOCKS = 1_000_000
 MAX_PRODUCER_ID = 2**63 - 1
 
 
@@ -76,11 +79,13 @@ def plan(
     *,
     margin: int = DEFAULT_MARGIN,
     floor: int | None = None,
+    most_blocks: int = MOST_BLOCKS,
 ) -> ProducerIdPlan:
     """`source` is its `source_end`, `target_next` the metadata image's next_producer_id; `target_samples` the last id of
     each real broker.
 
-    A floor that was reached once stays: ids above it are in clients' hands.
+    A floor that was reached once stays: ids above it are in clients' hands. Refused: more than `most_blocks` beside those of
+    the margin.
     """
     needed = source + margin if floor is None else floor
     if needed > MAX_PRODUCER_ID - margin:
@@ -88,6 +93,12 @@ def plan(
     # Rounded up to whole blocks, because a block is handed out whole.
     needed = -(-needed // BLOCK) * BLOCK
     blocks = max(0, -(-(needed - target_next) // BLOCK))
+    if blocks - margin // BLOCK > most_blocks:
+        raise Refused(
+            f"the source hands out producer ids up to {source}, the target stands at {target_next}: to move it past them "
+            f"would take {blocks} blocks of {BLOCK}, more than {most_blocks}. If the source is well, and so far ahead, give "
+            "the link the option producer_id_blocks"
+        )
     drain = {
         broker: block_end(sample) - 1 - sample
         for broker, sample in sorted(target_samples.items())

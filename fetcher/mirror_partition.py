@@ -259,7 +259,7 @@ class MirrorPartition:
             f"the records of {self.tp} from offset {found[0]} to {found[1]} came damaged from the source (their checksum "
             f"is another): broker {replica} refused them, and they are read again"
         )
-                lane.restart(min(lane.followers.values(), default=offset))
+        lane.restart(min(lane.followers.values(), default=offset))
         self._host.lane_changed(lane)
         self._events.source_damaged(self.tp, text)
         self.source_trouble(text, now)

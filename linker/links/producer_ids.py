@@ -25,14 +25,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from controller.manager import LinkController, wall_clock_ms
-from controller.producer_ids import DEFAULT_MARGIN, RESERVE, judge, lasts, low, plan, too_close
+from controller.producer_ids import DEFAULT_MARGIN, MOST_BLOCKS, RESERVE, judge, lasts, low, plan, too_close
 from controller.state import ProducerIdFloor, Record
-from linker.links.source_ids import SourceIds
+from linker.links.source_ids import SourceIds, one_producer_id
 from linker.target import TargetCluster
 from linker.tasks import together
 from wire.cluster import Cluster
-from wire.connection import Connection
-from wire.errors import BrokerError, LinkerError
+from wire.errors import LinkerError
 from wire.metadata.image import BrokerImage
 
 log = logging.getLogger(__name__)
@@ -62,6 +61,7 @@ class ProducerIdGuard:
         link_brokers: Callable[[], frozenset[int]],
         *,
         margin: int = DEFAULT_MARGIN,
+        most_blocks: int = MOST_BLOCKS,
         is_head: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         on_allowed: Callable[[], None] = lambda: None,
@@ -72,8 +72,9 @@ class ProducerIdGuard:
         self._controller = controller
         self._link_brokers = link_brokers
         self._margin = margin
+        self._most_blocks = most_blocks
         self._is_head = is_head
-        self.source = SourceIds(source, self._one_id, clock)
+        self.source = SourceIds(source, one_producer_id, clock)
         self.allowed = False
         self.reason: str | None = "producer ids were not looked at yet"
         #: Why forwarding is over, not only off for the moment: the source has come too close.
@@ -181,7 +182,12 @@ class ProducerIdGuard:
         looked = await self._look_at_source(kept)
         end = self.source.end or 0
         wanted = plan(
-            end, self.target_next, {}, margin=self._margin, floor=None if kept is None else kept.floor
+            end,
+            self.target_next,
+            {},
+            margin=self._margin,
+            floor=None if kept is None else kept.floor,
+            most_blocks=self._most_blocks,
         )
         if wanted.blocks and self._is_head():
             log.info(
@@ -285,7 +291,7 @@ class ProducerIdGuard:
         connection = await self._target.cluster.open_connection(broker.id)
         try:
             for _ in range(_MOST_DRAINED):
-                producer_id = await self._one_id(self._target.cluster.name, connection)
+                producer_id = await one_producer_id(self._target.cluster.name, connection)
                 if producer_id >= floor:
                     self._drained[broker.id, broker.epoch] = producer_id
                     return
@@ -299,32 +305,3 @@ class ProducerIdGuard:
         raise LinkerError(
             f"broker {broker.id} of the target still hands out producer id {producer_id}, below {floor}"
         )
-
-    @staticmethod
-    async def _one_id(cluster: str, connection: Connection) -> int:
-        """InitProducerId without a transactional id; waits out a broker that is fetching its next block."""
-        deadline = time.monotonic() + _CALL_TIMEOUT
-        while True:
-            response = await connection.call(
-                "init_producer_id",
-                {
-                    "transactional_id": None,
-                    "transaction_timeout_ms": 60_000,
-                    "producer_id": -1,
-                    "producer_epoch": -1,
-                },
-                timeout=_CALL_TIMEOUT,
-                max_version=4,
-            )
-            code = int(response.error_code)
-            if code == 0:
-                return int(response.producer_id)
-            error = BrokerError(
-                code,
-                message=f"{cluster} gives no producer id (WRITE on any topic, or IDEMPOTENT_WRITE on Cluster, is needed)",
-                api="init_producer_id",
-                peer=connection.peer,
-            )
-            if not error.retriable or time.monotonic() > deadline:
-                raise error
-            await asyncio.sleep(0.05)

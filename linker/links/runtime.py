@@ -131,6 +131,7 @@ class LinkRuntime:
             controller,
             link_brokers,
             margin=options.producer_id_margin,
+            most_blocks=options.producer_id_blocks,
             is_head=lambda: head() is not None,
             on_allowed=lambda: router.forwarding_changed(),
         )

@@ -8,13 +8,14 @@ too old. Not here: what follows from the distance (producer_ids.py), and how old
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from controller.producer_ids import RESERVE, block_end, lasts, pause, source_end
 from controller.state import ProducerIdFloor
 from wire.cluster import Cluster
 from wire.connection import Connection
-from wire.errors import ClusterUnreachable
+from wire.errors import BrokerError, ClusterUnreachable
 
 _TIMEOUT = 10.0
 #: Seconds: until a word of the link controller is heard, and a look of one's own has its answers.
@@ -91,3 +92,32 @@ class SourceIds:
 
     async def _ask(self, node: int) -> int:
         return await self._one_id(self._source.name, await self._source.connection(node))
+
+
+async def one_producer_id(cluster: str, connection: Connection) -> int:
+    """InitProducerId without a transactional id; waits out a broker that is fetching its next block."""
+    deadline = time.monotonic() + _TIMEOUT
+    while True:
+        response = await connection.call(
+            "init_producer_id",
+            {
+                "transactional_id": None,
+                "transaction_timeout_ms": 60_000,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+            timeout=_TIMEOUT,
+            max_version=4,
+        )
+        code = int(response.error_code)
+        if code == 0:
+            return int(response.producer_id)
+        error = BrokerError(
+            code,
+            message=f"{cluster} gives no producer id (WRITE on any topic, or IDEMPOTENT_WRITE on Cluster, is needed)",
+            api="init_producer_id",
+            peer=connection.peer,
+        )
+        if not error.retriable or time.monotonic() > deadline:
+            raise error
+        await asyncio.sleep(0.05)

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 
 from controller import errors as refused
+from controller.errors import Refused
 from controller.manager import wall_clock_ms
+from controller.producer_ids import BLOCK, plan
 from controller.source_fence import owed_topics
 from linker import preflight
 from linker.admin.models import (
@@ -30,6 +32,7 @@ from linker.link_secrets import LinkSecrets
 from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.source import source_cluster
+from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.traffic import traffic
 from linker.properties import PropertyError, check_client_properties
 from linker.secrets import (
@@ -39,6 +42,8 @@ from linker.secrets import (
     refuse_literal_secrets,
 )
 from linker.service.base import ServiceBase, still_closed
+from wire.cluster import Cluster
+from wire.errors import LinkerError
 
 
 def _check(properties: Mapping[str, str], secrets: LinkSecrets) -> None:
@@ -76,6 +81,7 @@ class LinkChanges(ServiceBase):
                 findings += await preflight.check_target_rights(self._sidecar.target)
                 preflight.refuse(findings)
                 cluster_id = source.cluster_id or ""
+                blocks = await self._blocks(source, request.options) if dry_run else ""
             except preflight.PreflightError as error:
                 raise PreflightFailed(str(error)) from error
             finally:
@@ -92,11 +98,29 @@ class LinkChanges(ServiceBase):
                 Action(
                     action="move producer ids",
                     resource="target cluster",
-                    detail="past everything the source hands out, before the first forwarded write",
+                    detail=f"past everything the source hands out, before the first forwarded write{blocks}",
                 ),
             ],
             warnings=[finding.detail for finding in findings if not finding.fatal],
         )
+
+    async def _blocks(self, source: Cluster, options: LinkOptions) -> str:
+        """How far that is. The source's brokers are asked for an id each, which is all that shows where they are."""
+        ids = SourceIds(source, one_producer_id, time.monotonic)
+        try:
+            await ids.look()
+            wanted = plan(
+                ids.end or 0,
+                max(0, self._sidecar.target.image.next_producer_id),
+                {},
+                margin=options.producer_id_margin,
+                most_blocks=options.producer_id_blocks,
+            )
+        except Refused as error:
+            raise PreflightFailed(str(error)) from error
+        except LinkerError as error:
+            return f" (how far is not known: {error})"
+        return f": {wanted.blocks} blocks of {BLOCK}, from {ids.end} at the source"
 
     async def list_links(self) -> list[LinkSummary]:
         return [self._summary(runtime) for runtime in self._sidecar.links.values()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controller.errors import Refused
 from controller.producer_ids import BLOCK, DEFAULT_MARGIN, IDS_PER_SECOND, RESERVE, lasts, pause
 from controller.state import ProducerIdFloor
 from controller.store import StoreError
@@ -435,3 +436,22 @@ async def test_one_that_hands_out_old_ids_all_the_same_ends_it(scene: Scene) -> 
     with pytest.raises(LinkerError, match="below"):
         await guard._look()
     assert not guard.allowed
+
+
+async def test_a_number_out_of_thin_air_moves_nothing(scene: Scene) -> None:
+    """A source that says 10^15 would keep the target's controller at work for ever."""
+    scene.source.next_producer_id = 10**15
+    guard = scene.guard()
+    with pytest.raises(
+        Refused, match=r"1000000001003 blocks of 1000, more than 1000000\. .* producer_id_blocks"
+    ):
+        await guard._look()
+    assert scene.target.next_producer_id == 0
+    assert scene.word is None
+    assert not guard.allowed
+
+
+async def test_the_margin_is_not_of_the_sources_making(scene: Scene) -> None:
+    guard = scene.guard(margin=1_000_000_000)
+    await guard._look()
+    assert guard.allowed

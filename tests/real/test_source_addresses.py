@@ -47,6 +47,8 @@ async def test_another_cluster_takes_over_the_address_of_a_dead_broker(
     name = unique_topic("t")
     source = await start_cluster(name="own-source", brokers=2)
     async with linked_sidecar(source, target_cluster, 900 + next(_numbers), tmp_path / "s") as sidecar:
+        again = ("link", "create", "again", "--bootstrap-servers", source.bootstrap, "--dry-run")
+        assert "blocks of 1000" in (await sidecar.linker(*again)).output
         scene = TroubleScene(source, target_cluster, sidecar, [SourceTopic(name, 4, SourceFiller.history)])
         await scene.begin()
         [only] = [node for node in source.brokers if node.is_controller]

@@ -10,7 +10,7 @@ from pydantic import (
     model_validator,
 )
 
-from controller.producer_ids import DEFAULT_MARGIN, RESERVE
+from controller.producer_ids import BLOCK, DEFAULT_MARGIN, MOST_BLOCKS, RESERVE
 from linker.admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
 from linker.admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
 from linker.admin.base import LinkName
@@ -73,6 +73,13 @@ class LinkOptions(Model):
         f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "
         "the target's ids are moved past the source's by as much (a million took 2.5 to 5.3 s on two busy cores).",
     )
+    producer_id_blocks: int = Field(
+        default=MOST_BLOCKS,
+        ge=1000,
+        le=1_000_000_000,
+        description=f"By how many blocks of {BLOCK} producer ids, beside those of the margin, the target may be moved past "
+        "the source's; a source further ahead is not forwarded to. Each is a record of the target's metadata log.",
+    )
     groups_include: Patterns = Field(
         default=".*",
         description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
@@ -128,6 +135,7 @@ class LinkOptionsUpdate(Model):
     request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
     replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
     replication_bytes_per_second_beside_writes: Rate | None = None
+    producer_id_blocks: int | None = Field(default=None, ge=1000, le=1_000_000_000)
     groups_include: Patterns | None = None
     groups_exclude: Patterns | None = None
     groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
