@@ -19,7 +19,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from controller.manager import LinkController
 from controller.phases import LED_ELSEWHERE
 from controller.state import UNBOUND, MirrorTopic
-from controller.topic_configs import Drift, drifts, keep_segments, plan_configs
+from controller.topic_configs import (
+    COPIED,
+    TIMESTAMP_DIFFERENCE,
+    UNCLEAN,
+    Drift,
+    drifts,
+    keep_segments,
+    plan_configs,
+)
 from linker.links.configs import topic_configs_each, topic_defaults
 from linker.target import TargetCluster
 from wire.cluster import Cluster
@@ -33,6 +41,7 @@ _INTERVAL = 15.0
 _TOPICS_A_SECOND = 20  # a round over many topics takes its time, so that the event loop has some for others
 _AT_ONCE = 25
 _CALL_TIMEOUT = 10.0
+_KEYS = COPIED | {UNCLEAN, TIMESTAMP_DIFFERENCE}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 
@@ -60,6 +69,8 @@ class ConfigKeeper:
         #: By topic, why its configs cannot be kept, or followed.
         self.trouble: dict[str, str] = {}
         self.behind: dict[str, str] = {}
+        self._defaults: dict[str, str] = {}
+        self._defaults_until = 0.0
 
     # --- the target ----------------------------------------------------------------------------------------------------
 
@@ -186,8 +197,8 @@ class ConfigKeeper:
         if not topics:
             return
         try:
-            found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT)
-            defaults = await topic_defaults(self._target.cluster, self._real_brokers(), timeout=_CALL_TIMEOUT)
+            found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT, keys=_KEYS)
+            defaults = await self._target_defaults()
         except LinkerError as error:
             self._note(topics, f"the source's configs are not known: {error}")
             raise
@@ -210,6 +221,16 @@ class ConfigKeeper:
             )
             await self._controller.plan_mirror_configs(self._link, topic, create, restore)
             await self.put_right(topic, ours=True)
+
+    async def _target_defaults(self) -> dict[str, str]:
+        """Read once for all topics of a round."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._defaults_until:
+            self._defaults = await topic_defaults(
+                self._target.cluster, self._real_brokers(), timeout=_CALL_TIMEOUT
+            )
+            self._defaults_until = now + _INTERVAL
+        return self._defaults
 
     def _note(self, topics: Iterable[str], reason: str | None) -> None:
         for topic in topics:

@@ -44,6 +44,9 @@ BROKER_DEFAULTS: Mapping[str, Sequence[tuple[str, int]]] = {
 }
 
 
+_DEFAULT_KEYS = frozenset(name for candidates in BROKER_DEFAULTS.values() for name, _ in candidates)
+
+
 class ConfigsNotAllowed(LinkerError):
     """The principal lacks DESCRIBE_CONFIGS; the message names the ACL."""
 
@@ -75,11 +78,11 @@ async def topic_configs(
 
 
 async def topic_configs_each(
-    cluster: Cluster, topics: Collection[str], *, timeout: float
+    cluster: Cluster, topics: Collection[str], *, timeout: float, keys: Collection[str] | None = None
 ) -> tuple[dict[str, TopicConfigs], dict[str, LinkerError]]:
-    """(configs of each topic that can be had, why those of the others cannot)."""
+    """(configs of each topic that can be had, why those of the others cannot); `keys`: only these configs."""
     found: dict[str, TopicConfigs] = {}
-    answers, refused = await _describe_each(cluster, _TOPIC, topics, None, timeout)
+    answers, refused = await _describe_each(cluster, _TOPIC, topics, None, timeout, keys)
     for name, configs in answers.items():
         effective = {config.name: config.value for config in configs if config.value is not None}
         overrides = {
@@ -99,7 +102,7 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
 
     async def ask(broker: int) -> None:
         try:
-            answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout)
+            answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout, _DEFAULT_KEYS)
         except ConfigsNotAllowed:
             raise
         except LinkerError as error:
@@ -145,22 +148,36 @@ async def broker_config(cluster: Cluster, broker: int, name: str, *, timeout: fl
 
 
 async def _describe(
-    cluster: Cluster, resource_type: int, names: Collection[str], node_id: int | None, timeout: float
+    cluster: Cluster,
+    resource_type: int,
+    names: Collection[str],
+    node_id: int | None,
+    timeout: float,
+    keys: Collection[str] | None = None,
 ) -> dict[str, list]:  # type: ignore[type-arg]  # kio's config entries differ by version
-    found, refused = await _describe_each(cluster, resource_type, names, node_id, timeout)
+    found, refused = await _describe_each(cluster, resource_type, names, node_id, timeout, keys)
     for error in refused.values():
         raise error
     return found
 
 
 async def _describe_each(
-    cluster: Cluster, resource_type: int, names: Collection[str], node_id: int | None, timeout: float
+    cluster: Cluster,
+    resource_type: int,
+    names: Collection[str],
+    node_id: int | None,
+    timeout: float,
+    keys: Collection[str] | None = None,
 ) -> tuple[dict[str, list], dict[str, LinkerError]]:  # type: ignore[type-arg]
     response = await cluster.call(
         "describe_configs",
         {
             "resources": [
-                {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
+                {
+                    "resource_type": resource_type,
+                    "resource_name": name,
+                    "configuration_keys": None if keys is None else sorted(keys),
+                }
                 for name in names
             ],
             "include_synonyms": False,
