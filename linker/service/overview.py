@@ -19,6 +19,7 @@ from linker.admin.models import (
     worst_state,
 )
 from linker.checks.beginning_again import instead, why_not
+from linker.checks.forked import fork_checks
 from linker.checks.mirror_configs import config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
@@ -34,10 +35,11 @@ from linker.examination import (
     validator_check,
 )
 from linker.groups.status import groups_status
-from linker.links import left_behind, proved
+from linker.links import forks, left_behind, proved
 from linker.links import status as view
 from linker.links.rehearsal import rehearse
 from linker.links.runtime import LinkRuntime
+from linker.links.topic_shape import led_by_others
 from linker.links.traffic import traffic
 from linker.service.fleet import FleetService
 from linker.tasks import together
@@ -144,6 +146,20 @@ class Overview(FleetService):
             ),
         ]
 
+    async def _forked(self, runtime: LinkRuntime) -> list[Check]:
+        target = self._sidecar.target
+        taken = [
+            state
+            for mirror in self._image.link_mirrors(runtime.name)
+            if not self._ended(mirror)
+            and (topic := target.image.topics_by_id.get(mirror.topic_id)) is not None
+            for state, _ in led_by_others(
+                self._image.topic_partitions(runtime.name, mirror.topic), topic, self._sidecar.link_brokers()
+            )
+            if state.phase not in ENDED
+        ]
+        return fork_checks(await forks.look(target.cluster, target.image, taken))
+
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
         checks: list[Check] = []
@@ -203,6 +219,7 @@ class Overview(FleetService):
             for difference in differences
         ]
         checks += self._mirrors_now(runtime)
+        checks += await self._forked(runtime)
         if complete and not findings:
             checks.append(
                 Check(name="versions, rights, configs", result=CheckResult.OK, detail="nothing to object to")

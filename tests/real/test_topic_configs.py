@@ -248,5 +248,6 @@ async def test_a_forced_election_is_told_with_what_was_written(pair: Pair) -> No
     assert "(30 records so far)" in (one.reason or ""), one.reason
     said = await pair.sidecar.run("mirror", "repair", "forked", "--link", LINK, "--dry-run")
     assert "taken 30 records by itself, offsets 100 to 130" in said.errors, said
-    doctor = await pair.sidecar.run("doctor", LINK)
+    doctor = await pair.sidecar.run("doctor", "--link", LINK)
     assert doctor.exit_code != 0, doctor
+    assert "30 records" in doctor.output, doctor
