@@ -172,6 +172,10 @@ class PromoteValidation(Model):
     json_path: str | None = None
     parquet: str | None = None
     progress: ValidationProgress | None = None
+    waiting_for: str | None = Field(
+        default=None,
+        description="What comes before the first progress: a validator that starts, another run.",
+    )
 
     @property
     def final(self) -> bool:

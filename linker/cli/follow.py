@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from linker.cli.output import INTERRUPTED, Format, complain, duration, emit, note, one_line
+from linker.cli.output import INTERRUPTED, Format, complain, duration, emit, note, one_line, size
 from linker.cli.tables import job as job_table
 from linker.cli.validate import bad_evidence
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from linker.admin.client import AdminClient, AdminError
     from linker.admin.models import PromoteJob
 
+_EVERY = 5.0  # seconds between lines that differ in numbers only
 _STEPS = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER", "PROMOTED")
 _FAILOVER_STEPS = (*_STEPS[1:-1], "FAILED_OVER")
 
@@ -29,31 +32,36 @@ class _View(Protocol):
 
 
 class Lines:
-    """One line per change, for logs and pipes."""
+    """One line per change, for logs and pipes; while nothing but numbers change, one every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
         self._last: tuple[object, ...] = ()
+        self._text = ""
+        self._said = -_EVERY
         self._away = False
 
     def show(self, job: PromoteJob) -> None:
         self._away = False
-        now = (
-            job.phase,
-            job.reason,
-            _proving(job),
-            *((topic.topic, topic.phase, topic.reason) for topic in job.topics),
-        )
-        if now == self._last:
-            return
-        self._last = now
+        now = self._clock()
+        proving = _proving(job)
         lags = [topic.lag for topic in job.topics]
         known = [lag for lag in lags if lag is not None]
         behind = f", lag {sum(known)}" if len(known) == len(lags) and known else ""
-        note(
-            f"promote {job.id}: {job.phase}{behind}"
-            + (f" ({job.reason})" if job.reason else "")
-            + _proving(job)
+        # Why it waits is what the validator does, as soon as it does something.
+        reason = f" ({job.reason})" if job.reason and not proving else ""
+        text = f"{job.phase}{behind}{reason}{proving}"
+        step = (
+            job.phase,
+            None if job.validation is None else job.validation.waiting_for,
+            bool(job.reason),
+            *((topic.topic, topic.phase) for topic in job.topics),
         )
+        if step == self._last and (text == self._text or now - self._said < _EVERY):
+            return
+        self._last, self._text, self._said = step, text, now
+        note(f"promote {job.id}, {duration(round((now - self._began) * 1000))}: {text}")
 
     def lost(self, error: AdminError) -> None:
         if not self._away:
@@ -71,6 +79,7 @@ class Live:
         self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
         self._note = ""
         self._job: PromoteJob | None = None
+        self._began = time.monotonic()
 
     def show(self, job: PromoteJob) -> None:
         self._job, self._note = job, ""
@@ -96,29 +105,42 @@ class Live:
             steps.append("  " if place < len(way) - 1 else "", style="dim")
         table = Table(box=None, pad_edge=False)
         for header in ("TOPIC", "PHASE", "PARTITIONS", "LAG", "REASON"):
-            table.add_column(header)
+            table.add_column(header, overflow="fold" if header == "REASON" else "ellipsis")
         for topic in job.topics:
             lag = "-" if topic.lag is None else str(topic.lag)
             # Text, because plain strings would be read as markup.
             cells = (topic.topic, str(topic.phase), str(topic.partitions), lag, topic.reason or "")
             table.add_row(*(Text(one_line(text)) for text in cells))
-        parts: list[RenderableType] = [Text(one_line(f"promote {job.id} of link {job.link}")), steps, table]
-        if _proving(job):
-            parts.append(Text(one_line(_proving(job).removeprefix("; ")), style="cyan"))
-        if job.reason or self._note:
+        spent_all = duration(round((time.monotonic() - self._began) * 1000))
+        parts: list[RenderableType] = [
+            Text(one_line(f"promote {job.id} of link {job.link}, {spent_all}")),
+            steps,
+            table,
+        ]
+        proving = _proving(job).removeprefix("; ")
+        if proving:
+            parts.append(Text(one_line(proving), style="cyan"))
+        if self._note or (job.reason and not proving):
             parts.append(Text(one_line(self._note or job.reason or ""), style="yellow"))
         return Group(*parts)
 
 
 def _proving(job: PromoteJob) -> str:
-    """What the validator does for it at the moment."""
+    """What the validator does for it at the moment, with numbers that move."""
     found = job.validation
-    if found is None or not (found.state == "PENDING" or (found.state is None and found.progress)):
+    if found is None or found.final:
         return ""
+    if found.waiting_for is not None:
+        note_of_time = " (10 to 30 s)" if found.waiting_for.startswith("Spark") else ""
+        return f"; validation: {found.waiting_for}{note_of_time}"
+    if found.progress is None:
+        return "; the last validation, with exact ends" if found.state == "PENDING" else ""
+    now = found.progress
     told = "; the last validation, with exact ends" if found.state == "PENDING" else "; validation"
-    if found.progress is not None:
-        told += f": {found.progress.partitions_done} of {found.progress.partitions} partitions"
-    return told
+    return (
+        f"{told}: {now.partitions_done} of {now.partitions} partitions, {now.tasks_done} of {now.tasks} tasks, "
+        f"{size(now.bytes)} in {now.batches} batches read"
+    )
 
 
 def follow(client: AdminClient, promote_id: str, form: Format) -> None:

@@ -245,7 +245,7 @@ def job(one: PromoteJob) -> str:
             *validation_tables.promote_lines(one.validation),
             *(("warning", line) for line in one.warnings),
             *((fenced, topic) for topic in one.source_fenced),
-            ("that is undone with", undo_source_fence(one.source_fenced) if one.source_fenced else None),
+            *([("that is undone with", undo_source_fence(one.source_fenced))] if one.source_fenced else []),
         ]
     )
     table = columns(

@@ -26,6 +26,9 @@ _STYLES = {
 }
 
 
+_LONGEST_NAME = 40
+
+
 def rates(now: LinkStatus, before: LinkStatus | None, seconds: float) -> tuple[str, str, str]:
     """Fetched, served and forwarded per second; a dash without a reading to compare with."""
     if before is None or seconds <= 0:
@@ -66,6 +69,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
         "PARTITIONS>",
         "LAG>",
         "TIME LAG>",
+        "FORWARDING",
         "FETCHED>",
         "SERVED>",
         "FORWARDED>",
@@ -81,16 +85,24 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
             link.partitions,
             link.lag,
             duration(link.lag_ms),
+            "on" if link.forwarding.enabled else "off",
             *speed,
             link.traffic.forward_errors,
         )
-    parts.append(links if now.links else Text("no links yet: linker link create", style="dim"))
+    if now.links:
+        parts.append(links)
+    elif not trouble:  # of an API that is gone nothing is known
+        parts.append(Text("no links yet: linker link create", style="dim"))
     for link in now.links:
         if link.reason:
             parts.append(Text(f"{link.name}: {one_line(link.reason)}", style="yellow"))
         if not link.forwarding.enabled:
             reason = one_line(link.forwarding.reason or "no reason given")
             parts.append(Text(f"{link.name}: produces are not forwarded: {reason}", style="yellow"))
+        if link.groups.groups or link.groups.reason:
+            from linker.cli.group_tables import in_one_line
+
+            parts.append(Text(f"{link.name}: groups: {one_line(in_one_line(link.groups))}"))
 
     found = [mirror for link in now.links for mirror in link.mirror_list]
     if found:
@@ -125,7 +137,11 @@ def _table(*headers: str) -> Table:
     table = Table(box=None, pad_edge=False, expand=False)
     for header in headers:
         table.add_column(
-            header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold"
+            header.rstrip(">"),
+            justify="right" if header.endswith(">") else "left",
+            overflow="fold" if header == "REASON" else "ellipsis",
+            # A name of 249 characters must not squeeze the numbers beside it.
+            max_width=_LONGEST_NAME if header in ("TOPIC", "LINK") else None,
         )
     return table
 
@@ -158,7 +174,10 @@ def watch(client: AdminClient, interval: float) -> None:
             try:
                 before, now = now, client.status()
             except AdminError as error:
-                trouble = str(error)
+                trouble = (
+                    f"{error}. The sidecar has ended, as it does after `linker sidecar leave`, or cannot be reached; "
+                    f"below is what it said at {now.at:%H:%M:%S} UTC. Ctrl-C ends this"
+                )
             live.update(render(now, before, trouble, max_mirrors=max(5, console.height - 14)), refresh=True)
 
 

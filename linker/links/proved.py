@@ -202,7 +202,19 @@ def promote_validation(runtime: LinkRuntime, job: PromoteJob) -> PromoteValidati
         json_path=None if evidence is None else evidence.json,
         parquet=None if evidence is None else evidence.parquet,
         progress=None if now is None or now.state is not ValidationState.RUNNING else progress(now.progress),
+        waiting_for=waiting_for(now, runtime.validation.validator.process.state),
     )
+
+
+def waiting_for(run: RunStatus | None, process: str) -> str | None:
+    """Why a run that a promote needs tells nothing yet; None without one, and once it tells."""
+    if run is None or run.state.final or run.progress is not None:
+        return None
+    if process == "starting":
+        return "Spark starts"
+    if run.state is ValidationState.QUEUED:
+        return "another validation comes first"
+    return "Spark starts" if process == "off" else "Spark takes up the work"
 
 
 def _current(runs: Sequence[RunStatus], kind: str, job: PromoteJob) -> RunStatus | None:

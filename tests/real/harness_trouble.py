@@ -169,8 +169,8 @@ def set_topic_configs(bootstrap: str, topic: str, configs: Mapping[str, str]) ->
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def write(bootstrap: str, topic: str, records: int, *, size: int = 200) -> None:
-    """That many records to partition 0, each acknowledged, in batches of 30 or less."""
+def write(bootstrap: str, topic: str, records: int, *, size: int = 200, partition: int = 0) -> None:
+    """That many records to one partition, each acknowledged, in batches of 30 or less."""
     errors: list[Any] = []
     producer = Producer(
         {
@@ -184,7 +184,7 @@ def write(bootstrap: str, topic: str, records: int, *, size: int = 200) -> None:
         producer.produce(
             topic,
             (b"%08d" % number) * (size // 8),
-            partition=0,
+            partition=partition,
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
         producer.poll(0)
