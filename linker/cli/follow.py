@@ -61,7 +61,7 @@ class Lines:
         if step == self._last and (text == self._text or now - self._said < _EVERY):
             return
         self._last, self._text, self._said = step, text, now
-        note(f"promote {job.id}, {duration(round((now - self._began) * 1000))}: {text}")
+        note(f"promote {job.id}: {text}; after {duration(round((now - self._began) * 1000))}")
 
     def lost(self, error: AdminError) -> None:
         if not self._away:

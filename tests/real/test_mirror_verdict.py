@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from linker.admin.models import MirrorState
 from linker.demo.kafka_cluster import KafkaCluster
@@ -91,6 +92,19 @@ async def test_records_in_added_partitions_are_not_deleted_without_a_word(scene:
     await scene.sidecar.linker("mirror", "delete", name, "--link", LINK, "--yes", "--force")
 
 
+async def elect(admin: AdminClient, topic: str) -> None:
+    """An unclean election of partition 0, as soon as the controller counts the sidecar as dead: not before."""
+    deadline = time.monotonic() + 60
+    while True:
+        elected = admin.elect_leaders(ElectionType.UNCLEAN, [KafkaPartition(topic, 0)])
+        await asyncio.to_thread(elected.result, 60)
+        leader = admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
+        if 0 <= leader < 900:
+            return
+        assert time.monotonic() < deadline, f"led by {leader}"
+        await asyncio.sleep(1)
+
+
 async def test_a_fork_is_told_and_counted_and_not_begun_again(scene: TroubleScene) -> None:
     """While the sidecar is down somebody forces an election, and clients write to what was a copy."""
     name = scene.names[0]
@@ -98,8 +112,7 @@ async def test_a_fork_is_told_and_counted_and_not_begun_again(scene: TroubleScen
     await scene.sidecar.stop()
     try:
         admin = await asyncio.to_thread(kafka_admin, scene.target.bootstrap)
-        elected = admin.elect_leaders(ElectionType.UNCLEAN, [KafkaPartition(name, 0)])
-        await asyncio.to_thread(elected.result, 60)
+        await elect(admin, name)
         await asyncio.to_thread(write, scene.target.bootstrap, name, 25)
     finally:
         await scene.sidecar.start()
