@@ -75,7 +75,8 @@ def gap_checks(gaps: list[Gap]) -> list[Check]:
             name=NAME,
             result=CheckResult.FAIL,
             detail=f"topic {topic}: up to {sum(_worst(found).values())} records of the source are missing at the start of "
-            f"replicas: {listed([str(gap) for gap in found], 3)}; a promote loses them, and is refused unless --accept-missing says how many",
+            f"replicas: {listed([str(gap) for gap in found], 3)}; a promote is refused, "
+            "unless --accept-missing says how many it may lose",
             remedy="something at the target deleted them (retention, or DeleteRecords): remove that, then delete the "
             f"mirror and create it again: linker mirror delete {topic}",
         )
