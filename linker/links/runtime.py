@@ -35,6 +35,7 @@ from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.copies import Copies
 from linker.links.head_tasks import HeadTasks
+from linker.links.kafka_version import kafka_version
 from linker.links.link_ports import LinkPorts
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.promotes import LinkPromotes
@@ -170,6 +171,7 @@ class LinkRuntime:
         )
         self.starts = ReplicaStarts(link.name, self.source, target.cluster, controller, self.targets)
         self.validation.log_starts = self.starts.log_starts
+        self.validation.versions = self._versions
         self.ports = LinkPorts(
             link.name,
             controller,
@@ -291,6 +293,9 @@ class LinkRuntime:
         """It is not any more: what only the head may do ends here, wherever it stands."""
         await self._reign.end()
         self.promotes.progress.clear()
+
+    async def _versions(self) -> tuple[str | None, str | None]:
+        return await kafka_version(self.source), await kafka_version(self.target.cluster)
 
     async def _look_at_starts(self) -> None:
         await self._verified.wait()

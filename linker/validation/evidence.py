@@ -61,12 +61,14 @@ class EvidenceWriter:
         self._target = target
         self._job = job
         self._give_up = GIVE_UP if give_up is None else give_up
+        self._kafka: tuple[str | None, str | None] = (None, None)  # of source and target
 
     async def close(self) -> None:
         """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
         job, link = self._job, self._validation.link
         tps = self._owed()
         trouble = await self._prove(tps)
+        self._kafka = await self._validation.versions()
         written: m.EvidenceWritten | None = None
         try:
             written = await self._write(tps, trouble)
@@ -236,9 +238,13 @@ class EvidenceWriter:
                 name=source.name,
                 bootstrap=source.bootstrap,
                 cluster_id=None if link is None else link.source_cluster_id or None,
+                version=self._kafka[0],
             ),
             target=model.ClusterFacts(
-                name=target.name, bootstrap=target.bootstrap, cluster_id=self._target.cluster.cluster_id
+                name=target.name,
+                bootstrap=target.bootstrap,
+                cluster_id=self._target.cluster.cluster_id,
+                version=self._kafka[1],
             ),
             accepted_missing=job.accept_missing,
             requested_by=job.requested_by,

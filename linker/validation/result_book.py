@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from controller.manager import LinkController, wall_clock_ms
 from linker.links.copies import CopyView
@@ -70,6 +70,24 @@ class ResultBook:
                 source_end=result.source_end,
                 lag=max(0, result.source_end - result.replica_end),
                 mirrored_bytes=None if copy is None else copy.bytes_fetched,
+                validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
+            )
+
+    def look(self, tps: Collection[TopicPartition]) -> None:
+        """Before they are read: what was mirrored between this look and the next is a rate, however short the run."""
+        now = wall_clock_ms()
+        for tp in tps:
+            copy = self._copy(tp)
+            if copy is None or not copy.loaded:
+                continue
+            known = self._controller.image.validations.get((self._link, tp))
+            offsets = [one.fetch_offset for one in copy.followers.values() if one.fetch_offset >= 0]
+            self.samples.note(
+                tp,
+                now,
+                source_end=copy.high_watermark,
+                lag=max(0, copy.high_watermark - min(offsets)) if offsets else None,
+                mirrored_bytes=copy.bytes_fetched,
                 validated={} if known is None else {one.broker_id: one.through for one in known.replicas},
             )
 

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,10 @@ class NotRunning(LinkerError):
     """This sidecar does not decide, or the link is not running."""
 
 
+async def _unknown() -> tuple[str | None, str | None]:
+    return None, None
+
+
 class LinkValidation:
     """One per link. `run` it while this sidecar is the link controller."""
 
@@ -79,6 +83,8 @@ class LinkValidation:
         self.link_brokers = link_brokers
         #: Where replicas start that start later than the source, as seen last.
         self.log_starts: Callable[[], Mapping[TopicPartition, Mapping[int, int]]] = dict
+        #: Kafka's versions at both sides, for the evidence.
+        self.versions: Callable[[], Awaitable[tuple[str | None, str | None]]] = _unknown
         self._numbers = itertools.count(1)
         self._session = secrets.token_hex(3)
         self._options = asyncio.Event()
@@ -169,6 +175,7 @@ class LinkValidation:
             status.left_out = dict(found.left_out)
             if not found.partitions:
                 return None
+            self.book.look([TopicPartition(one.topic, one.partition) for one in found.partitions])
             made[:] = [
                 Recorder(
                     self._controller,

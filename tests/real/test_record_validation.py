@@ -176,7 +176,7 @@ PLANTED: dict[int, tuple[list[Written], list[Written], list[tuple[str, int]]]] =
     13: (changed(3, key=b"ab", value=b"c"), changed(3, key=b"a", value=b"bc"), [("record_differing", 3)]),
     14: (NO_HEADERS, NO_HEADERS, []),
     15: (list(SAME), list(SAME), [("late_start", 0)]),
-    16: (list(SAME), list(SAME), []),
+    16: (list(SAME), list(SAME), [("late_start", 0)]),
     17: (list(SAME), list(SAME), []),
 }
 DELETED_BEFORE = {("target", 15): 5, ("target", 16): 5, ("source", 17): 5}
@@ -220,14 +220,18 @@ async def test_planted_differences_are_found_and_nothing_else(
         index: expected for index, (_, _, expected) in PLANTED.items()
     }
     for index, result in checked.items():
-        first = PLANTED[index][2][0][1] if PLANTED[index][2] else 0 if index == 12 else 20
+        ends = [offset for kind, offset in PLANTED[index][2] if kind != "late_start"]
+        first = ends[0] if ends else 0 if index == 12 else 20
         assert result.through == first, index
         assert result.digest == result.source_digest, index
         assert result.findings_count == len(PLANTED[index][2])
-        gone = 5 if index in (16, 17) else 0
+        gone = 5 if index in (15, 16, 17) else 0
         assert result.records == first - gone - (first > 7 and HOLE in PLANTED[index][0]), index
         assert result.start == gone, index
-    assert checked[16].lawful == {"expired_on_replica": 5}
+    for index, why in ((15, "does not explain it"), (16, "retention.ms=60000")):
+        missing = checked[index].missing
+        assert missing is not None and missing.records == 5
+        assert why in missing.why
     assert checked[17].lawful == {"expired_at_source_offsets": 5}
     assert len({result.digest for index, result in checked.items() if index in (0, 8, 9, 14)}) == 4
     assert "value: 2 bytes on both sides" in checked[1].findings[0].detail

@@ -17,10 +17,13 @@ from validator.evidence.text import duration, escaped, moment, number, rate, sho
 
 
 def looks(
-    *samples: tuple[int, int | None, dict[int, int]], start: int = 0, index: int = 0
+    *samples: tuple[int, int | None, dict[int, int]],
+    start: int = 0,
+    index: int = 0,
+    brokers: tuple[int, ...] = (1, 2),
 ) -> PartitionEvidence:
     made = tuple(Sample(at_ms=at, source_end=end, validated=validated) for at, end, validated in samples)
-    return partition(replica(), start=start, index=index, samples=made)
+    return partition(*map(replica, brokers), start=start, index=index, samples=made)
 
 
 def test_validated_offsets_are_summed_with_the_last_known_value_held() -> None:
@@ -32,6 +35,24 @@ def test_validated_offsets_are_summed_with_the_last_known_value_held() -> None:
     assert (aim.dashed, aim.points) == (True, ((10, 100), (20, 110), (30, 130), (40, 130)))
     assert (first.name, first.points) == ("broker 1", ((10, 5), (20, 6), (30, 51), (40, 60)))
     assert (second.name, second.points) == ("broker 2", ((10, 0), (20, 0), (30, 0), (40, 10)))
+
+
+def test_with_fewer_replicas_than_brokers_a_curve_reaches_the_source_end_when_all_is_validated() -> None:
+    parts = [
+        looks((10, 100, {1: 5}), (30, 100, {1: 100, 2: 100}), index=0, brokers=(1, 2)),
+        looks((10, 300, {}), (30, 300, {2: 300, 3: 300}), index=1, brokers=(2, 3)),
+        looks((20, 50, {3: 20, 1: 50}), (30, 50, {3: 50, 1: 50}), index=2, brokers=(3, 1)),
+    ]
+    aim, slowest, fastest = series.validated(parts)
+    assert aim.points[-1] == (30, 450)
+    assert (slowest.name, slowest.points) == (
+        "slowest replica of each partition",
+        ((10, 0), (20, 20), (30, 450)),
+    )
+    assert (fastest.name, fastest.points) == (
+        "fastest replica of each partition",
+        ((10, 5), (20, 55), (30, 450)),
+    )
 
 
 def test_the_highest_partitions_have_curves_of_their_own() -> None:

@@ -21,12 +21,13 @@ def line_chart(
     unit: Callable[[float], str],
     mark_ms: int | None = None,
     width: int = HALF,
+    none: str = "No samples were taken.",
 ) -> str:
     """A chart with its legend as HTML; `unit` writes the values, `mark_ms` is a moment to be marked. Empty curves: a
     sentence."""
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
-        return '<p class="none">No samples were taken.</p>'
+        return f'<p class="none">{escaped(none)}</p>'
     first = min(curve.points[0][0] for curve in drawn)
     last = max(curve.points[-1][0] for curve in drawn)
     if mark_ms is not None and first <= mark_ms <= last + (last - first) // 2:

@@ -184,7 +184,11 @@ def _charts(evidence: Evidence) -> str:
         (
             "Mirrored per second, by partition",
             charts.line_chart(
-                series.throughput(parts), label="Throughput over time by partition", unit=rate, mark_ms=mark
+                series.throughput(parts),
+                label="Throughput over time by partition",
+                unit=rate,
+                mark_ms=mark,
+                none="A rate needs two looks at a partition that are half a second apart; there were none.",
             ),
         ),
     )

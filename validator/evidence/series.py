@@ -26,18 +26,41 @@ class Curve:
 
 
 def validated(partitions: Sequence[PartitionEvidence]) -> list[Curve]:
-    """Offsets validated so far, all partitions together, per broker; and the offsets that the source has.
+    """Offsets validated so far, all partitions together; and the offsets that the source has.
 
-    Counted from each partition's start. A partition counts from its first sample on, with its last known value.
+    Per broker where each holds all partitions. Where a broker has some of them only, its own sum would lie below the
+    source's for ever: there it is the slowest and the fastest replica of each partition. Counted from each partition's
+    start. A partition counts from its first sample on, with its last known value.
     """
     times = _times(partitions)
-    brokers = sorted({broker for p in partitions for sample in p.samples for broker in sample.validated})
-    ends = _total(partitions, times, lambda sample: sample.source_end)
+    held = [_brokers(partition) for partition in partitions]
+    brokers = sorted(set().union(*held))
+    ends = _total(partitions, times, lambda sample, _: sample.source_end)
     curves = [Curve("source end", ends, dashed=True)] if ends else []
-    for broker in brokers:
-        points = _total(partitions, times, lambda sample, b=broker: sample.validated.get(b))  # type: ignore[misc]
-        curves.append(Curve(f"broker {broker}", points))
-    return curves
+    if all(len(those) == len(brokers) for those in held):
+        for broker in brokers:
+            points = _total(partitions, times, lambda sample, _, b=broker: sample.validated.get(b))  # type: ignore[misc]
+            curves.append(Curve(f"broker {broker}", points))
+        return curves
+
+    def of(choose: Callable[[Iterable[int]], int]) -> tuple[Point, ...]:
+        def value(sample: Sample, index: int) -> float | None:
+            if not sample.validated:
+                return None
+            start = partitions[index].start
+            return choose([sample.validated.get(broker, start) for broker in held[index]])
+
+        return _total(partitions, times, value)
+
+    names = (("slowest replica of each partition", min), ("fastest replica of each partition", max))
+    return [*curves, *(Curve(name, of(choose)) for name, choose in names)]
+
+
+def _brokers(partition: PartitionEvidence) -> set[int]:
+    """Those that hold it; without any, those that were looked at."""
+    return {one.broker_id for one in partition.replicas} or {
+        broker for sample in partition.samples for broker in sample.validated
+    }
 
 
 def lag(partitions: Sequence[PartitionEvidence]) -> list[Curve]:
@@ -76,10 +99,15 @@ def _held(partition: PartitionEvidence, times: Sequence[int], value: Value) -> l
     return found
 
 
-def _total(partitions: Sequence[PartitionEvidence], times: Sequence[int], value: Value) -> tuple[Point, ...]:
+def _total(
+    partitions: Sequence[PartitionEvidence],
+    times: Sequence[int],
+    value: Callable[[Sample, int], float | None],
+) -> tuple[Point, ...]:
+    """`value` of a sample and of the place of its partition."""
     totals: list[float | None] = [None] * len(times)
-    for partition in partitions:
-        for index, known in enumerate(_held(partition, times, value)):
+    for place, partition in enumerate(partitions):
+        for index, known in enumerate(_held(partition, times, lambda sample, p=place: value(sample, p))):  # type: ignore[misc]
             if known is not None:
                 totals[index] = (totals[index] or 0) + max(0, known - partition.start)
     return tuple((time, total) for time, total in zip(times, totals, strict=True) if total is not None)
