@@ -158,8 +158,9 @@ def stray_checks(image: ClusterImage, mirrors: Collection[bytes], ours: Collecti
                 result=CheckResult.FAIL,
                 detail=f"{_first(led)}: led by a link broker and no mirror, so nobody can write or read it; a tool "
                 "put it there by manual assignment (monitors that want a partition on every broker do)",
-                remedy="tell that tool to leave the link broker out. If real brokers are in its ISR, reassign it to them "
-                "with kafka-reassign-partitions.sh; else it is empty: delete the topic and create it again",
+                remedy="tell that tool to leave the link broker out. Reassign it to the real brokers of its ISR and no "
+                "others (kafka-reassign-partitions.sh), and to more once one of them leads. With none there, "
+                "delete the topic",
             )
         )
     if listed:

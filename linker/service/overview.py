@@ -25,6 +25,7 @@ from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
 from linker.checks.other_tools import other_tools_checks
 from linker.checks.replication_factor import few_replicas, target_default
+from linker.checks.share_groups import check_share_groups
 from linker.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
 from linker.examination import (
     check_clocks,
@@ -111,6 +112,7 @@ class Overview(FleetService):
         rest = await together(
             (
                 check_followers(target.cluster, alive),
+                check_share_groups(target.cluster, alive, self._open_topics(runtime)),
                 check_clocks("source", runtime.source, _CLOCK_PATIENCE),
                 check_clocks("target", target.cluster, _CLOCK_PATIENCE, but=ours),
             )
@@ -121,6 +123,9 @@ class Overview(FleetService):
         """The source's topic may be gone by now, or refuse writes: nothing is asked of it any more."""
         states = self._image.topic_partitions(mirror.link, mirror.topic)
         return bool(states) and all(state.phase in ENDED for state in states)
+
+    def _open_topics(self, runtime: LinkRuntime) -> frozenset[str]:
+        return frozenset(one.topic for one in self._image.link_mirrors(runtime.name) if not self._ended(one))
 
     def _mirrors_now(self, runtime: LinkRuntime) -> list[Check]:
         """Every mirror that is not ACTIVE, and what somebody changed at the target, as is known here: nobody is asked."""

@@ -119,11 +119,80 @@ async def test_a_throttled_reassignment_of_another_topic(
     more = ["--execute", "--additional", "--throttle", "50000000"]
     text = ends(await kafka_tool(at, "kafka-reassign-partitions", *how, *more))
     assert "Successfully started partition reassignment" in text
+    line = await doctor_line(sidecar, "replication throttle")
+    assert line["result"] == "WARN"
+    assert topic in line["detail"]
+    assert "50000000 B/s on broker" in line["detail"]
+    with sidecar.client() as client:
+        assert "replication.throttled.rate 50000000" in (client.describe_mirror(LINK, topic).reason or "")
     text = ends(await kafka_tool(at, "kafka-reassign-partitions", *how, "--verify"))
     assert f"{plain}-0 is complete" in text
+    # As doctor says: while a mirror is open, Kafka's tool takes no throttle away.
+    names = "leader.replication.throttled.replicas,follower.replication.throttled.replicas"
+    alter = ["--alter", "--entity-type", "topics", "--entity-name", topic, "--delete-config", names]
+    ends(await kafka_tool(at, "kafka-configs", *alter))
+    await until_silent(sidecar, "replication throttle")
     text = ends(await kafka_tool(at, "kafka-topics", "--describe", "--topic", plain))
     assert "Replicas: 2,3" in text
     ends(await kafka_tool(at, "kafka-reassign-partitions", *how, "--cancel"), exit_code=0)
+
+
+async def doctor_line(sidecar: SidecarProcess, name: str) -> dict[str, str]:
+    """Of that name, as soon as there is one."""
+    deadline = time.monotonic() + 30
+    while True:
+        [report] = (await sidecar.run("doctor", "--link", LINK, "-o", "json")).json()
+        found = [check for check in report["checks"] if check["name"] == name]
+        if found:
+            return dict(found[0])
+        assert time.monotonic() < deadline, report
+
+
+async def until_silent(sidecar: SidecarProcess, name: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        [report] = (await sidecar.run("doctor", "--link", LINK, "-o", "json")).json()
+        if name not in [check["name"] for check in report["checks"]]:
+            return
+        assert time.monotonic() < deadline, report
+
+
+async def test_preferred_elections_move_no_mirror(
+    sidecar: SidecarProcess,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_topic: UniqueTopic,
+) -> None:
+    at, topic = target_cluster.bootstrap, unique_topic("m")
+    await mirrored(sidecar, source_cluster, topic)
+    for kind in ("preferred", "unclean"):
+        result = await kafka_tool(
+            at, "kafka-leader-election", "--election-type", kind, "--all-topic-partitions"
+        )
+        print(f"\n{kind}: {result}")
+        assert result.seconds < 45
+    text = ends(await kafka_tool(at, "kafka-topics", "--describe", "--topic", topic))
+    assert f"Leader: {sidecar.spec.broker_id}" in text
+    await asyncio.to_thread(write, at, topic, 10)
+
+
+async def test_a_partition_that_a_monitor_places_on_the_link_broker(
+    sidecar: SidecarProcess, target_cluster: KafkaCluster, unique_topic: UniqueTopic, tmp_path: Path
+) -> None:
+    at, us, topic = target_cluster.bootstrap, sidecar.spec.broker_id, unique_topic("monitor")
+    create = ["--create", "--topic", topic, "--replica-assignment", f"{us}:1"]
+    ends(await kafka_tool(at, "kafka-topics", *create))
+    line = await doctor_line(sidecar, "placed here")
+    assert (line["result"], line["detail"].partition(":")[0]) == ("FAIL", f"{topic}-0")
+    # As doctor says: real brokers are in its ISR.
+    plan = tmp_path / "away.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]})
+    )
+    how = ["--reassignment-json-file", str(plan), "--execute", "--additional"]
+    ends(await kafka_tool(at, "kafka-reassign-partitions", *how))
+    await until_silent(sidecar, "placed here")
+    await asyncio.to_thread(write, at, topic, 10)
 
 
 async def test_records_of_a_mirror_are_deleted_at_the_source(
