@@ -11,6 +11,7 @@ partition.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ from wire.error_codes import (
 )
 from wire.fetch import FetchPartitionResult, TopicKey
 from wire.metadata.image import ClusterImage, PartitionImage
+
+log = logging.getLogger(__name__)
 
 # The level of metadata.version from which brokers fetch in version 15, with their epoch: 3.5-IV1.
 _WITH_BROKER_EPOCH = 10
@@ -172,9 +175,7 @@ class FollowerAnswers:
         )
         result.log_start_offset = max(min(result.log_start_offset, mirror.high_watermark), 0)
         if mirror.failed is not None or progress is None:
-            # Nothing changes any more: what the follower has it keeps.
-            result.log_start_offset = min(result.log_start_offset, max(request.log_start_offset, 0))
-            return self._quiet(partition, result)
+            return self._kept(partition, result)
         diverging = self._diverging(partition, mirror)
         if diverging is not None:
             result.diverging = diverging
@@ -194,6 +195,11 @@ class FollowerAnswers:
         return Answer(
             result, tell=True, now=True, again=True, next_offset=reading.next_offset, charges=reading.charges
         )
+
+    def _kept(self, partition: SessionPartition, result: FetchPartitionResult) -> Answer:
+        """Nothing changes any more: what the follower has it keeps. A log start at its end would delete all of it."""
+        result.log_start_offset = min(result.log_start_offset, max(partition.request.log_start_offset, 0))
+        return self._quiet(partition, result)
 
     @staticmethod
     def _quiet(partition: SessionPartition, result: FetchPartitionResult) -> Answer:
@@ -233,7 +239,17 @@ class FollowerAnswers:
             verdict = self._doubts.verdict(mirror, now)
         if verdict is Behind.FAIL:
             mirror.fail(reason)
-            return FollowerAnswers._quiet(partition, result)
+            return self._kept(partition, result)
+        if verdict is Behind.MOVE and partition.request.fetch_offset > max(
+            partition.request.log_start_offset, 0
+        ):
+            log.warning(
+                "%s: broker %d begins again at offset %d, where the source's log begins now; it had copied up to %d",
+                mirror.tp,
+                partition.session.replica_id,
+                mirror.log_start_offset,
+                partition.request.fetch_offset,
+            )
         error = OFFSET_OUT_OF_RANGE if verdict is Behind.MOVE else NOT_LEADER_OR_FOLLOWER
         refused = FetchPartitionResult(partition.index, error)
         return Answer(refused, tell=True, now=True, again=True)

@@ -58,6 +58,8 @@ class MirrorPartition:
         self._damaged_at: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self._logs: dict[int, FollowerLog] = {}
+        #: Replicas that were seen with nothing in this process, and have not been at the source's end yet.
+        self._copying_anew: set[int] = set()
         #: replica -> offset it must truncate to before it gets data again.
         self.untruncated: dict[int, int] = dict(spec.untruncated)
         self.listeners: set[Callable[[MirrorPartition], None]] = set()
@@ -221,7 +223,7 @@ class MirrorPartition:
         """A follower asked for `offset`: everything below it is safe with that follower."""
         progress = self.followers.get(replica)
         if progress is None:
-            progress = self._first_fetch(replica, offset, now)
+            progress = self._first_fetch(replica, offset, log_start_offset, now)
         elif offset < progress.fetch_offset:
             progress.log.restarted(offset, now)
         elif offset == progress.fetch_offset and progress.told_to > offset:
@@ -236,6 +238,8 @@ class MirrorPartition:
         progress.last_fetch = now
         if offset >= self.high_watermark:
             progress.caught_up_monotonic = now
+            if self.loaded:
+                self._copying_anew.discard(replica)
         if (
             not self._lanes.fetched(replica, progress, offset)
             and self.loaded
@@ -264,9 +268,11 @@ class MirrorPartition:
         self._events.source_damaged(self.tp, text)
         self.source_trouble(text, now)
 
-    def _first_fetch(self, replica: int, offset: int, now: float) -> FollowerProgress:
+    def _first_fetch(self, replica: int, offset: int, log_start_offset: int, now: float) -> FollowerProgress:
         """Of this leader epoch."""
         log = self._logs.get(replica)
+        if log is None and offset <= max(log_start_offset, 0):
+            self._copying_anew.add(replica)
         if log is None or offset < log.asked:
             log = self._logs.setdefault(replica, FollowerLog())
             log.restarted(offset, now)
@@ -360,8 +366,13 @@ class MirrorPartition:
         """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
 
         A follower without data just starts later, and one of several copies may be behind: it begins again
-        at the log start like any stock follower. Only when every copy is behind data is lost to the mirror. What a
-        follower has up to the start offset is of an earlier session, and goes when it begins again.
+        at the log start like any stock follower. What a follower has up to the start offset is of an earlier session, and
+        goes when it begins again.
+
+        When every copy is behind, copies lose records that nobody else has. In a first copy that is nothing to stop for: no
+        copy was whole yet, and a topic whose records are deleted as they are used (Kafka Streams purges what it has
+        repartitioned) could never be copied otherwise. Later it is: they were whole, and may be all that is left of the
+        source's log; an operator decides.
         """
         behind = None
         for progress in self.followers.values():
@@ -373,7 +384,7 @@ class MirrorPartition:
         silent = [r for r in self.spec.target_replicas if r not in self.followers]
         if silent and now - self._loaded_at < 5 * self._attach_grace:
             return Behind.WAIT, ""
-        if behind is None:
+        if behind is None or self._copying_anew >= {*self.spec.target_replicas, *self.followers}:
             return Behind.MOVE, ""
         return Behind.FAIL, (
             "retention at the source has outrun the mirror: "
