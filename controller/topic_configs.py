@@ -167,6 +167,10 @@ def plan_configs(
         elif name not in from_target:
             copied[name] = value
     for name in FOLLOWED:
+        if name == CLEANUP_POLICY and "compact" in effective.get(name, "") and name not in from_target:
+            copied[name] = effective[
+                name
+            ]  # also where both clusters' brokers say so: it decides how logs are compared
         if name not in effective or name not in defaults or _same(name, effective[name], defaults[name]):
             continue
         differences.append(Difference(name, effective[name], defaults[name], name in from_target))

@@ -261,6 +261,7 @@ class EvidenceWriter:
                     target_topic_id=mirror.topic_id.hex(),
                     source_partitions=mirror.partitions,
                     compacted="compact" in mirror.copied_configs.get("cleanup.policy", ""),
+                    configs={**mirror.copied_configs, **mirror.restore_configs},
                 )
                 for mirror in mirrors
             ),

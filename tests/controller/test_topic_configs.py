@@ -81,6 +81,12 @@ def test_a_policy_is_a_set() -> None:
     assert not made.differences
 
 
+def test_compaction_that_is_both_clusters_default_is_said_on_the_topic() -> None:
+    made = plan_configs({}, {"cleanup.policy": "compact"}, {"cleanup.policy": "compact"})
+    assert made.create["cleanup.policy"] == "compact"
+    assert not made.differences
+
+
 def test_a_source_before_3_6_has_one_bound_for_timestamps() -> None:
     effective = {"message.timestamp.difference.max.ms": topic_configs.NO_BOUND}
     defaults = {

@@ -76,7 +76,7 @@ def everything(text: str) -> Evidence:
         partition(one, topic=text, samples=samples),
         link=text, promote=text, outcome=text, reason=text, source=cluster, target=cluster, requested_by=text,
         sidecar=text, phases=(PhaseTime(name=text, at_ms=5, ms=2),), versions={text: text}, spark_master=text,
-        topics=(TopicEvidence(topic=text),), notes=(text,),
+        topics=(TopicEvidence(topic=text, configs={text: text}),), notes=(text,),
         runs=(RunFacts(id=text, mode=Mode.BATCHES, at_ms=1, seconds=1.5, failed=text),),
     )  # fmt: skip
 
@@ -93,6 +93,20 @@ def test_hostile_texts_stay_texts() -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", page)
     assert "\\u202e" in page
     assert page.count(SCRIPT) == 1
+
+
+def test_the_configs_of_topics_are_told_and_those_that_are_alike_share_a_line() -> None:
+    configs: dict[str, str | None] = {"retention.ms": "-1", "unclean.leader.election.enable": None}
+    topics = (
+        *(TopicEvidence(topic=f"t{index}", configs=configs) for index in range(7)),
+        TopicEvidence(topic="other", configs={"retention.ms": HOSTILE}),
+    )
+    page = render(evidence(topics=topics))
+    assert (
+        "t0, t1, t2, t3, t4 and 2 more: retention.ms=-1, unclean.leader.election.enable by the target's"
+        in page
+    )
+    assert HOSTILE not in page
 
 
 def test_a_long_text_is_cut() -> None:

@@ -38,13 +38,15 @@ class PhaseTime(Facts):
 
 
 class TopicEvidence(Facts):
-    """A mirror topic. Ids are hex, as both clusters gave them."""
+    """A mirror topic. Ids are hex, as both clusters gave them. `configs`: its overrides at the target from the promote on,
+    None where the target's default counts again."""
 
     topic: str
     source_topic_id: str | None = None
     target_topic_id: str | None = None
     source_partitions: int | None = None
     compacted: bool = False
+    configs: dict[str, str | None] = Field(default={})
 
 
 class Sample(Facts):

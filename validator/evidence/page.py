@@ -53,6 +53,7 @@ def render(evidence: Evidence) -> str:
             _notes(evidence),
             differences(evidence),
             _about(evidence),
+            _configs(evidence),
             _charts(evidence),
             lawful_differences(evidence),
             replica_table(evidence),
@@ -61,6 +62,28 @@ def render(evidence: Evidence) -> str:
             f"</main><script>{SCRIPT}</script></body></html>\n",
         )
     )
+
+
+def _configs(evidence: Evidence) -> str:
+    """The overrides that each topic has from the promote on; topics with the same ones share a line."""
+    alike: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for topic in evidence.topics:
+        if topic.configs:
+            alike.setdefault(tuple(sorted(topic.configs.items())), []).append(topic.topic)
+    if not alike:
+        return ""
+    lines = []
+    for configs, topics in alike.items():
+        shown = ", ".join(
+            f"{escaped(name)}={escaped(value)}"
+            if value is not None
+            else f"{escaped(name)} by the target's default"
+            for name, value in configs
+        )
+        more = f" and {number(len(topics) - 5)} more" if len(topics) > 5 else ""
+        lines.append(f"<li>{', '.join(escaped(topic) for topic in topics[:5])}{more}: {shown}</li>")
+    left = f"<li>and {number(len(lines) - 50)} more: see the JSON file</li>" if len(lines) > 50 else ""
+    return f"<h2>Topic configs from the promote on</h2><ul>{''.join(lines[:50])}{left}</ul>"
 
 
 def _why(evidence: Evidence, verdict: Verdict, reason: str | None) -> str:
