@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
 
 from wire.connection import Connection
 from wire.errors import MalformedFrame, WireError
@@ -17,7 +16,6 @@ from wire.types import Node
 
 #: Of Fetch.
 MIN_VERSION, MAX_VERSION = 12, 17
-_RENEW_BEFORE: Final = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +88,8 @@ class SourceConnection:
         this one, and nothing is under way.
         """
         until: float | None = None
-        if connection.expires_at is not None:
-            left = connection.expires_at - time.monotonic()
-            until = max(left - _RENEW_BEFORE, left / 2)
+        if connection.renew_at is not None:
+            until = max(0.0, connection.renew_at - time.monotonic())
         try:
             async with asyncio.timeout(until):
                 await connection.closed_event.wait()

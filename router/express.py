@@ -174,6 +174,7 @@ class Express:
                 or hub.fences.state(lane.tp) is not None
                 or (connection := route.connection) is None
                 or connection.closed
+                or route.replaced
             ):
                 return False
             if at_source is None:  # not before: a link that does not forward may have no source here

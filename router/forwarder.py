@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -29,6 +30,8 @@ TARGET: Final = ""
 """In the place of a link's name: the target's own brokers, for the moment after a hand-over."""
 
 _TARGET_IDLE: Final = 2.0
+_MARGIN: Final = 0.2  # seconds for a request to get there before its connection expires
+_IN_USE: Final = 2.0  # seconds since its last request, for a connection that is worth another one
 _QUIET: Final = 2.0  # seconds without trouble after which the back-off starts at its beginning again
 
 _NOTHING: Final[Mapping[int, PartitionMetadata]] = {}
@@ -58,9 +61,9 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
 
 
 class SourceRoute:
-    """One connection to a source node, opened once; a new one replaces it when it is closed."""
+    """One connection to a source node, opened once; a new one replaces it when it is closed, or about to be."""
 
-    __slots__ = ("_due", "connection", "error", "last_used", "link", "node")
+    __slots__ = ("_due", "connection", "error", "last_used", "link", "node", "replaced")
 
     def __init__(self, link: str, node: Node, now: float) -> None:
         self.link = link
@@ -68,6 +71,7 @@ class SourceRoute:
         self.connection: SourceConnectionLike | None = None
         self.error: LinkerError | None = None
         self.last_used = now
+        self.replaced = False  # another one has taken its place; it is here for the answers that it owes
         self._due: deque[float] = deque()  # when each owed answer is overdue, in send order
 
     @property
@@ -77,6 +81,16 @@ class SourceRoute:
     @property
     def owes(self) -> int:
         return len(self._due)
+
+    def ageing(self, now: float) -> bool:
+        """Whether the peer ends the login soon (connections.max.reauth.ms). now: of time.monotonic()."""
+        at = None if self.connection is None else self.connection.renew_at
+        return at is not None and now >= at
+
+    def expired(self, now: float) -> bool:
+        """Whether the peer would end the connection at the next request."""
+        at = None if self.connection is None else self.connection.expires_at
+        return at is not None and now >= at - _MARGIN
 
     def version(self, api: str, low: int, high: int) -> int:
         """The highest version of an api that the node, and low..high, have in common."""
@@ -102,6 +116,8 @@ class SourceRoute:
         def replied(result: memoryview | WireError) -> None:
             self._due.popleft()
             on_reply(result)
+            if self.replaced and not self._due:
+                self.close()
 
         try:
             self.connection.channel.send(correlation_id, buffers, replied)
@@ -143,10 +159,14 @@ class RouteTable:
         self._stats = stats
         self._on_change = on_change  # (link, None): a route opened; (link, error): it failed or closed
         self._routes: dict[tuple[str, int], SourceRoute] = {}
+        self._next: dict[
+            tuple[str, int], SourceRoute
+        ] = {}  # being opened, to take the place of one that expires
+        self._replaced: set[SourceRoute] = set()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._routes)
+        return len(self._routes) + len(self._replaced)
 
     def get(self, link: str, node: Node) -> SourceRoute | None:
         """The open route to the node. None while it is being opened: on_change tells how that went."""
@@ -156,12 +176,46 @@ class RouteTable:
             self._drop(key, route)  # the node moved to another address
             route = None
         if route is not None:
-            return route if route.open else None
+            if not route.open:
+                return None
+            now = time.monotonic()
+            if route.ageing(now):
+                self._renew(key, route)
+                if route.expired(now):
+                    return None
+            return route
         if self._closed:
             return None
         route = self._routes[key] = SourceRoute(link, node, asyncio.get_running_loop().time())
         self._tasks.spawn(self._open(key, route), f"open source {link} node {node.id}")
         return None
+
+    def _renew(self, key: tuple[str, int], route: SourceRoute) -> None:
+        """Open another one beside it, which takes its place. What it has been sent is answered, and nobody overtakes that:
+        a lane changes its way when it has nothing in flight."""
+        if key in self._next or self._closed:
+            return
+        follower = self._next[key] = SourceRoute(route.link, route.node, route.last_used)
+        self._tasks.spawn(
+            self._open(key, follower), f"renew the login at source {route.link} node {route.node.id}"
+        )
+
+    def _placed(self, key: tuple[str, int], route: SourceRoute) -> bool:
+        """Whether an opened route is wanted still; if it follows another one, it takes that one's place."""
+        if self._next.get(key) is route:
+            del self._next[key]
+            old = self._routes.get(key)
+            if self._closed or (old is not None and old.node[:3] != route.node[:3]):
+                return False
+            self._routes[key] = route
+            if old is not None:
+                old.replaced = True
+                if old.owes:
+                    self._replaced.add(old)
+                else:
+                    old.close()
+            return True
+        return self._routes.get(key) is route
 
     async def _open(self, key: tuple[str, int], route: SourceRoute) -> None:
         try:
@@ -193,22 +247,29 @@ class RouteTable:
                 ),
             )
             raise
-        if self._routes.get(key) is not route:  # closed meanwhile
+        route.connection = connection
+        if not self._placed(key, route):  # closed meanwhile
             connection.close()
             return
-        route.connection = connection
         self._stats.source_connections += 1
         connection.channel.add_close_callback(lambda: self._ended(key, route))
         self._on_change(route.link, None)
 
     def _failed(self, key: tuple[str, int], route: SourceRoute, error: LinkerError) -> None:
-        if self._routes.get(key) is route:
+        if self._next.get(key) is route:
+            del self._next[key]
+            if (old := self._routes.get(key)) is None or not old.expired(time.monotonic()):
+                return  # it is tried again, as long as the old one serves
+        elif self._routes.get(key) is route:
             del self._routes[key]
-            route.error = error
-            self._on_change(route.link, error)
+        else:
+            return
+        route.error = error
+        self._on_change(route.link, error)
 
     def _ended(self, key: tuple[str, int], route: SourceRoute) -> None:
         self._stats.source_connections -= 1
+        self._replaced.discard(route)
         if self._routes.get(key) is route:
             del self._routes[key]
             self._on_change(
@@ -220,8 +281,9 @@ class RouteTable:
         route.close()
 
     def sweep(self, now: float) -> None:
-        """Close what is silent for too long, or idle."""
-        for key, route in list(self._routes.items()):
+        """Close what is silent for too long, or idle; renew what expires."""
+        clock = time.monotonic()
+        for route in [*self._routes.values(), *self._replaced]:
             if route.overdue(now):
                 route.close(
                     RequestTimedOut(
@@ -230,6 +292,12 @@ class RouteTable:
                         peer=f"{route.node.host}:{route.node.port}",
                     )
                 )
+        for key, route in list(self._routes.items()):
+            if route.open and route.ageing(clock):
+                if route.owes or now - route.last_used < _IN_USE:
+                    self._renew(key, route)
+                else:
+                    self._drop(key, route)
             elif route.open and not route.owes:
                 idle = _TARGET_IDLE if route.link == TARGET else self._limits.source_idle
                 if now - route.last_used > idle:
@@ -238,14 +306,18 @@ class RouteTable:
     def close_idle(self) -> None:
         """Close whatever owes no answer (the client is gone); the others close when they have answered."""
         self._closed = True
+        self._next.clear()
         for key, route in list(self._routes.items()):
             if not route.owes:
                 self._drop(key, route)
 
     def close(self) -> None:
         self._closed = True
+        self._next.clear()
         for key, route in list(self._routes.items()):
             self._drop(key, route)
+        for route in list(self._replaced):
+            route.close()
 
 
 class Recovery:

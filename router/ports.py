@@ -124,6 +124,14 @@ class SourceConnectionLike(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def expires_at(self) -> float | None:
+        """time.monotonic() from which the peer answers nothing that is sent on it; None for never."""
+
+    @property
+    def renew_at(self) -> float | None:
+        """From when another one should take its place."""
+
     def next_correlation_id(self) -> int: ...
 
     def api_range(self, api: str) -> tuple[int, int] | None: ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +45,7 @@ class ClusterConnections:
         # it.
         self._connections: dict[tuple[int | str, str], Connection] = {}
         self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
+        self._stale: list[Connection] = []  # others took their places; closed when they owe nothing
         self.closed = False
 
     def connected(self, node: Node, purpose: str) -> Connection | None:
@@ -61,8 +61,9 @@ class ClusterConnections:
         if kept is not None:
             return kept
         stale = self._connections.pop(place, None)
-        if stale is not None and not stale.channel.in_flight:
-            stale.close()
+        if stale is not None:
+            self._stale.append(stale)
+        self._close_stale()
         opening = self._opening.get(place)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open_kept(place, host, port))
@@ -139,11 +140,16 @@ class ClusterConnections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        connections, self._connections = list(self._connections.values()), {}
+        connections, self._connections = [*self._connections.values(), *self._stale], {}
         for connection in connections:
             connection.close()
         for connection in connections:
             await connection.closed_event.wait()
+
+    def _close_stale(self) -> None:
+        for connection in [one for one in self._stale if one.closed or not one.channel.in_flight]:
+            connection.close()
+            self._stale.remove(connection)
 
     def _kept(self, place: tuple[int | str, str], host: str, port: int) -> Connection | None:
         kept = self._connections.get(place)
@@ -162,8 +168,7 @@ class ClusterConnections:
 
 def _usable(connection: Connection) -> bool:
     # A peer that limits sessions cuts us off when one expires; a new connection is made a little before.
-    expires = connection.expires_at
-    return not connection.closed and (expires is None or time.monotonic() < expires - 5.0)
+    return not connection.closed and not connection.ageing
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

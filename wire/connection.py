@@ -27,6 +27,8 @@ from wire.fetch import FetchRequest, FetchResponse, encode_fetch_request, parse_
 from wire.security import ClientSecurity
 from wire.types import Buffer, format_address
 
+RENEW_BEFORE = 5.0
+"""Seconds before a peer that limits sessions (connections.max.reauth.ms) would end one; half of it if it is shorter."""
 SOFTWARE_NAME = "kafka-linker"
 SOFTWARE_VERSION = "0.1.0"
 
@@ -52,6 +54,7 @@ class Connection:
         self.finalized_features_epoch = -1
         #: time.monotonic() by which the peer wants a new authentication; None for never.
         self.expires_at: float | None = None
+        self._lifetime = float("inf")
         self._correlation_id = 0
         self._ranges: dict[int, tuple[int, int]] = {}
 
@@ -96,7 +99,22 @@ class Connection:
             return
         lifetime_ms = await sasl.authenticate(self._call_unbounded, security.sasl, peer=self.peer)
         if lifetime_ms > 0:
-            self.expires_at = time.monotonic() + lifetime_ms / 1000
+            self._lifetime = lifetime_ms / 1000
+            self.expires_at = time.monotonic() + self._lifetime
+
+    @property
+    def renew_at(self) -> float | None:
+        """time.monotonic() from which another connection should take this one's place; None for never. The peer answers
+        what came before the end, and ends the connection at the first request behind it (KIP-368)."""
+        if self.expires_at is None:
+            return None
+        return self.expires_at - min(RENEW_BEFORE, self._lifetime / 2)
+
+    @property
+    def ageing(self) -> bool:
+        """Whether nothing new should be begun on it, if another one can be had."""
+        at = self.renew_at
+        return at is not None and time.monotonic() >= at
 
     async def _negotiate(self) -> None:
         """ApiVersions with our newest version; a peer that lacks it answers 35 in version 0."""

@@ -130,7 +130,7 @@ class Brokers:
             if self._is_closed() or left <= 0:
                 why = "the store is closed" if self._is_closed() else "no time left"
                 raise ConnectionLost(why, sent=False, peer=format_address(*address))
-            if kept is not None:
+            if kept is not None and not kept.channel.in_flight:  # who waits on it gets the answer
                 kept.close()
             opened = await Connection.open(*address, self._security, client_id=self._client_id, timeout=left)
             if self._is_closed():
@@ -223,8 +223,7 @@ class Brokers:
 
 def _usable(connection: Connection) -> bool:
     # As wire.cluster: a peer that limits sessions cuts us off when one expires.
-    expires = connection.expires_at
-    return not connection.closed and (expires is None or time.monotonic() < expires - 5.0)
+    return not connection.closed and not connection.ageing
 
 
 #: What a pause and another attempt may mend.

@@ -68,6 +68,8 @@ class ControllerChannel:
         self._connections: dict[str, tuple[ActiveController, Connection]] = {}
         self._discovery = asyncio.Lock()
         self._opening: dict[str, asyncio.Lock] = {}
+        # Their sessions end soon, and answers are under way on them.
+        self._ageing: list[Connection] = []
         self._closed = False
 
     @property
@@ -143,10 +145,15 @@ class ControllerChannel:
                 active = self._active or await self.discover(remaining(deadline, timeout))
                 current = self._connections.get(purpose)
                 if current is not None:
-                    if current[0] == active and not current[1].closed:
+                    same = current[0] == active and not current[1].closed
+                    if same and not current[1].ageing:
                         return current
                     del self._connections[purpose]
-                    current[1].close()
+                    if same and current[1].channel.in_flight:
+                        self._ageing.append(current[1])
+                    else:
+                        current[1].close()
+                self._close_aged()
                 try:
                     connection = await self._open(active, remaining(deadline, PROBE_TIMEOUT))
                 except (AuthenticationFailed, UnsupportedApi):
@@ -167,6 +174,11 @@ class ControllerChannel:
                     raise
                 self._connections[purpose] = (active, connection)
                 return active, connection
+
+    def _close_aged(self) -> None:
+        for connection in [one for one in self._ageing if one.closed or not one.channel.in_flight]:
+            connection.close()
+            self._ageing.remove(connection)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -249,7 +261,7 @@ class ControllerChannel:
     async def close(self) -> None:
         self._closed = True
         connections, self._connections = self._connections, {}
-        for _, connection in connections.values():
+        for connection in (*(one for _, one in connections.values()), *self._ageing):
             await end_connection(connection)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,12 @@ class FakeBroker:
                     await self._send(writer, body, None)
                 return False
             if api not in _BEFORE_AUTHENTICATION:
+                return False
+        if client.authenticated is not None and (lifetime := self.cluster.session_lifetime_ms):
+            # connections.max.reauth.ms: what comes behind the end is not answered (KIP-368).
+            end = client.local.setdefault("session ends", time.monotonic() + lifetime / 1000)
+            if time.monotonic() > end and api not in _BEFORE_AUTHENTICATION:
+                self.cluster.expired += 1
                 return False
         fault = self.cluster.take_fault(api, self.id, entity)
         request = Request(header, api, entity, client)

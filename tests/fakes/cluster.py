@@ -94,6 +94,8 @@ class FakeCluster:
         self.sasl_users = dict(sasl_users) if sasl_users is not None else None
         self.sasl_mechanisms = list(sasl_mechanisms)
         self.session_lifetime_ms = 0
+        #: Connections that were ended because their login was over.
+        self.expired = 0
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.topics: dict[str, FakeTopic] = {}

@@ -203,10 +203,12 @@ class Rig:
         source_versions: dict[str, tuple[int, int] | None] | None = None,
         sasl_users: dict[str, str] | None = None,
         lease: LeasePort | None = None,
+        source_users: dict[str, str] | None = None,
     ) -> None:
         self.lease = lease or EndlessLease()
         self.sasl_users = sasl_users
-        self.source = FakeCluster(source_nodes, api_versions=source_versions)
+        self.source_users = source_users
+        self.source = FakeCluster(source_nodes, api_versions=source_versions, sasl_users=source_users)
         self.target = FakeCluster([1, 2], sasl_users=sasl_users)
         self.limits = limits or RouterLimits(settle_grace=0.3, backoff_min=0.01)
         self.directory = Directory()
@@ -229,9 +231,11 @@ class Rig:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.loop_errors.append(context))
         await self.source.__aenter__()
         await self.target.__aenter__()
-        self.cluster = Cluster("east", self.source.bootstrap, ClientSecurity.plaintext(), "linker")
+        self.cluster = Cluster("east", self.source.bootstrap, _credentials(self.source_users), "linker")
         await self.cluster.connect(timeout=5)
-        self.target_cluster = Cluster("target", self.target.bootstrap, self._credentials(), "linker")
+        self.target_cluster = Cluster(
+            "target", self.target.bootstrap, _credentials(self.sasl_users), "linker"
+        )
         await self.target_cluster.connect(timeout=5)
         self.target.requests.clear()
         self.target.counts.clear()
@@ -266,20 +270,6 @@ class Rig:
         self.image.brokers[LINK_BROKER] = self._broker(LINK_BROKER, self.listener.port, "r9")
         self.mirror("orders", self.partitions)
         return self
-
-    def _credentials(self) -> ClientSecurity:
-        """The sidecar's own at the target: the first user."""
-        if self.sasl_users is None:
-            return ClientSecurity.plaintext()
-        user, password = next(iter(self.sasl_users.items()))
-        return ClientSecurity.from_properties(
-            {
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "PLAIN",
-                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-                f'username="{user}" password="{password}";',
-            }
-        )
 
     @staticmethod
     def _broker(broker_id: int, port: int, rack: str) -> BrokerImage:
@@ -343,6 +333,21 @@ class Rig:
         """(producer id, base sequence) of every batch in the source's log."""
         infos = [stored.info for stored in self.source.partition(name, index).log.batches]
         return [(info.producer_id, info.base_sequence) for info in infos]
+
+
+def _credentials(users: dict[str, str] | None) -> ClientSecurity:
+    """The sidecar's own: the first user."""
+    if users is None:
+        return ClientSecurity.plaintext()
+    user, password = next(iter(users.items()))
+    return ClientSecurity.from_properties(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="{user}" password="{password}";',
+        }
+    )
 
 
 class Producer:

@@ -1,0 +1,93 @@
+"""A source that ends logins (connections.max.reauth.ms): another connection takes the place of one before its end, with
+nothing lost, refused or out of order. The fake ends a connection at the first request behind its login's end, as brokers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from router.ports import RouterLimits
+from tests.router.rig import Producer, Rig, eventually
+
+LIFETIME = 0.8
+LIMITS = RouterLimits(settle_grace=0.3, backoff_min=0.01)
+
+
+def rig() -> Rig:
+    made = Rig(source_users={"link": "secret"}, source_nodes=1, limits=LIMITS)
+    made.source.session_lifetime_ms = int(LIFETIME * 1000)
+    return made
+
+
+def without_retries(one: Rig) -> None:
+    """Nothing was sent twice, nothing was lost with its connection, and no connection was cut off in use."""
+    assert one.router.stats.produce_lost == 0
+    assert one.router.stats.produce_retries == 0
+    assert one.source.expired == 0
+
+
+@pytest.mark.parametrize(("acks", "producer_id"), [(-1, 5), (1, -1), (0, -1)])
+async def test_a_producer_writes_across_the_ends_of_many_logins(acks: int, producer_id: int) -> None:
+    async with rig() as one:
+        client = await one.client()
+        producer = Producer(client, one, producer_id=producer_id)
+        until = time.monotonic() + 5 * LIFETIME
+        sent = 0
+        while time.monotonic() < until:
+            pending = [producer.send(0, acks=acks) for _ in range(3)]
+            sent += 3
+            if acks:
+                assert [(await told)[0].error for told in pending] == [0] * 3
+            await asyncio.sleep(0.02)
+        await eventually(lambda: len(one.values()) == sent)
+        if producer_id >= 0:
+            assert one.values() == [(5, sequence) for sequence in range(sent)]
+        assert not client.closed
+        without_retries(one)
+        assert one.router.stats.source_connections <= 2
+
+
+async def test_a_slow_answer_comes_on_the_old_one_and_nothing_overtakes_it() -> None:
+    async with rig() as one:
+        producer = Producer(await one.client(), one, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        one.source.inject("produce", delay=1.5 * LIFETIME, times=1)
+        slow = producer.send(0)
+        # A broker begins with the next one when the one before it is answered: what is sent now would come too late.
+        await asyncio.sleep(0.6 * LIFETIME)
+        behind = []
+        until = time.monotonic() + 0.7 * LIFETIME
+        while time.monotonic() < until:
+            behind.append(producer.send(0))
+            await asyncio.sleep(0.1)
+        assert not slow.done()
+        assert (await slow)[0].error == 0
+        assert [(await told)[0].error for told in behind] == [0] * len(behind)
+        assert one.values() == [(5, sequence) for sequence in range(2 + len(behind))]
+        without_retries(one)
+
+
+async def test_an_idle_one_is_dropped_and_not_renewed_for_ever() -> None:
+    async with rig() as one:
+        producer = Producer(await one.client(), one, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        await eventually(lambda: one.router.stats.source_connections == 0, timeout=15)
+        assert (await producer.send(0))[0].error == 0
+        without_retries(one)
+
+
+async def test_a_source_that_takes_no_login_now_is_asked_again() -> None:
+    """The old connection goes on until its end; then writes wait."""
+    async with rig() as one:
+        producer = Producer(await one.client(), one, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        one.source.inject("sasl_authenticate", error=58, times=3)
+        until = time.monotonic() + 2.5 * LIFETIME
+        while time.monotonic() < until:
+            assert (await asyncio.wait_for(producer.send(0), 10))[0].error == 0
+            await asyncio.sleep(0.05)
+        assert one.router.stats.produce_lost == 0
+        assert one.source.expired == 0
