@@ -394,6 +394,19 @@ class Sidecar:
         """router.ports.RouterEvents"""
         log.error("link %s: the source refuses forwarded produces: %s", link, reason)
 
+    def reader_held(self, link: str, topic: str, client_id: str, host: str) -> None:
+        """router.ports.RouterEvents"""
+        log.warning(
+            "link %s: client %r at %s is held: it gets no records of %s (and finds it empty) until the promote, because "
+            "its client id matches unpromoted_reads_hold; to let it read: linker link update %s --option "
+            "unpromoted_reads_allow=...",
+            link,
+            client_id,
+            host,
+            topic,
+            link,
+        )
+
 
 def run(config: Config, doors: Doors | None = None) -> None:
     """The process: until SIGTERM, Ctrl-C, or a fatal error (raised as one LinkerError)."""

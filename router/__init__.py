@@ -10,7 +10,7 @@ connection to the source, `lease_gate` when its answer may be told, `forwarded` 
 all clients share, `budget` its bytes, `leadership` and `carrying` what comes after a hand-over, `txn_markers` markers
 from the target. A read: `consumer_fetch` and `fetch_job`, `fetch_decision` what needs no data, `fetch_source` what the
 source is asked, `unread` answers that nobody takes, `first_fetches`
-where clients begin, `offsets` ListOffsets, `turns` large requests
+where clients begin, `held_readers` who finds a topic empty, `offsets` ListOffsets, `turns` large requests
 one after the other. `ports` what `linker` provides, `tasks` its
 own tasks.
 """

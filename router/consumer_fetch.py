@@ -152,13 +152,21 @@ class FetchSession:
             refused = refused or (part.result is not None and not part.held)
             if part.held:
                 if part.mirror is not None:
-                    self.hub.stats.links[part.mirror.link].held += 1
+                    self._note_held(part.mirror, client_id, now)
             elif self.hub.first_fetches and part.tp is not None:
                 self.hub.first_fetches.note(part.tp, client_id, part.asked.fetch_offset)
         if refused:
             fetch.deadline = now  # errors and redirections do not wait for data of other partitions
         if not self._hold(fetch):
             self._look()
+
+    def _note_held(self, mirror: Mirror, client_id: str | None, now: float) -> None:
+        hub = self.hub
+        hub.stats.links[mirror.link].held += 1
+        host = self._connection.peer.rpartition(":")[0]
+        reader = hub.held_readers.note(mirror.link, mirror.topic, client_id, host, now)
+        if reader is not None:
+            hub.ports.events.reader_held(reader.link, reader.topic, reader.client_id, host)
 
     # The lease
 

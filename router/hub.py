@@ -18,6 +18,7 @@ from router.fence import FenceState, FenceTable
 from router.first_fetches import FirstFetches
 from router.forwarded import ForwardedBook
 from router.forwarder import TARGET, Recovery
+from router.held_readers import HeldReaders
 from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper
@@ -99,6 +100,7 @@ class ForwardingHub:
         self.budget = BytesBudget(limits.held_bytes)
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
+        self.held_readers = HeldReaders()
         self.turns = Turns()
         self.unread = Unread(limits.read_bytes, self.loop)
         self.consumers = 0  # connections that fetch: they share the memory for reads

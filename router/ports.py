@@ -161,6 +161,9 @@ class RouterEvents(Protocol):
     def forwarding_refused(self, link: str, reason: str) -> None:
         """The source refuses the link's own principal or setup: an operator must act."""
 
+    def reader_held(self, link: str, topic: str, client_id: str, host: str) -> None:
+        """A consumer finds a topic empty until its promote (`holds_reads`). Told once of each client."""
+
 
 class OpenUpstream(Protocol):
     """Opens a raw channel (no handshake, no authentication of ours) to a real broker's listener."""

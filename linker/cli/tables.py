@@ -9,6 +9,7 @@ from linker.by_hand import undo_source_fence
 from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
+from linker.cli.held_tables import held_readers
 from linker.cli.output import columns, duration, one_line, pairs, prose, size
 from linker.cli.producer_tables import source_producers
 
@@ -172,7 +173,7 @@ def mirror(one: MirrorDescription) -> str:
         ],
         empty="no partitions",
     )
-    return f"{head}\n\n{table}"
+    return "\n\n".join([head, *held_readers((one.link, reader) for reader in one.held_readers), table])
 
 
 def _validated(replica: ReplicaStatus) -> str:
@@ -387,6 +388,7 @@ def status(one: Status) -> str:
     parts = [head, linked]
     if any(s.groups.groups or s.groups.reason for s in one.links):
         parts.append(columns(("LINK", "GROUPS"), [(s.name, in_one_line(s.groups)) for s in one.links]))
+    parts += held_readers((s.name, reader) for s in one.links for reader in s.held_readers)
     parts += [
         f"validation of {one_line(s.name)}: {validation_tables.summary(s.validation)}"
         for s in one.links

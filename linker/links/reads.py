@@ -3,14 +3,20 @@
 A fetch names no group, so this is about client ids. Groups are held by their gates and are read through the link once they
 are promoted, and anybody may look at a mirror: so reads are allowed unless the client id says that its consumer keeps
 its offsets itself, and would therefore go on where no gate stops it. By default these are Spark's (Java names a
-client after its group, and Spark's groups are all called alike) and Java consumers without a group.
+client after its group, and Spark's groups are all called alike). Java consumers without a group (`consumer-null-1`) may
+read: they are tools far more often than programs with offsets of their own, and to a tool a held topic is an empty one.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from linker.admin.models import LinkOptions, patterns
+from linker.admin.models import HeldReader, LinkOptions, patterns
+
+if TYPE_CHECKING:
+    from linker.links.runtime import LinkRuntime
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
 
@@ -45,3 +51,17 @@ class ReadPolicy:
 def _compiled(text: str) -> tuple[re.Pattern[str], ...]:
     """Each by itself, as they were checked: joined, one with flags or a named group would be another pattern or none."""
     return tuple(re.compile(part) for part in patterns(text))
+
+
+def held_readers(runtime: LinkRuntime, topic: str | None = None) -> list[HeldReader]:
+    """Who gets no records of a mirror at the moment, by this sidecar."""
+    now, hub = datetime.now(UTC), runtime.router.hub
+    return [
+        HeldReader(
+            topic=reader.topic,
+            client_id=reader.client_id,
+            host=reader.host,
+            since=now - timedelta(seconds=age),
+        )
+        for reader, age in hub.held_readers.held(runtime.name, hub.loop.time(), topic)
+    ]

@@ -32,6 +32,7 @@ from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.links import status as view
+from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase, still_closed
 from wire.metadata.image import TopicImage
@@ -179,6 +180,7 @@ class MirrorChanges(ServiceBase):
             configs_at_promote=dict(mirror.restore_configs),
             configs_from_target=list(mirror.configs_from_target),
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
+            held_readers=held_readers(runtime, topic),
             partition_status=[view.partition_status(runtime, state) for state in states],
         )
 

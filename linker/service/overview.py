@@ -38,6 +38,7 @@ from linker.examination import (
 from linker.groups.status import groups_status
 from linker.links import forks, left_behind, proved
 from linker.links import status as view
+from linker.links.reads import held_readers
 from linker.links.rehearsal import rehearse
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_shape import led_by_others
@@ -69,6 +70,7 @@ class Overview(FleetService):
                     traffic=traffic(runtime, self._sidecar.fleet.head),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
                     validation=proved.link_validation(runtime),
+                    held_readers=held_readers(runtime),
                 )
             )
         return Status(

@@ -17,7 +17,9 @@ from linker.links.reads import ReadPolicy
         # Java: consumer-<group>-<n>; Spark's groups begin with spark-kafka-source- or spark-kafka-relation-
         ("consumer-spark-kafka-source-0a1b-driver-0-1", True),
         ("consumer-spark-kafka-relation-0a1b-executor-3", True),
-        ("consumer-null-1", True),
+        # No group: AKHQ, consoles, a Connect worker that reads its topics; to them a held topic is an empty one.
+        ("consumer-null-1", False),
+        ("consumer-null-connect-1-configs", False),
         ("consumer-orders-1", False),
         ("my-consumer-null-1", False),
     ],

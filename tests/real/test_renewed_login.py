@@ -108,20 +108,18 @@ async def test_nothing_is_lost_or_refused_across_the_ends_of_logins(
         for topic in topics:
             await asyncio.to_thread(create_topic, source.bootstrap, topic)
         sidecar = await start_sidecar(target_cluster.bootstrap)
-        files = Path(sidecar.directory) / "links"
-        properties.write_text(
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-            "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
-            'username="link" password="secret";\n'
-        )
+        files = sidecar.directory / "links"
+        files.mkdir(parents=True, exist_ok=True)
+        (files / "link.password").write_text("secret")
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "link",
+            "sasl.password": f"${{file:{files / 'link.password'}}}",
+        }
         await sidecar.linker(
-            "link",
-            "create",
-            LINK,
-            "--bootstrap-servers",
-            source.bootstrap_for("LINK"),
-            "--config-file",
-            str(properties),
+            *("link", "create", LINK, "--bootstrap-servers", source.bootstrap_for("LINK")),
+            *(part for name, value in login.items() for part in ("--config", f"{name}={value}")),
         )
         await sidecar.linker("mirror", "create", *topics, "--link", LINK, "--replication-factor", "2")
         deadline = time.monotonic() + 60

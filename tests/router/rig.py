@@ -148,6 +148,10 @@ class Followers:
 @dataclass
 class Events:
     refused: list[tuple[str, str]] = field(default_factory=list)
+    readers: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def reader_held(self, link: str, topic: str, client_id: str, host: str) -> None:
+        self.readers.append((link, topic, client_id, host))
 
     def forwarding_refused(self, link: str, reason: str) -> None:
         self.refused.append((link, reason))

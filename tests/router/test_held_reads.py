@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from router.held_readers import MOST, MOST_OF_A_NAME, SILENT, HeldReader, HeldReaders
 from tests.router.rig import Progress, Rig
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 
@@ -98,3 +99,36 @@ async def test_first_fetches_are_noted_while_somebody_watches() -> None:
         assert not watch
         await fetch(client, rig, {0: 3}, max_wait_ms=20)
         assert seen == {TP0: {"app": 2}}
+
+
+async def test_who_is_held_is_told_once_and_shown_while_it_asks() -> None:
+    async with Rig() as rig:
+        log_of(rig).append(5)
+        rig.mirror("bills", 1)
+        rig.held_clients.add(("east", "spark"))
+        client = await rig.client("spark")
+        for _ in range(3):
+            await fetch(client, rig, {0: 0, 1: 0}, max_wait_ms=20)
+        hub = rig.router.hub
+        now = hub.loop.time()
+        [(reader, age)] = hub.held_readers.held("east", now)
+        assert reader == HeldReader("east", "orders", "spark", "127.0.0.1")
+        assert 0 <= age < 30
+        assert rig.events.readers == [("east", "orders", "spark", "127.0.0.1")]
+        assert hub.held_readers.held("east", now, "bills") == []
+        assert hub.held_readers.held("west", now) == []
+        assert hub.held_readers.held("east", now + SILENT + 30) == [], "it has gone, or was let in"
+
+
+def test_the_book_of_held_readers_is_bounded() -> None:
+    book = HeldReaders()
+    told = [book.note("east", "t", f"{number}" + "x" * 30_000, "h", 0.0) for number in range(3 * MOST)]
+    assert all(told)
+    held = book.held("east", 1.0)
+    assert len(held) == MOST
+    assert max(len(reader.client_id) for reader, _ in held) <= MOST_OF_A_NAME
+    assert book.note("east", "t", "later", "h", 2 * SILENT) is not None
+    assert [reader.client_id for reader, _ in book.held("east", 2 * SILENT)] == ["later"]
+    assert book.note("east", "other", "later", "h", 2 * SILENT) is None, (
+        "the same client, of which people know"
+    )

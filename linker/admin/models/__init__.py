@@ -54,6 +54,7 @@ from linker.admin.models.links import (
 )
 from linker.admin.models.mirrors import (
     CreateMirrorsRequest,
+    HeldReader,
     LagReport,
     MirrorDescription,
     MirrorSummary,
@@ -116,6 +117,7 @@ __all__ = [
     "GroupsRequest",
     "GroupsStatus",
     "Health",
+    "HeldReader",
     "LagReport",
     "LeaseHolder",
     "LinkDescription",

@@ -105,8 +105,9 @@ class LinkOptions(Model):
         "clients that neither of the next two names.",
     )
     unpromoted_reads_hold: Patterns = Field(
-        default="consumer-spark-kafka-.*,consumer-null-.*",
-        description="Client ids whose reads are held: those of consumers that keep their offsets themselves.",
+        default="consumer-spark-kafka-.*",
+        description="Client ids whose reads are held: those of consumers that keep their offsets themselves. They find a "
+        "topic empty until its promote; who is held is in the status.",
     )
     unpromoted_reads_allow: Patterns = Field(
         default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."

@@ -137,6 +137,15 @@ class MirrorSummary(Model):
     lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
 
 
+class HeldReader(Model):
+    """A consumer that finds a mirrored topic empty until its promote (unpromoted_reads), on the sidecar that was asked."""
+
+    topic: str
+    client_id: str = Field(description="At most 200 characters of it.")
+    host: str
+    since: datetime
+
+
 class MirrorDescription(MirrorSummary):
     topic_id: str
     source_topic_id: str | None = None
@@ -155,6 +164,9 @@ class MirrorDescription(MirrorSummary):
     configs_put_back: dict[str, int] = Field(
         default={},
         description="Configs that somebody changed at the target, and how often they were put back.",
+    )
+    held_readers: list[HeldReader] = Field(
+        default=[], description="Consumers that get no records of it before the promote."
     )
     partition_status: list[PartitionStatus]
 

@@ -14,7 +14,7 @@ from linker.admin.models.common import Forwarding, Model, Traffic
 from linker.admin.models.fleet import FleetStatus, SidecarStatus
 from linker.admin.models.groups import GroupsStatus
 from linker.admin.models.links import LinkSummary
-from linker.admin.models.mirrors import MirrorSummary
+from linker.admin.models.mirrors import HeldReader, MirrorSummary
 from linker.admin.models.promotes import PromoteJob
 from linker.admin.models.states import CheckResult, MirrorState
 from linker.admin.validation_models import LinkValidation
@@ -29,6 +29,9 @@ class LinkStatus(LinkSummary):
     traffic: Traffic
     groups: GroupsStatus = GroupsStatus()
     validation: LinkValidation | None = None
+    held_readers: list[HeldReader] = Field(
+        default=[], description="Consumers that get no records of a mirror before its promote."
+    )
 
 
 class Status(Model):
