@@ -37,12 +37,19 @@ def named_twice(request: ProduceRequest) -> bool:
     return len(set(named)) < len(named)
 
 
-def not_mirrored(hub: ForwardingHub, key: TopicKey) -> int:
-    """The error code for a topic that is no mirror: somebody else's, or nobody's."""
+def not_mirrored(hub: ForwardingHub, authorizer: Authorizer, key: TopicKey, operation: Operation) -> int:
+    """The error code for a topic that is no mirror: somebody else's, or nobody's. As at a broker, who may not do that with a
+    topic of the name does not learn which (ids cannot be guessed).
+    """
     image = hub.ports.image()
     if isinstance(key, bytes):
         return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_id else UNKNOWN_TOPIC_ID
-    return NOT_LEADER_OR_FOLLOWER if key in image.topics_by_name else UNKNOWN_TOPIC_OR_PARTITION
+    allowed = authorizer.may_hear_of(key, operation)
+    if allowed is False:
+        return TOPIC_AUTHORIZATION_FAILED
+    if allowed is None or key in image.topics_by_name:
+        return NOT_LEADER_OR_FOLLOWER
+    return UNKNOWN_TOPIC_OR_PARTITION
 
 
 def refusal(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 from router.passthrough import Upstream
@@ -21,6 +22,8 @@ from wire.errors import RequestTimedOut
 
 _NOT_ASKED: Final = -(2**31)
 _ASK_AGAIN: Final = 0.2
+#: Topics of a request that are no mirrors, and are asked for. Old metadata name a few; who guesses names, many.
+_MOST_STRANGE: Final = 100
 _CLUSTER: Final = ""  # no topic has an empty name
 _CLIENT_ID: Final = "kafka-linker-authorizer"
 
@@ -47,6 +50,8 @@ class Authorizer:
         self._loop = asyncio.get_running_loop()
         self._bits: dict[str, tuple[int, float]] = {}  # topic -> (operations, when asked)
         self._asking: dict[str, list[Callable[[], None]]] = {}
+        self._strange: dict[str, tuple[int, float]] = {}  # of topics that are no mirrors
+        self._asking_strange: list[Callable[[], None]] | None = None
         self._closed = False
 
     def allowed(self, topic: str, operation: Operation) -> bool | None:
@@ -90,6 +95,59 @@ class Authorizer:
             self.ask(topic, answered)
         return not missing
 
+    def may_hear_of(self, topic: str, operation: Operation) -> bool | None:
+        """Of a topic that is no mirror: whether the client is told if there is one of that name. None: not known."""
+        known = self._strange.get(topic)
+        return None if known is None else bool(known[0] >> operation & 1)
+
+    def strange_known(self, topics: Iterable[str], callback: Callable[[], None]) -> bool:
+        """Whether `may_hear_of` knows of the first hundred of these. If not, they are asked for,
+        and the callback comes with the answer (never, if the connection ends first).
+        """
+        now = self._loop.time()
+        missing = [
+            topic
+            for topic in islice(dict.fromkeys(topics), _MOST_STRANGE)
+            if (known := self._strange.get(topic)) is None or now - known[1] > self._ttl
+        ]
+        if not missing:
+            return True
+        if self._asking_strange is not None:
+            self._asking_strange.append(callback)
+            return False
+        if len(self._strange) > 10 * _MOST_STRANGE:
+            self._strange.clear()
+        self._asking_strange = [callback]
+        self._ask_metadata(missing, self._strange_answered)
+        self._loop.call_later(self._patience, self._strange_late, self._asking_strange)
+        return False
+
+    def _strange_answered(self, reply: memoryview) -> None:
+        now = self._loop.time()
+        for item in codec.decode_response("metadata", 12, reply).topics:
+            bits = item.topic_authorized_operations
+            if int(item.error_code) == TOPIC_AUTHORIZATION_FAILED:
+                bits = 0
+            elif bits == _NOT_ASKED:
+                bits = -1  # there is none, and the broker has told the client so
+            self._strange[item.name or ""] = (bits, now)
+        callbacks, self._asking_strange = self._asking_strange or [], None
+        for callback in callbacks:
+            callback()
+
+    def _strange_late(self, asking: list[Callable[[], None]]) -> None:
+        if self._closed or self._asking_strange is not asking:
+            return
+        if self._upstream.owed:
+            self._loop.call_later(self._patience, self._strange_late, asking)
+            return
+        self._upstream.give_up(
+            RequestTimedOut(
+                f"the real broker did not say within {self._patience:g} s which topics there are for the client",
+                sent=True,
+            )
+        )
+
     def ask(self, topic: str, callback: Callable[[], None] | None = None) -> None:
         """Ask the broker; the callback comes with the answer (never, if the connection ends first)."""
         waiting = self._asking.get(topic)
@@ -103,6 +161,7 @@ class Authorizer:
     def close(self) -> None:
         self._closed = True
         self._asking.clear()
+        self._asking_strange = None
 
     def _late(self, topic: str, waiting: list[Callable[[], None]]) -> None:
         """Everything that the client sends queues behind an answer that does not come, and an old one would be used on."""
@@ -123,29 +182,31 @@ class Authorizer:
     def _send(self, topic: str) -> None:
         if self._closed:
             return
-        correlation_id = self._upstream.next_correlation_id()
         if topic == _CLUSTER:
             frame = codec.encode_request(
                 "describe_cluster",
                 0,
                 {"include_cluster_authorized_operations": True},
-                correlation_id=correlation_id,
+                correlation_id=self._upstream.next_correlation_id(),
                 client_id=_CLIENT_ID,
             )
             self._upstream.send(memoryview(frame), self._cluster_answered)
             return
+        self._ask_metadata([topic], lambda reply: self._topic_answered(topic, reply))
+
+    def _ask_metadata(self, topics: list[str], answered: Callable[[memoryview], None]) -> None:
         frame = codec.encode_request(
             "metadata",
             12,
             {
-                "topics": [{"name": topic}],
+                "topics": [{"name": topic} for topic in topics],
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": True,
             },
-            correlation_id=correlation_id,
+            correlation_id=self._upstream.next_correlation_id(),
             client_id=_CLIENT_ID,
         )
-        self._upstream.send(memoryview(frame), lambda reply: self._topic_answered(topic, reply))
+        self._upstream.send(memoryview(frame), answered)
 
     def _topic_answered(self, topic: str, reply: memoryview) -> None:
         answer = codec.decode_response("metadata", 12, reply)

@@ -132,7 +132,10 @@ class FetchSession:
         mirrors = (self._mirror(key) for key, _ in request.topics)
         topics = [mirror.topic for mirror in mirrors if mirror is not None]
         again = partial(self._when_authorized, exchange, request, deadline)
-        if self._authorizer.all_known(topics, Operation.READ, again):
+        if not self._authorizer.all_known(topics, Operation.READ, again):
+            return
+        strange = (key for key, _ in request.topics if isinstance(key, str) and self._mirror(key) is None)
+        if len(topics) == len(request.topics) or self._authorizer.strange_known(strange, again):
             self._start(exchange, request, deadline)
 
     def _mirror(self, key: TopicKey) -> Mirror | None:

@@ -443,7 +443,8 @@ def _refuse(session: ClientSession, exchange: Exchange) -> None:
 
 @_taken_apart
 def _write_txn_markers(session: ClientSession, exchange: Exchange) -> None:
-    session.with_cluster_action(exchange, lambda: answer_txn_markers(exchange))
+    answer = answer_txn_markers(exchange)  # first: what is garbled is refused as such
+    session.with_cluster_action(exchange, lambda: exchange.reply([answer]))
 
 
 def session_of(connection: ServerConnection) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from router.admission import not_mirrored
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
 from router.hub import ForwardingHub
@@ -93,6 +94,9 @@ def decide(
             part.tp = TopicPartition(topic.name, asked.index)
         else:
             part.tp = TopicPartition(part.key, asked.index)
+            error = not_mirrored(hub, authorizer, part.key, Operation.READ)
+            if error != NOT_LEADER_OR_FOLLOWER or authorizer.may_hear_of(part.key, Operation.READ) is None:
+                return FetchPartitionResult(asked.index, error)
         known = current_leader(image, part.tp) is not None
         return FetchPartitionResult(
             asked.index, NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from router.admission import not_mirrored
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
 from router.hub import ForwardingHub
@@ -84,6 +85,10 @@ class OffsetSession:
         again = partial(self._when_authorized, exchange, topics, then)
         if not self._authorizer.all_known(ours, Operation.DESCRIBE, again):
             return
+        if len(ours) < len(topics):
+            mirrors = self.hub.ports.mirrors
+            if not self._authorizer.strange_known((t for t in topics if mirrors.by_name(t) is None), again):
+                return
         self.hub.tasks.spawn(self._run(exchange, then), f"offsets for {self._connection.peer}")
 
     async def _run(self, exchange: Exchange, then: Callable[[], Awaitable[None]]) -> None:
@@ -180,8 +185,7 @@ class OffsetSession:
 
     def _refusal(self, mirror: Mirror | None, tp: TopicPartition) -> int:
         if mirror is None:
-            known = tp.topic in self.hub.ports.image().topics_by_name
-            return NOT_LEADER_OR_FOLLOWER if known else UNKNOWN_TOPIC_OR_PARTITION
+            return not_mirrored(self.hub, self._authorizer, tp.topic, Operation.DESCRIBE)
         allowed = self._authorizer.allowed(tp.topic, Operation.DESCRIBE)
         if not allowed:
             # Not known any more, or a mirror only since the request began: the client asks again.

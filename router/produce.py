@@ -94,11 +94,16 @@ class ProduceSession:
     def _authorized(self, job: ProduceJob) -> bool:
         """Whether all topics' authorization is known; if not, the backlog goes on when it is."""
         known = True
+        strange: list[str] = []
         for key, _ in job.request.topics:
             mirror = self._mirror(key)
             if mirror is not None and self._authorizer.allowed(mirror.topic, Operation.WRITE) is None:
                 self._authorizer.ask(mirror.topic, self._authorization_known)
                 known = False
+            elif mirror is None and isinstance(key, str):
+                strange.append(key)
+        if strange and not self._authorizer.strange_known(strange, self._authorization_known):
+            known = False
         return known
 
     def _authorization_known(self) -> None:
@@ -111,6 +116,9 @@ class ProduceSession:
         mirrors = self.hub.ports.mirrors
         return mirrors.by_name(key) if isinstance(key, str) else mirrors.by_id(key)
 
+    def _not_mirrored(self, key: TopicKey) -> int:
+        return not_mirrored(self.hub, self._authorizer, key, Operation.WRITE)
+
     def _admit(self, job: ProduceJob) -> None:
         lanes: dict[Lane[ProduceJob], None] = {}
         now = self.hub.loop.time()
@@ -121,7 +129,11 @@ class ProduceSession:
                 if job.results[slot] is not None:
                     pass  # its time was over in the backlog
                 elif mirror is None:
-                    self.answers.finish_slot(job, slot, ProduceResult(index, not_mirrored(self.hub, key)))
+                    self.answers.finish_slot(
+                        job,
+                        slot,
+                        ProduceResult(index, self._not_mirrored(key)),
+                    )
                 elif (lane := self._admit_batch(job, slot, mirror, index, records, now)) is not None:
                     lanes[lane] = None
                 slot += 1

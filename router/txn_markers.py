@@ -10,12 +10,8 @@ from wire.offset_requests import answer_write_txn_markers
 from wire.server import Exchange
 
 
-def answer_txn_markers(exchange: Exchange) -> None:
+def answer_txn_markers(exchange: Exchange) -> bytearray:
     header = exchange.header
-    exchange.reply(
-        [
-            answer_write_txn_markers(
-                exchange.frame, exchange.body_offset, header.api_version, header.correlation_id
-            )
-        ]
+    return answer_write_txn_markers(
+        exchange.frame, exchange.body_offset, header.api_version, header.correlation_id
     )
