@@ -423,14 +423,26 @@ def _prove(session: ClientSession, exchange: Exchange) -> None:
     upstream.send(memoryview(frame), answered)
 
 
+def _readable(exchange: Exchange) -> bool:
+    """Clients that do not ask for versions may send one that was not named: the oldest, which a target of 3.9 still has."""
+    name = codec.api_name(exchange.header.api_key)
+    return codec.min_version(name) <= exchange.header.api_version <= codec.max_version(name)
+
+
 @_taken_apart
 def _about_the_broker(session: ClientSession, exchange: Exchange) -> None:
+    if not _readable(exchange):
+        session.upstream.forward(exchange)
+        return
     Addressed(session.router.ports, session.upstream, session.authorizer).handle(exchange)
 
 
 @_taken_apart
 def _to_a_leader(session: ClientSession, exchange: Exchange) -> None:
     router = session.router
+    if not _readable(exchange):
+        session.upstream.forward(exchange)
+        return
     MirrorRequests(
         router.hub, session.connection, session.upstream, session.authorizer, router.told_of_mirrors
     ).handle(exchange)

@@ -179,6 +179,7 @@ async def test_secured_clusters(
     await asyncio.to_thread(clients_have_their_own_rights, secured, topic.name)
     await strangers_may_send_little(sidecar)
     await nobody_poses_as_a_follower(sidecar, topic.name)
+    await the_link_broker_tells_no_more_than_a_broker(secured, sidecar, topic.name)
     await the_promote_is_told_what_it_lacks(secured, sidecar, topic.name)
     await asyncio.to_thread(produce, login(target.bootstrap, "writer"), topic.name)
     await same_bytes(source, target, topic)
@@ -489,16 +490,7 @@ async def strangers_may_send_little(sidecar: SidecarProcess) -> None:
 
 async def nobody_poses_as_a_follower(sidecar: SidecarProcess, topic: str) -> None:
     """A user who may read asks as if it were broker 1: with that it could pretend that a copy is complete."""
-    host, _, port = sidecar.address().rpartition(":")
-    security = ClientSecurity.from_properties(
-        {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": "reader",
-            "sasl.password": secret("reader"),
-        }
-    )
-    connection = await Connection.open(host, int(port), security, client_id="broker-1-fetcher-0", timeout=30)
+    connection = await as_user(sidecar.address(), "reader")
     try:
         partition = {"partition": 0, "fetch_offset": 1 << 40, "partition_max_bytes": 1 << 20}
         fetch = {
@@ -512,3 +504,64 @@ async def nobody_poses_as_a_follower(sidecar: SidecarProcess, topic: str) -> Non
             await connection.call("fetch", fetch, timeout=20, version=12)
     finally:
         connection.close()
+
+
+async def the_link_broker_tells_no_more_than_a_broker(
+    secured: Secured, sidecar: SidecarProcess, topic: str
+) -> None:
+    """Each user gets from the link broker, of itself, the error that broker 1 has for the same question about itself."""
+    user = "reader"
+    before = await told_about_themselves(secured, sidecar, user)
+    assert before == {SIDECAR_ID: [31, 31, 31], 1: [31, 31, 31]}
+    cluster = "kafka-cluster"
+    secured.grant(
+        user, ResourceType.BROKER, cluster, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
+    )
+    await asyncio.sleep(1)
+    # Who may describe configs may not therefore Describe the cluster, and is told no rights on it.
+    after = await told_about_themselves(secured, sidecar, user)
+    assert after == {SIDECAR_ID: [0, 0, 31], 1: [0, 0, 31]}
+    connection = await as_user(sidecar.address(), user)
+    try:
+        asked = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 1}]}]
+        answer = await connection.call("delete_records", {"topics": asked, "timeout": 1000}, timeout=20)
+        assert int(answer.topics[0].partitions[0].error_code) == 29
+    finally:
+        connection.close()
+
+
+async def told_about_themselves(secured: Secured, sidecar: SidecarProcess, user: str) -> dict[int, list[int]]:
+    """Error codes of DescribeConfigs, of a throttle set, and of DescribeLogDirs, by the broker that is asked."""
+    [one] = [node for node in secured.target.brokers if node.node_id == 1]
+    found = {}
+    for broker, address in ((SIDECAR_ID, sidecar.address()), (1, one.address())):
+        connection = await as_user(address, user)
+        try:
+            name = {"resource_type": 4, "resource_name": str(broker)}
+            configs = await connection.call("describe_configs", {"resources": [name]}, timeout=20)
+            rate = {
+                "name": "leader.replication.throttled.rate",
+                "config_operation": 0,
+                "value": "1000000000",
+            }
+            asked = {"resources": [{**name, "configs": [rate]}], "validate_only": True}
+            altered = await connection.call("incremental_alter_configs", asked, timeout=20)
+            dirs = await connection.call("describe_log_dirs", {"topics": None}, timeout=20)
+        finally:
+            connection.close()
+        errors = [configs.results[0].error_code, altered.responses[0].error_code, dirs.error_code]
+        found[broker] = [int(error) for error in errors]
+    return found
+
+
+async def as_user(address: str, user: str) -> Connection:
+    host, _, port = address.rpartition(":")
+    security = ClientSecurity.from_properties(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": secret(user),
+        }
+    )
+    return await Connection.open(host, int(port), security, client_id="asker", timeout=30)

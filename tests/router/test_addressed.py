@@ -12,7 +12,7 @@ from router import apis
 from router.apis import DECIDED, Answer, answer_of
 from router.on_mirrors import NO_SHARE_GROUPS
 from router.ports import RouterLimits
-from tests.router.rig import LINK_BROKER, Rig
+from tests.router.rig import LINK_BROKER, Rig, eventually
 from wire import codec
 from wire.connection import Connection
 from wire.errors import ConnectionLost
@@ -387,3 +387,21 @@ async def test_a_broker_that_says_nothing_does_not_hold_the_client_for_ever() ->
         client = await rig.client()
         with pytest.raises(ConnectionLost):
             await call(client, "describe_log_dirs", {"topics": None})
+
+
+async def test_a_version_that_was_not_named_is_a_real_brokers_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients that never ask for versions; a target of 3.9 has DescribeConfigs 0, which nothing here can read."""
+    passed: list[int] = []
+    monkeypatch.setattr(
+        "router.passthrough.Upstream.forward",
+        lambda _, exchange: (passed.append(exchange.header.api_key), exchange.no_reply()),
+    )
+    async with rig_of() as rig:
+        client = await rig.client()
+        keys = [apis.DESCRIBE_CONFIGS, apis.ALTER_REPLICA_LOG_DIRS, apis.SHARE_FETCH]
+        for key in keys:
+            frame = key.to_bytes(2, "big") + bytes(2) + key.to_bytes(4, "big") + b"\0\0" + b"\0" * 8
+            client.channel.send(key, [len(frame).to_bytes(4, "big"), frame], lambda _: None)
+        await eventually(lambda: passed == keys)
