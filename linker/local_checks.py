@@ -33,6 +33,8 @@ def check_local(config: Config, doors: Doors) -> None:
     """Raise the first that fails, with the key of the configuration that it is about."""
     for key, directory in _directories(config):
         _check_writable(key, directory)
+    if config.store.type == "sqlite":
+        config.store_path.parent.mkdir(parents=True, exist_ok=True)
     settings = config.sidecar
     for one in settings.client_listeners():
         properties = {**settings.listener_properties(one.name), "security.protocol": one.security_protocol}
@@ -65,7 +67,9 @@ def _addresses(config: Config) -> Iterator[tuple[str, str, int]]:
 
 def _check_writable(key: str, directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        # It is made by who needs it; what matters is that it can be.
+        while not directory.exists() and directory != directory.parent:
+            directory = directory.parent
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(b"\0" * 4096)  # a full disk has room for the name alone
             probe.flush()
