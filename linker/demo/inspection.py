@@ -74,6 +74,21 @@ def final_logs(
     return logs
 
 
+def older_records(
+    cluster: KafkaCluster,
+    topics: Iterable[SourceTopic],
+    placed: Mapping[TopicPartition, Placement],
+    before_ms: int,
+) -> int:
+    """Records with a timestamp before that moment, as the leaders hold them."""
+    found = 0
+    for partition in (tp for topic in topics if not topic.compacted for tp in topic.topic_partitions()):
+        for batch in open_replica(cluster.log_dir(placed[partition].leader), partition).batches():
+            if not batch.header.is_control:
+                found += sum(record.timestamp < before_ms for record in batch.records())
+    return found
+
+
 def compare_clusters(
     source: KafkaCluster,
     target: KafkaCluster,

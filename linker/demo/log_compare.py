@@ -1,8 +1,9 @@
 """Whether a target replica holds the source's log: batch by batch, or by records where logs are compacted.
 
 Bytes have to be identical but for the leader epoch; where segments begin and end is each broker's own
-business, and so is the log start. In a compacted topic each cluster's cleaner lawfully rewrites closed
-segments, so there the records that both still hold have to be equal, and the last value of every key.
+business. A target that starts later than the source lacks what the source has before: a difference. In a
+compacted topic each cluster's cleaner lawfully rewrites closed segments, so there the records that both
+still hold have to be equal, and the last value of every key.
 """
 
 from __future__ import annotations
@@ -56,15 +57,19 @@ def compare_replica(
     *,
     compacted: bool = False,
     end: int | None = None,
+    began: int = 0,
 ) -> ReplicaComparison:
     """Compare up to the source's end; the target may have gone on by itself after a promote.
 
+    `began`: where the mirror began; nothing before it is expected.
     `end`: up to there and no further, where the source may have gone on by itself too.
     """
     end = source.end() if end is None else end
     start = max(source.start, target.start)
     compare = _compare_records if compacted else _compare_bytes
     batches, size, offsets_differ, differ = compare(source, target, start, end)
+    late = _late(source, max(source.start, began), min(target.start, end))
+    offsets_differ, differ = late or offsets_differ, late or differ
     if end > start and not batches and not compacted:
         differ = differ or "nothing was compared"
     return ReplicaComparison(
@@ -78,6 +83,17 @@ def compare_replica(
         offsets_identical=offsets_differ is None,
         identical=differ is None,
         difference=offsets_differ or differ,
+    )
+
+
+def _late(source: ReplicaLog, start: int, target_start: int) -> str | None:
+    """What the source holds before the target's start."""
+    gone = [batch.header for batch in _range(source, start, target_start)]
+    if not gone:
+        return None
+    records = sum(header.record_count for header in gone)
+    return (
+        f"the target starts at offset {target_start}, the source at {start}: {records} records are not there"
     )
 
 

@@ -69,6 +69,11 @@ class DemoResult:
             lines.append(
                 f"validation: the evidence is {proved['validation_state']}: {proved.get('validation_reason')}"
             )
+        old = proved.get("records_of_last_year")
+        if old is not None and (old["source"] == 0 or old["target"] != old["source"]):
+            lines.append(
+                f"of {old['source']} records of last year at the source {old['target']} are at the target"
+            )
         if self.leaders.get(self.sidecar_id):
             lines.append(f"the sidecar still leads {self.leaders[self.sidecar_id]} partitions")
         return lines
@@ -166,6 +171,14 @@ def show_report(result: DemoResult, console: Console, path: Path) -> None:
             f"{report['validated_replicas']} replicas",
             good,
             f"{report['validated_batches']} batches, {report['mismatches']} mismatches",
+        )
+    if "records_of_last_year" in report:
+        old = report["records_of_last_year"]
+        row(
+            "records of last year",
+            f"{old['target']} of {old['source']}",
+            0 < old["source"] == old["target"],
+            "the target keeps a week, the source for ever",
         )
     pause = report["promote_pause_ms"]
     usual = report["usual_gap_ms"]

@@ -20,7 +20,14 @@ from rich.console import Console
 from linker.demo.checker import check
 from linker.demo.group_moves import judge_groups
 from linker.demo.history import History
-from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
+from linker.demo.inspection import (
+    compare_clusters,
+    compare_followers,
+    final_logs,
+    leaders,
+    older_records,
+    placements,
+)
 from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
 from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer, read_up_to
@@ -33,7 +40,7 @@ from linker.demo.live_producers import (
 from linker.demo.progress import Progress
 from linker.demo.report import DemoResult
 from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
-from linker.demo.source_data import LIVE_TOPICS, TOPICS, SourceFiller, SourceTopic
+from linker.demo.source_data import LIVE_TOPICS, TOPICS, YEAR_MS, SourceFiller, SourceTopic
 from linker.demo.waits import DemoError, caught_up, held, rebalanced
 from wire.task_group import TaskGroup
 
@@ -43,8 +50,14 @@ DRAIN_TIMEOUT = 30.0
 SPARK_TIMEOUT = 600.0  # a machine with few cores, two clusters on them, and a JVM more
 # Two cores of Spark are plenty for what the demonstration writes, and leave some for everybody else.
 VALIDATION = {"policy": "require", "spark.master": "local[2]"}
-SOURCE_PROPERTIES = {"log.cleaner.backoff.ms": "300"}  # or one would wait 15 s for compaction gaps
-TARGET_PROPERTIES = {"replica.fetch.backoff.ms": "50"}  # as docs/operations.md advises for a short pause
+SOURCE_PROPERTIES = {
+    "log.cleaner.backoff.ms": "300",  # or one would wait 15 s for compaction gaps
+    "log.retention.ms": "-1",  # it keeps for ever; the target has Kafka's default, a week
+}
+TARGET_PROPERTIES = {
+    "replica.fetch.backoff.ms": "50",  # as docs/operations.md advises for a short pause
+    "log.retention.check.interval.ms": "1000",  # whatever retention is to delete is gone while one looks on
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +321,11 @@ class Demo:
         moves = await asyncio.to_thread(judge_groups, self.history, logs, groups, move=move, opened=move[1])
         followers = await asyncio.to_thread(compare_followers, target, topics, placed)
         compared = await asyncio.to_thread(compare_clusters, source, target, topics, source_placed, placed)
+        half_a_year_ago = int(time.time() * 1000) - YEAR_MS // 2
+        self._more["records_of_last_year"] = {
+            "source": await asyncio.to_thread(older_records, source, topics, source_placed, half_a_year_ago),
+            "target": await asyncio.to_thread(older_records, target, topics, placed, half_a_year_ago),
+        }
         self._more["versions"] = {"source": source.spec.version, "target": target.spec.version}
         self._more["notices"] = len(self.history.notices)
         return DemoResult(

@@ -27,6 +27,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LARGE_RECORD_BYTES = 900_000
 SMALLEST_SEGMENT = 1 << 20  # Kafka 4 allows no smaller one
 TIMEOUT = 60.0
+YEAR_MS = 365 * 86_400_000
 
 log = logging.getLogger(__name__)
 
@@ -115,11 +116,31 @@ class SourceFiller:
         self._flush_all()
 
     def history(self, topic: SourceTopic) -> None:
-        """Something that was there before the live clients came."""
+        """Something that was there before the live clients came, a third of it since last year."""
+        old, count = last_year(), self._count(300)
         for partition, codec in zip(range(topic.partitions), cycle(CODECS), strict=False):
             producer = self._shared(codec)
-            for number in range(self._count(300)):
-                self._send(producer, topic.name, partition, b"key-%d" % number, self._text(number, 120), None)
+            for number in range(count):
+                at = old + number if number < count // 3 else 0
+                self._send(
+                    producer, topic.name, partition, b"key-%d" % number, self._text(number, 120), None, at
+                )
+        self._flush_all()
+
+    def archive(self, topic: SourceTopic) -> None:
+        """All of it of last year: what a cluster that keeps for a week deletes wholly."""
+        producer, old = self._shared("zstd"), last_year()
+        for partition in range(topic.partitions):
+            for number in range(self._count(500)):
+                self._send(
+                    producer,
+                    topic.name,
+                    partition,
+                    b"%d" % number,
+                    self._text(number, 100),
+                    None,
+                    old + number,
+                )
         self._flush_all()
 
     def large(self, topic: SourceTopic) -> None:
@@ -231,11 +252,19 @@ class SourceFiller:
         key: bytes | None,
         value: bytes | None,
         headers: list[tuple[str, bytes | None]] | None,
+        timestamp: int = 0,
     ) -> None:
+        """`timestamp`: ms since 1970; 0: now."""
         while True:
             try:
                 producer.produce(
-                    topic, value, key, partition, on_delivery=self._delivered, headers=headers or []
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=self._delivered,
+                    timestamp=timestamp,
+                    headers=headers or [],
                 )
                 break
             except BufferError:
@@ -262,6 +291,11 @@ class SourceFiller:
         return (words * (size // len(words) + 1))[:size]
 
 
+def last_year() -> int:
+    """A moment a year ago, in ms since 1970."""
+    return int(time.time() * 1000) - YEAR_MS
+
+
 LIVE_TOPICS = (
     SourceTopic("orders", 6, SourceFiller.history, live=True),
     SourceTopic("payments", 12, SourceFiller.history, live=True),
@@ -272,6 +306,7 @@ TOPICS = (
     SourceTopic("events", 6, SourceFiller.mixed),
     SourceTopic("ledger", 4, SourceFiller.transactions),
     SourceTopic("documents", 3, SourceFiller.large),
+    SourceTopic("archive", 3, SourceFiller.archive),
     SourceTopic(
         "accounts",
         3,

@@ -148,13 +148,28 @@ def test_an_empty_source_whose_target_went_on_is_identical(tmp_path: Path) -> No
 # --- log start
 
 
-def test_what_lies_below_either_log_start_is_free(source: Path, tmp_path: Path) -> None:
+def test_what_lies_below_the_source_log_start_is_free(source: Path, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", (0, [batch(0), batch(2), batch(4)]))
+    trimmed = write(tmp_path / "trimmed", (0, [batch(0), batch(2), batch(4)]), start=4)
+    result = compare(trimmed, whole)
+    assert result.identical
+    assert (result.start, result.batches) == (4, 1)
+
+
+def test_a_target_that_starts_later_than_the_source_differs(source: Path, tmp_path: Path) -> None:
     target = write(tmp_path / "target", (2, [batch(2), batch(4)]))
     result = compare(source, target)
-    assert result.identical
-    assert (result.start, result.batches) == (2, 2)
+    assert not result.identical and not result.offsets_identical
+    assert result.difference == "the target starts at offset 2, the source at 0: 2 records are not there"
     trimmed = write(tmp_path / "trimmed", (0, [batch(0), batch(2), batch(4)]), start=4)
-    assert (compare(source, trimmed).start, compare(source, trimmed).batches) == (4, 1)
+    assert "4 records are not there" in (compare(source, trimmed).difference or "")
+
+
+def test_a_mirror_that_began_later_is_not_expected_to_have_what_lies_before(
+    source: Path, tmp_path: Path
+) -> None:
+    target = write(tmp_path / "target", (2, [batch(2), batch(4)]))
+    assert compare_replica(open_replica(source, TP), open_replica(target, TP), TP, 1, began=2).identical
 
 
 def test_a_log_start_hides_no_hole(source: Path, tmp_path: Path) -> None:
@@ -165,7 +180,7 @@ def test_nothing_in_common_is_not_identical(source: Path, tmp_path: Path) -> Non
     target = write(tmp_path / "target", (5, []))
     result = compare(source, target)
     assert not result.identical
-    assert result.difference == "nothing was compared"
+    assert result.difference == "the target starts at offset 5, the source at 0: 6 records are not there"
 
 
 def test_files(source: Path, tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ MOVED_REPLICA = dataclasses.replace(BAD_REPLICA, offsets_identical=False)
         dataclasses.replace(GOOD, comparisons=[]),
         dataclasses.replace(GOOD, followers=[BAD_REPLICA]),
         dataclasses.replace(GOOD, leaders={1: 4, 900: 1}),
+        dataclasses.replace(GOOD, more={"records_of_last_year": {"source": 9, "target": 8}}),
+        dataclasses.replace(GOOD, more={"records_of_last_year": {"source": 0, "target": 0}}),
     ],
 )
 def test_whatever_is_off_is_a_problem(bad: DemoResult, tmp_path: Path) -> None:
