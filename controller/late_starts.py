@@ -87,6 +87,6 @@ def refusal_text(late: Late, accepted: int, before: int = 0) -> str:
     told = f", {accepted} were accepted" if accepted else ""
     return (
         f"replicas start later than the source: up to {total} records would be at the source only{told}."
-        " Copy the mirror again (linker mirror resume --restart; delete the late replicas' cause first), or promote with"
+        " Find what deletes there and copy the mirror again (linker mirror delete, create), or promote with"
         f" --accept-missing {total}"
     )
