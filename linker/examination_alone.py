@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from linker import preflight
 from linker.admin.models import Check, CheckResult, DoctorReport
+from linker.checks.message_format import formats_or_not_told
+from linker.checks.topic_names import collisions, is_internal
 from linker.cluster_addresses import OF_THE_TARGET, check_addresses
 from linker.config import Config
 from linker.examination import (
@@ -83,6 +85,11 @@ async def _part(name: str, checks: list[Check], work: Awaitable[list[Check]]) ->
         checks.append(check_line(name, CheckResult.FAIL, str(error)))
 
 
+async def _names(target: Cluster) -> list[str]:
+    await target.refresh(None, timeout=preflight.TIMEOUT)
+    return list(target.topics)
+
+
 async def _target_checks(target: Cluster) -> list[Check]:
     found = await check_addresses("target", target, OF_THE_TARGET)
     found += await preflight.check_target_rights(_OnlyCluster(target))
@@ -93,7 +100,7 @@ async def _target_checks(target: Cluster) -> list[Check]:
 
 async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequence[str]) -> list[Check]:
     await source.refresh(list(topics) or None, timeout=preflight.TIMEOUT)
-    names = list(topics) or sorted(name for name in source.topics if not name.startswith("__"))
+    names = list(topics) or sorted(name for name in source.topics if not is_internal(name))
     findings: list[preflight.Finding] = []
     if target is not None:
         findings += await preflight.check_source(source, _OnlyCluster(target))
@@ -101,6 +108,15 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
     found, missing, more = await preflight.read_source_topics(source, names)
     findings += more
     findings += [preflight.Finding("topics", True, f"topic {name} is not at the source") for name in missing]
+    findings += await formats_or_not_told(
+        source, {name: one.configs.effective for name, one in found.items()}
+    )
+    findings += [
+        preflight.Finding(
+            "names", True, f"topics {name} and {other} differ in '.' and '_' only", "mirror one of them"
+        )
+        for name, other in collisions(names, () if target is None else await _names(target))
+    ]
     if target is not None and found and target.nodes:
         factors = {name: min(3, len(target.nodes)) for name in found}
         found = await preflight.plan_topics(_OnlyCluster(target), found, list(target.nodes), {})

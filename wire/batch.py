@@ -121,7 +121,10 @@ def patch_batches(
 
 def _bad_batch(pos: int, base: int, length: int, magic: int, delta: int, floor: int) -> MalformedFrame:
     if magic in (0, 1):
-        why = f"message format v{magic} is not supported, only v2 (rewrite the topic first)"
+        why = (
+            f"message format v{magic}, from before Kafka 0.11: only v2 can be mirrored; copy the topic with a tool that "
+            "reads and writes records, or begin again when such records are gone at the source"
+        )
     elif magic != 2:
         why = f"unknown magic {magic}"
     elif length < MIN_LENGTH:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from controller import errors as refused
 from controller.decisions import refuse_while_running
@@ -30,7 +30,9 @@ from linker.admin.service import (
 from linker.by_hand import undo_source_fence
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
+from linker.checks.message_format import formats_or_not_told
 from linker.checks.replication_factor import few_replicas, target_default
+from linker.checks.topic_names import collisions, is_internal
 from linker.links import status as view
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
@@ -51,11 +53,16 @@ class MirrorChanges(ServiceBase):
             runtime = self._runtime(link)  # a link update may have begun it anew
             for topic in request.topics:
                 self._refuse_existing(link, topic)
+            self._refuse_collisions(request.topics)
             topics, missing, findings = await preflight.read_new_topics(runtime.source, request.topics)
             if missing:
                 raise SourceTopicNotFound(missing)
             factors: dict[str, int] = {}
             try:
+                preflight.refuse(findings)
+                findings += await formats_or_not_told(
+                    runtime.source, {name: found.configs.effective for name, found in topics.items()}
+                )
                 preflight.refuse(findings)
                 brokers = self._brokers()
                 for name, found in topics.items():
@@ -103,14 +110,24 @@ class MirrorChanges(ServiceBase):
         )
 
     def _refuse_existing(self, link: str, topic: str) -> None:
-        if topic.startswith("__"):
+        if is_internal(topic, {self._sidecar.config.store.topic}):
             raise InvalidRequest(f"topic {topic} is internal to Kafka and is not mirrored")
         existing = self._image.mirror_of_topic(topic)
         if existing is not None:
             raise AlreadyExists(f"topic {topic} is a mirror of link {existing.link} already")
         if topic in self._sidecar.target.image.topics_by_name:
             raise AlreadyExists(
-                f"topic {topic} exists at the target and is no mirror of link {link}; delete it there first"
+                f"topic {topic} exists at the target and is no mirror of link {link}; delete it there first, with its "
+                "records and what only the target has of them. A copy that another tool made (MirrorMaker 2, say) has other "
+                "offsets: stop that tool before"
+            )
+
+    def _refuse_collisions(self, topics: Sequence[str]) -> None:
+        there = [*self._sidecar.target.image.topics_by_name, *(m.topic for m in self._image.mirrors.values())]
+        for name, other in collisions(topics, there):
+            raise InvalidRequest(
+                f"topics {name} and {other} differ in '.' and '_' only, and a cluster of today's Kafka takes one of them: "
+                "mirror one, nothing was made"
             )
 
     def _plan_mirrors(

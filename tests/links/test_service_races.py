@@ -22,6 +22,7 @@ from linker.config_validation import ValidationConfig
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
 from linker.service import SidecarService
+from linker.service import mirrors as mirrors_module
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
 from wire.metadata.image import BrokerImage, ClusterImage, TopicImage
@@ -202,6 +203,10 @@ async def test_somebody_elses_topic_of_the_same_name_is_not_deleted() -> None:
     assert ("east", "orders") not in rig.controller.image.mirrors
 
 
+async def planned_nothing(*_: Any) -> list[Any]:
+    return []
+
+
 async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -219,6 +224,7 @@ async def test_a_mirror_is_brought_up_although_the_next_one_could_not_be_created
 
     monkeypatch.setattr(preflight, "read_new_topics", read)
     monkeypatch.setattr(preflight, "plan_topics", planned)
+    monkeypatch.setattr(mirrors_module, "formats_or_not_told", planned_nothing)
     before = rig.runtime
     async with rig.service._changing:
         request = CreateMirrorsRequest(topics=["payments", "orders"])
