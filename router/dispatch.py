@@ -6,12 +6,11 @@ authentication. Not here: what any of the handlers does.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from router import api_versions, apis
+from router import apis, way_in
 from router.addressed import Addressed
 from router.api_versions import API_VERSIONS
 from router.authorize import Authorizer
@@ -28,12 +27,11 @@ from router.produce import ProduceSession
 from router.tasks import TaskKeeper
 from router.txn_markers import answer_txn_markers
 from wire import codec
-from wire.errors import BrokerError, MalformedFrame, RequestTimedOut, WireError
+from wire.errors import MalformedFrame, WireError
 from wire.fetch import FetchRequest, parse_fetch_request
 from wire.offset_requests import MAX_ENTRIES, parse_list_offsets, parse_offset_for_leader_epoch
-from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange, ServerConnection
-from wire.types import Buffer, TopicPartition
+from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +41,8 @@ LIST_OFFSETS: Final = 2
 SASL_HANDSHAKE: Final = 17
 OFFSET_FOR_LEADER_EPOCH: Final = 23
 WRITE_TXN_MARKERS: Final = 27
-SASL_AUTHENTICATE: Final = 36
 
-_BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
-_CLIENT_ID: Final = "kafka-linker-login"
+_BEFORE_SASL: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, way_in.SASL_AUTHENTICATE})
 _LOCAL_KEY: Final = "router"
 _MOST_TOLD: Final = 100
 #: Bytes of a request of those apis that are taken apart here, partition by partition, beyond which it waits for its turn.
@@ -156,9 +152,9 @@ class Router:
             FETCH: _fetch,
             LIST_OFFSETS: _list_offsets,
             OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
-            API_VERSIONS: _api_versions,
-            SASL_HANDSHAKE: _sasl_handshake,
-            SASL_AUTHENTICATE: _sasl_authenticate,
+            API_VERSIONS: way_in.ask_api_versions,
+            SASL_HANDSHAKE: way_in.sasl_handshake,
+            way_in.SASL_AUTHENTICATE: way_in.sasl_authenticate,
             WRITE_TXN_MARKERS: _write_txn_markers,
             **dict.fromkeys(apis.ABOUT_THE_BROKER, _about_the_broker),
             **dict.fromkeys(apis.TO_A_LEADER, _to_a_leader),
@@ -173,7 +169,7 @@ class Router:
         key = exchange.header.api_key
         if not session.authenticated and key not in _BEFORE_SASL:
             if session.login.state is LoginState.UNPROVEN:
-                _prove(session, exchange)
+                way_in.prove(session, exchange)
                 return
             exchange.fail(
                 WireError("request before authentication", api=codec.api_name(key), peer=connection.peer)
@@ -334,93 +330,6 @@ def _offset_for_leader_epoch(session: ClientSession, exchange: Exchange) -> None
         )
     else:
         session.offsets.offset_for_leader_epoch(exchange, request)
-
-
-def _api_versions(session: ClientSession, exchange: Exchange) -> None:
-    version = exchange.header.api_version
-    if not api_versions.known(version):
-        frame = api_versions.unknown_version(exchange.header.correlation_id)
-        exchange.reply([len(frame).to_bytes(4, "big"), frame])
-        return
-
-    def answered(reply: memoryview) -> None:
-        frame = api_versions.restrict(version, reply)
-        if not session.authenticated and _without_error(frame):
-            session.login.served()
-            session.note_login()
-        exchange.reply([len(frame).to_bytes(4, "big"), frame])
-
-    session.upstream.send(exchange.frame, answered)
-
-
-def _without_error(frame: Buffer) -> bool:
-    """Of answers that begin with their error code, behind a header without tagged fields."""
-    return bytes(frame[4:6]) == b"\0\0"
-
-
-def _sasl_handshake(session: ClientSession, exchange: Exchange) -> None:
-    if exchange.header.api_version < 1:
-        raise MalformedFrame("SaslHandshake v0 cannot be relayed", peer=exchange.connection.peer)
-    try:
-        mechanism, _ = read_string(exchange.frame, exchange.body_offset)
-    except PARSE_ERRORS:
-        raise MalformedFrame("SaslHandshake without a mechanism", peer=exchange.connection.peer) from None
-
-    def answered(reply: memoryview) -> None:
-        if mechanism is not None and _without_error(reply):
-            session.login.handshake_accepted(mechanism)
-        exchange.reply([len(reply).to_bytes(4, "big"), reply])
-
-    session.upstream.send(exchange.frame, answered)
-
-
-def _sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
-    version = exchange.header.api_version
-    if version > api_versions.SERVED[SASL_AUTHENTICATE][1]:
-        raise MalformedFrame(f"SaslAuthenticate v{version} was not offered", peer=exchange.connection.peer)
-
-    def answered(reply: memoryview) -> None:
-        answer = codec.decode_response("sasl_authenticate", version, reply)
-        if int(answer.error_code) == 0:
-            session.login.token_accepted(answer.auth_bytes)
-            session.note_login()
-        exchange.reply([len(reply).to_bytes(4, "big"), reply])
-
-    session.upstream.send(exchange.frame, answered)
-
-
-def _prove(session: ClientSession, exchange: Exchange) -> None:
-    """The first request after a login whose mechanism is not known here: before it is looked at, the broker is asked
-    something that it answers to nobody in the middle of an exchange. What the client sends behind it waits."""
-    connection, upstream = session.connection, session.upstream
-    connection.pause_reading()
-    patience = session.router.limits.upstream_timeout
-    late = asyncio.get_running_loop().call_later(
-        patience,
-        upstream.give_up,
-        RequestTimedOut(
-            f"the real broker did not show within {patience:g} s that the login is done", sent=True
-        ),
-    )
-    connection.add_close_callback(late.cancel)
-
-    def answered(reply: memoryview) -> None:
-        late.cancel()
-        error = int(codec.decode_response("describe_cluster", 0, reply).error_code)
-        if error:
-            upstream.give_up(
-                BrokerError(error, message="request before authentication", peer=connection.peer)
-            )
-            return
-        session.login.served()
-        session.note_login()
-        session.router(exchange)
-        connection.resume_reading()
-
-    frame = codec.encode_request(
-        "describe_cluster", 0, {}, correlation_id=upstream.next_correlation_id(), client_id=_CLIENT_ID
-    )
-    upstream.send(memoryview(frame), answered)
 
 
 def _readable(exchange: Exchange) -> bool:
