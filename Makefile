@@ -16,9 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml requirements.lock wire/_walk.c
+$(STAMP): pyproject.toml requirements-build.lock requirements-dev.lock wire/_walk.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	# A package that comes as source is built with the setuptools of the first line, not with whatever is newest.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	# As pip does with what it installs for good: a sidecar that has to compile itself holds a MiB more from then on.
 	$(BIN)/python -m compileall -q wire fetcher router controller linker validator
 	touch $@

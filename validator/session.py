@@ -46,6 +46,7 @@ COMMON = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     "spark.python.worker.reuse": "true",
     "spark.cleaner.periodicGC.interval": "5min",
+    "spark.io.compression.codec": "zstd",  # not lz4-java 1.8.0, which comes with Spark 4.0: CVE-2025-12183
     # names whose values Spark blanks out wherever it shows properties
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|credential|keystore[.]key",
 }

@@ -52,7 +52,7 @@ def _missing_libraries() -> str | None:
     """The client libraries are no dependency of the sidecar."""
     missing = [name for name in CLIENT_LIBRARIES if find_spec(name) is None]
     # Not by its name: it is on no index, and whoever registered the name there would be installed.
-    how = "in the checkout, run: pip install -c requirements.lock '.[demo]'"
+    how = "in the checkout, run: pip install --require-hashes --no-build-isolation -r requirements-dev.lock"
     return f"no {', '.join(missing)} here; {how}" if missing else None
 
 
