@@ -8,6 +8,7 @@ Secrets go to the connector as options: Kafka's own configuration hides them in 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,15 +56,26 @@ class ReadRange:
     end: int
 
 
-def connector_jars(spark: SparkSession) -> list[str]:
-    """What to add to a session: CONNECTOR_CONF, or the release that belongs to this Spark."""
+#: What was to be had in this process: other threads need not look for what is not.
+_had: list[str] = []
+log = logging.getLogger("validator")
+
+
+def connector_jars(spark: SparkSession) -> list[list[str]]:
+    """What to add to a session, the first that can be had: CONNECTOR_CONF alone; or the release that belongs to this Spark,
+    then the first one of its line, which mirrors of Maven Central have more often."""
     named = spark.conf.get(CONNECTOR_CONF, None)
     if named:
-        return [jar.strip() for jar in named.split(",") if jar.strip()]
+        return [[jar.strip() for jar in named.split(",") if jar.strip()]]
+    if _had:
+        return [_had]
+    first = ".".join([*str(spark.version).split(".")[:2], "0"])
+    return [[_release(version)] for version in dict.fromkeys((str(spark.version), first))]
+
+
+def _release(version: str) -> str:
     without = ",".join(_IN_SPARK)
-    return [
-        f"ivy://org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}?transitive=true&exclude={without}"
-    ]
+    return f"ivy://org.apache.spark:spark-sql-kafka-0-10_2.13:{version}?transitive=true&exclude={without}"
 
 
 def ensure_connector(spark: SparkSession) -> None:
@@ -74,20 +86,33 @@ def ensure_connector(spark: SparkSession) -> None:
     """
     if _known(spark):
         return
-    jars = connector_jars(spark)
-    try:
-        for jar in jars:
-            if "'" in jar or "\\" in jar:
-                raise ConnectorMissing(f"{CONNECTOR_CONF}: no quotes or backslashes are possible in {jar!r}")
-            spark.sql(f"ADD JAR '{jar}'")
-    except (Py4JJavaError, PySparkException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConnectorMissing(
-            f"Spark's Kafka connector could not be added from {', '.join(jars)}: {reason}. Give its jars in"
-            f" {CONNECTOR_CONF}, or a repository in spark.jars.repositories or spark.jars.ivySettings"
-        ) from error
-    if not _known(spark):
-        raise ConnectorMissing(f"{', '.join(jars)} do not hold Spark's Kafka connector ({PROVIDER})")
+    failed: list[str] = []
+    for jars in connector_jars(spark):
+        named = ", ".join(jars)
+        try:
+            _add(spark, jars)
+        except (Py4JJavaError, PySparkException) as error:
+            failed.append(f"{named}: {str(error).strip().splitlines()[0]}")
+            continue
+        if not _known(spark):
+            raise ConnectorMissing(f"{named} do not hold Spark's Kafka connector ({PROVIDER})")
+        _had[:] = jars
+        if failed:
+            log.warning(
+                "Spark's Kafka connector is %s, because there was none to be had from %s", named, failed[0]
+            )
+        return
+    raise ConnectorMissing(
+        f"Spark's Kafka connector could not be added from {'; '.join(failed)}. Give its jars in"
+        f" {CONNECTOR_CONF}, or a repository in spark.jars.repositories or spark.jars.ivySettings"
+    )
+
+
+def _add(spark: SparkSession, jars: list[str]) -> None:
+    for jar in jars:
+        if "'" in jar or "\\" in jar:
+            raise ConnectorMissing(f"{CONNECTOR_CONF}: no quotes or backslashes are possible in {jar!r}")
+        spark.sql(f"ADD JAR '{jar}'")
 
 
 def _known(spark: SparkSession) -> bool:

@@ -39,8 +39,10 @@ def answer_errors(app: FastAPI) -> None:
 
 def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
     headers = {"retry-after": str(RETRY_AFTER)} if error_code in _RETRIED else None
+    # JSON may name half of a character, which no answer can hold.
+    text = message.encode("utf-8", "backslashreplace").decode()
     return JSONResponse(
-        {"error_code": error_code, "message": " ".join(message.split())}, status_code, headers=headers
+        {"error_code": error_code, "message": " ".join(text.split())}, status_code, headers=headers
     )
 
 

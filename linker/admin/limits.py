@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from linker.admin.base import RETRY_AFTER
 from linker.admin.own_token import HEADER
 
 if TYPE_CHECKING:
@@ -43,23 +44,35 @@ class GuardMiddleware:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not scope.get("raw_path", b"/").startswith(b"/"):
+            # `%2Fv1%2F@host/`, say: one that is passed on is appended to the address of another sidecar.
+            await answer(send, 400, "the request's target has to begin with /")
+            return
         refusal = self._refuse(scope["method"], scope["path"], headers)
         if refusal is not None:
             hint = str(self._token_file) if refusal[0] == 401 and self._token_file is not None else None
-            await _answer(send, *refusal, token_file=hint)
+            await answer(send, *refusal, token_file=hint)
             return
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 body = await _read_body(receive)
         except TimeoutError:
-            await _answer(send, 408, f"the body did not arrive within {BODY_TIMEOUT:.0f} s")
+            await answer(send, 408, f"the body did not arrive within {BODY_TIMEOUT:.0f} s")
             return
         if body is None:
-            await _answer(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            await answer(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
             return
         if body and not _is_json(headers.get(b"content-type", b"")):
             # Also what keeps bodies of web pages out: a browser asks first before it sends JSON to another origin.
-            await _answer(send, 415, "a body is JSON here: send it with content-type: application/json")
+            await answer(send, 415, "a body is JSON here: send it with content-type: application/json")
+            return
+        if _names_half_a_character(body):
+            await answer(
+                send,
+                400,
+                "the body names half of a character (a lone surrogate, \\ud800 to \\udfff)",
+                code=40001,
+            )
             return
         await self._app(scope, _replay(body, receive), send)
 
@@ -110,6 +123,19 @@ def _is_json(content_type: bytes) -> bool:
     return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
 
 
+def _names_half_a_character(body: bytes) -> bool:
+    """JSON may; nothing that it is stored or answered in can hold it."""
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return False
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False  # no JSON: said by whoever reads it
+    return False
+
+
 async def _read_body(receive: Receive) -> bytes | None:
     """The whole body, or None if it is too large."""
     parts = bytearray()
@@ -133,13 +159,17 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def _answer(send: Send, status: int, message: str, *, token_file: str | None = None) -> None:
-    body = json.dumps({"error_code": status * 100, "message": message}).encode()
+async def answer(
+    send: Send, status: int, message: str, *, code: int | None = None, token_file: str | None = None
+) -> None:
+    body = json.dumps({"error_code": code or status * 100, "message": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if token_file is not None and token_file.isprintable() and token_file.isascii():
         headers.append((HEADER.encode(), token_file.encode()))
+    if status == 503:
+        headers.append((b"retry-after", str(RETRY_AFTER).encode()))
     if status in (408, 413):
         headers.append((b"connection", b"close"))  # what is left of the body must not be read as a request
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,15 +14,24 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import Server
 
+from linker.admin.limits import answer
+from linker.sparing import Sparing
 from wire.errors import LinkerError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import Receive, Scope, Send
 
 START_TIMEOUT = 10.0
 STOP_TIMEOUT = 5.0
 HEADER_TIMEOUT = 10.0
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 96
+#: Of other paths than the probes', under way at once: so there is always a connection that can be given up for a new one.
+MAX_REQUESTS = 64
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+_GARBAGE = Sparing("Invalid HTTP request")
 
 
 class AdminServerError(LinkerError):
@@ -37,20 +48,47 @@ class _Server(Server):
 class _Protocol(H11Protocol):
     """Closes connections whose next request does not come.
 
-    uvicorn waits for headers for ever, and as many silent peers as MAX_CONNECTIONS would lock everybody out.
+    uvicorn waits for headers for ever. And where there are as many connections as may be, a new one is not refused: one
+    that waits for its peer gives way, of the address that has most of them. So nobody who only holds connections open keeps
+    others out, nor the probes.
     """
 
+    arrived = 0.0
     _watch: asyncio.TimerHandle | None = None
     _last_cycle: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.arrived = self.loop.time()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._make_room()
         self._watch = self.loop.call_later(HEADER_TIMEOUT, self._close_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        waiting = [
+            one for one in self.connections if isinstance(one, _Protocol) and one is not self and one.waits
+        ]
+        if not waiting:
+            self.transport.abort()
+            return
+        held = Counter(one.host for one in waiting)
+        given_up = min(waiting, key=lambda one: (-held[one.host], one.arrived))
+        given_up.connections.discard(given_up)
+        given_up.transport.abort()
+
+    @property
+    def host(self) -> str:
+        return "" if self.client is None else self.client[0]
+
+    @property
+    def waits(self) -> bool:
+        """For its peer: for a request, or until it takes the answer."""
+        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def _close_if_silent(self) -> None:
         """A cycle is a request with complete headers; the same answered one twice: none came since."""
@@ -59,6 +97,27 @@ class _Protocol(H11Protocol):
             return
         self._last_cycle = self.cycle
         self._watch = self.loop.call_later(HEADER_TIMEOUT, self._close_if_silent)
+
+
+class _Turns:
+    """Refuses requests beyond MAX_REQUESTS at once, the probes aside."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        if self._under_way >= MAX_REQUESTS:
+            await answer(send, 503, f"{MAX_REQUESTS} requests are under way; try again")
+            return
+        self._under_way += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way -= 1
 
 
 class AdminServer:
@@ -71,14 +130,13 @@ class AdminServer:
         self._task: asyncio.Task[None] | None = None
         self._server = _Server(
             Config(
-                app,
+                _Turns(app),
                 http=_Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=5,
             )
         )
@@ -96,6 +154,7 @@ class AdminServer:
             raise AdminServerError(
                 f"admin.listen: cannot bind to {self._host}:{self._port}: {error.strerror or error}"
             ) from error
+        logging.getLogger("uvicorn.error").addFilter(_GARBAGE)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="admin-api")
         try:
             async with asyncio.timeout(START_TIMEOUT):

@@ -17,6 +17,7 @@ from typing import Final
 from controller.fleet.channel import Channel, ChannelClosed
 from linker.fleet import handshake
 from linker.fleet.framing import MAX_FRAME, RECEIVE_BUFFER, SEND_BUFFER, BadFrame, Wire
+from linker.sparing import Sparing
 from wire.errors import LinkerError
 from wire.security import ClientSecurity, ListenerSecurity
 from wire.types import format_address, parse_address
@@ -64,6 +65,7 @@ class ControlServer:
         self._on_channel = on_channel
         self._context = tls.ssl_context() if tls is not None else None
         self._limits = limits
+        self._sparing = Sparing()
         self._strangers: dict[asyncio.Task[None], None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
@@ -156,18 +158,14 @@ class ControlServer:
                     await handshake.accepting(wire, self._secret)
             except TimeoutError:
                 wire.abort("the time is over")
-                log.warning(
-                    "control connection of %s closed: not authenticated within %g s",
-                    peer,
-                    self._limits.handshake_timeout,
-                )
+                self._refused(peer, f"not authenticated within {self._limits.handshake_timeout:g} s")
                 return
             except (ChannelClosed, OSError) as error:
-                log.warning("control connection of %s closed: %s", peer, _reason(error))
+                self._refused(peer, _reason(error))
                 return
             except asyncio.CancelledError as error:
                 if error.args:
-                    log.warning("control connection of %s closed: %s", peer, error.args[0])
+                    self._refused(peer, str(error.args[0]))
                 raise
             task = asyncio.current_task()
             if task is not None:
@@ -176,6 +174,11 @@ class ControlServer:
             await self._talk(wire)
         finally:
             wire.close("the sidecar ended it")
+
+    def _refused(self, peer: str, why: str) -> None:
+        more = self._sparing.spare()
+        if more is not None:
+            log.warning("control connection of %s closed: %s%s", peer, why, more)
 
     async def _talk(self, wire: Wire) -> None:
         try:
