@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from linker.secrets import MAX_SECRET_BYTES, REFERENCE, SecretError, resolve
+from linker.secrets import MAX_SECRET_BYTES, REFERENCE, SecretError, resolve, warn_of_mode
 from wire.security import parse_jaas
 
 PREFIX = "LINKER_LINK_"
@@ -117,6 +117,7 @@ class LinkSecrets:
                 kind = os.fstat(file.fileno())
                 if not stat.S_ISREG(kind.st_mode) or kind.st_size > MAX_SECRET_BYTES:
                     raise SecretError(f"{key}: {name} is no regular file of at most {MAX_SECRET_BYTES} bytes")
+                warn_of_mode(key, name, kind.st_mode)
                 raw = file.read(MAX_SECRET_BYTES)
         except OSError as error:
             raise SecretError(f"{key}: cannot read {name}: {error.strerror or error}") from error

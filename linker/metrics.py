@@ -81,6 +81,12 @@ CATALOGUE: dict[str, Entry] = {
         "Connections closed because there were too many of them, of one address or of all, or because they did not log in "
         "in time.",
     ),
+    "linker_certificate_expiry_seconds": Entry(
+        "gauge",
+        "When the sidecar's own certificate ends, the first of its chain, in seconds since 1970: of a listener, of control, "
+        "or of the one that it shows the target.",
+        ("of",),
+    ),
     "linker_unread_bytes": Entry("gauge", "Answers to consumers that they have not taken yet."),
     "linker_unread_cut": Entry(
         "counter",
@@ -255,6 +261,8 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
     page.add("linker_refused_connections", now.refused_connections)
+    for of, end in now.certificate_ends.items():
+        page.add("linker_certificate_expiry_seconds", end, of)
     page.add("linker_unread_bytes", now.unread_bytes)
     page.add("linker_unread_cut", now.unread_cut)
     page.add("linker_produce_requests", now.produce_requests)

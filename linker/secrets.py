@@ -8,8 +8,10 @@ are the references. What a property *means* is not known here (linker/properties
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,9 @@ from wire.errors import LinkerError
 
 HIDDEN = "[hidden]"
 MAX_SECRET_BYTES = 1 << 20
+
+log = logging.getLogger(__name__)
+_WARNED: set[str] = set()
 
 REFERENCE = re.compile(r"\$\{([a-z]*):([^}]*)\}")
 _SENSITIVE = re.compile(
@@ -65,6 +70,18 @@ def resolve(
     return REFERENCE.sub(one, value)
 
 
+def warn_of_mode(key: str, name: str, mode: int) -> None:
+    """Once for each file that holds a secret and that every user of the machine can read."""
+    if mode & stat.S_IROTH and name not in _WARNED and is_sensitive(key):
+        _WARNED.add(name)
+        log.warning(
+            "%s: every user of this machine can read %s (mode %04o): chmod o-r it",
+            key,
+            name,
+            stat.S_IMODE(mode),
+        )
+
+
 def _read(name: str, key: str) -> str:
     path = Path(name)
     if not path.is_absolute():
@@ -72,6 +89,7 @@ def _read(name: str, key: str) -> str:
     try:
         if path.stat().st_size > MAX_SECRET_BYTES or not path.is_file():
             raise SecretError(f"{key}: {name} is no regular file of at most {MAX_SECRET_BYTES} bytes")
+        warn_of_mode(key, name, path.stat().st_mode)
         # One newline at the end is the editor's; more are harmless in a PEM block.
         return path.read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:

@@ -28,6 +28,7 @@ from linker import __version__
 from linker.admin.starting import start_admin
 from linker.cluster_addresses import one_cluster
 from linker.config import Config
+from linker.descriptors import DescriptorWatch
 from linker.doors import PATIENCE, Doors
 from linker.fleet.departures import Leaving
 from linker.fleet.fleet import Fleet
@@ -43,6 +44,7 @@ from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.local_checks import CannotListen, check_local
+from linker.private_files import be_private
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.hosting import hosted_partitions
 from linker.target.inter_broker import InterBrokerListeners
@@ -293,9 +295,11 @@ class Sidecar:
 
     async def _trim_frames(self) -> None:
         """Buffers of a burst are not kept for ever."""
+        descriptors = DescriptorWatch()
         while True:
             await asyncio.sleep(_TRIM_INTERVAL)
             self.frames.trim()
+            descriptors.look()
             await asyncio.to_thread(give_back)
 
     def not_ready(self) -> str | None:
@@ -410,6 +414,7 @@ class Sidecar:
 
 def run(config: Config, doors: Doors | None = None) -> None:
     """The process: until SIGTERM, Ctrl-C, or a fatal error (raised as one LinkerError)."""
+    be_private(config)
     uvloop.run(_main(config, doors or Doors()))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from linker.sidecar import Sidecar
 
 
-def take_snapshot(sidecar: Sidecar) -> Snapshot:
+def take_snapshot(sidecar: Sidecar, certificate_ends: dict[str, float] | None = None) -> Snapshot:
     """Called at every scrape."""
     jobs = sidecar.controller.image.jobs.values()
     age = time.monotonic() - sidecar.target.registration.last_heartbeat
@@ -44,6 +44,7 @@ def take_snapshot(sidecar: Sidecar) -> Snapshot:
         produce_answer_seconds=sidecar.router.stats.produce_seconds,
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
         refused_connections=sum(listener.refused_connections for listener in sidecar.listeners),
+        certificate_ends=certificate_ends or {},
         unread_bytes=sidecar.router.hub.unread.used,
         unread_cut=sidecar.router.hub.unread.cut,
         promotes_running=sum(job.ended_at is None for job in jobs),

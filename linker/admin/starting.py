@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from linker.admin.loading import load_admin
 from linker.admin.own_token import FILE, keep_token
+from linker.own_certificates import own_certificates
 from linker.snapshot import take_snapshot
 from wire.errors import LinkerError
 from wire.types import format_address
@@ -42,9 +43,10 @@ async def start_admin(sidecar: Sidecar, stack: contextlib.AsyncExitStack) -> Non
 
         forwarder = Forwarder(sidecar.target.broker_id, sidecar.fleet.route)
         stack.push_async_callback(forwarder.close)
+    ends = own_certificates(sidecar.config)
     app = create_app(
         SidecarService(sidecar),
-        Metrics(lambda: take_snapshot(sidecar)),
+        Metrics(lambda: take_snapshot(sidecar, ends)),
         version=sidecar.version,
         token=token,
         token_file=token_file,

@@ -34,6 +34,7 @@ def full() -> Snapshot:
         refused_connections=3,
         unread_bytes=100,
         unread_cut=1,
+        certificate_ends={"CLIENTS": 1795850845.0},
         is_controller=True,
         leading_partitions=6,
         unknown_answers=1,
