@@ -131,7 +131,7 @@ async def test_a_throttled_reassignment_of_another_topic(
     names = "leader.replication.throttled.replicas,follower.replication.throttled.replicas"
     alter = ["--alter", "--entity-type", "topics", "--entity-name", topic, "--delete-config", names]
     ends(await kafka_tool(at, "kafka-configs", *alter))
-    await until_silent(sidecar, "replication throttle")
+    await until_silent(sidecar, "replication throttle", topic)
     text = ends(await kafka_tool(at, "kafka-topics", "--describe", "--topic", plain))
     assert "Replicas: 2,3" in text
     ends(await kafka_tool(at, "kafka-reassign-partitions", *how, "--cancel"), exit_code=0)
@@ -139,7 +139,7 @@ async def test_a_throttled_reassignment_of_another_topic(
 
 async def doctor_line(sidecar: SidecarProcess, name: str) -> dict[str, str]:
     """Of that name, as soon as there is one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         [report] = (await sidecar.run("doctor", "--link", LINK, "-o", "json")).json()
         found = [check for check in report["checks"] if check["name"] == name]
@@ -148,11 +148,12 @@ async def doctor_line(sidecar: SidecarProcess, name: str) -> dict[str, str]:
         assert time.monotonic() < deadline, report
 
 
-async def until_silent(sidecar: SidecarProcess, name: str) -> None:
-    deadline = time.monotonic() + 30
+async def until_silent(sidecar: SidecarProcess, name: str, topic: str) -> None:
+    """Until doctor has no such line of the topic; other mirrors of this module may have one."""
+    deadline = time.monotonic() + 90
     while True:
         [report] = (await sidecar.run("doctor", "--link", LINK, "-o", "json")).json()
-        if name not in [check["name"] for check in report["checks"]]:
+        if not [one for one in report["checks"] if one["name"] == name and topic in one["detail"]]:
             return
         assert time.monotonic() < deadline, report
 
@@ -191,7 +192,7 @@ async def test_a_partition_that_a_monitor_places_on_the_link_broker(
     )
     how = ["--reassignment-json-file", str(plan), "--execute", "--additional"]
     ends(await kafka_tool(at, "kafka-reassign-partitions", *how))
-    await until_silent(sidecar, "placed here")
+    await until_silent(sidecar, "placed here", topic)
     await asyncio.to_thread(write, at, topic, 10)
 
 
