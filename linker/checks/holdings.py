@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from controller.state import MirrorPartition, MirrorTopic
+from controller.state import MirrorTopic
 from linker import preflight
 from linker.admin.models import Action
 from linker.checks.replica_logs import Extent, replica_extents, source_extents
+from linker.links import forks
 from linker.links.runtime import LinkRuntime
-from linker.tasks import together_by_key
-from wire.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import TopicImage
 from wire.types import TopicPartition
@@ -161,7 +160,9 @@ async def holdings(
     leaders = {
         tp: one.leader for tp, one in chosen.items() if one.leader >= 0 and one.leader not in link_brokers
     }
-    forks = await _forks(runtime.target.cluster, leaders, states)
+    led = [states[tp] for tp in leaders if tp in states and states[tp].session_epoch >= 0]
+    told = await forks.look(runtime.target.cluster, runtime.target.image, led)
+    begun = {fork.tp: fork.begin for fork in told if fork.begin is not None}
     at_source = await _at_source(runtime, mirror, [tp for tp in chosen if tp in states])
     return [
         Held(
@@ -170,7 +171,7 @@ async def holdings(
             tuple(broker for broker in real[tp] if broker not in copies.get(tp, {})),
             at_source.get(tp),
             source_known=tp in at_source,
-            fork=forks.get(tp),
+            fork=begun.get(tp),
             leader=leaders.get(tp),
             added=tp not in states,
         )
@@ -196,42 +197,3 @@ async def _at_source(
     except LinkerError:
         return {}
     return {tp: found.get(tp) for tp in tps if tp in found or tp not in kept}
-
-
-async def _forks(
-    target: Cluster, leaders: Mapping[TopicPartition, int], states: Mapping[TopicPartition, MirrorPartition]
-) -> dict[TopicPartition, int]:
-    """Where writes that a real leader took begin: copied batches carry the mirror's one epoch, its own carry later ones."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp, leader in leaders.items():
-        if tp in states and states[tp].session_epoch >= 0:
-            by_leader.setdefault(leader, []).append(tp)
-
-    async def ask(leader: int, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        topics: dict[str, list[dict[str, int]]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append(
-                {
-                    "partition": tp.partition,
-                    "current_leader_epoch": -1,
-                    "leader_epoch": states[tp].session_epoch,
-                }
-            )
-        try:
-            answer = await target.call(
-                "offset_for_leader_epoch",
-                {"replica_id": -2, "topics": [{"topic": t, "partitions": p} for t, p in topics.items()]},
-                node_id=leader,
-                timeout=_TIMEOUT,
-            )
-        except LinkerError:
-            return {}
-        return {
-            TopicPartition(str(topic.topic), int(one.partition)): max(0, int(one.end_offset))
-            for topic in answer.topics
-            for one in topic.partitions
-            if not int(one.error_code)
-        }
-
-    answers = await together_by_key({leader: ask(leader, tps) for leader, tps in by_leader.items()})
-    return {tp: offset for found in answers.values() for tp, offset in found.items()}

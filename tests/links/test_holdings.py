@@ -107,12 +107,6 @@ async def test_of_clusters_that_answer(clusters: tuple[FakeCluster, FakeCluster]
         MirrorPartition(link="east", topic="orders", partition=at, phase=Phase.FAILED, session_epoch=3)
         for at in range(2)
     ]
-    runtime: Any = SimpleNamespace(
-        name="east",
-        source=source,
-        target=SimpleNamespace(cluster=target),
-        controller=SimpleNamespace(image=SimpleNamespace(topic_partitions=lambda *_: states)),
-    )
     image = TopicImage(
         b"m" * 16,
         "orders",
@@ -122,6 +116,12 @@ async def test_of_clusters_that_answer(clusters: tuple[FakeCluster, FakeCluster]
             )
             for at, one in fake_target.topics["orders"].partitions.items()
         },
+    )
+    runtime: Any = SimpleNamespace(
+        name="east",
+        source=source,
+        target=SimpleNamespace(cluster=target, image=SimpleNamespace(topics_by_name={"orders": image})),
+        controller=SimpleNamespace(image=SimpleNamespace(topic_partitions=lambda *_: states)),
     )
     try:
         await source.connect(timeout=5)
