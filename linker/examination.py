@@ -275,7 +275,8 @@ def producers_by_topic(states: States, now_ms: int) -> list[Check]:
         check_line(
             "producers",
             CheckResult.OK,
-            f"topic {topic}: {len(ids)} producers with an id wrote in the last quarter of an hour "
+            f"topic {topic}: {len(ids)} producer{'s' if len(ids) != 1 else ''} with an id wrote in the last quarter of an "
+            "hour "
             f"({', '.join(map(str, sorted(ids)[:_MOST]))}{', ...' if len(ids) > _MOST else ''})",
         )
         for topic, ids in sorted(topics.items())

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from linker import preflight
 from linker.admin.models import Check, CheckResult, DoctorReport
 from linker.checks.message_format import formats_or_not_told
+from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.topic_names import collisions, is_internal
 from linker.cluster_addresses import OF_THE_TARGET, check_addresses
 from linker.config import Config
@@ -118,14 +119,18 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
         for name, other in collisions(names, () if target is None else await _names(target))
     ]
     if target is not None and found and target.nodes:
-        factors = {name: min(3, len(target.nodes)) for name in found}
+        # As a mirror is made unless -r says otherwise.
+        factors = {name: min(one.replication_factor, len(target.nodes)) for name, one in found.items()}
         found = await preflight.plan_topics(_OnlyCluster(target), found, list(target.nodes), {})
         findings += preflight.check_configs(found, factors) + preflight.config_differences(found)
+        findings += few_replicas(factors, await target_default(target, list(target.nodes)), asked=False)
     checks = [finding_check(one) for one in findings]
     if not findings:
         checks.append(
             check_line(
-                "versions, rights, configs", CheckResult.OK, f"nothing to object to for {len(names)} topics"
+                "versions, rights, configs",
+                CheckResult.OK,
+                f"nothing to object to for {len(names)} topic{'s' if len(names) != 1 else ''}",
             )
         )
     tps = [

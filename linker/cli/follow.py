@@ -131,7 +131,7 @@ def _proving(job: PromoteJob) -> str:
     if found is None or found.final:
         return ""
     if found.waiting_for is not None:
-        note_of_time = " (10 to 30 s)" if found.waiting_for.startswith("Spark") else ""
+        note_of_time = " (usually 10 to 30 s)" if found.waiting_for == "Spark starts" else ""
         return f"; validation: {found.waiting_for}{note_of_time}"
     if found.progress is None:
         return "; the last validation, with exact ends" if found.state == "PENDING" else ""

@@ -67,7 +67,8 @@ def blocks(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
                 continue
             margin = "" if first else " " * _INDENT
             item = f"{header} {value}"
-            if current and len(current) + GAP + len(item) <= width and " " not in value:
+            flows = " " not in value or len(value) < _TEXT
+            if current and flows and len(current) + GAP + len(item) <= width:
                 current += f"{' ' * GAP}{item}"
                 continue
             if current:

@@ -217,8 +217,10 @@ def plan(one: PromotePlan) -> str:
     )
     lines = [f"blocked: {line}" for line in one.blockers] + [f"warning: {line}" for line in one.warnings]
     lines += [f"config: {line}" for line in one.configs]
+    parts = [table, prose(lines)] if lines else [table]
+    lines = []
     if one.producers:
-        lines.append(source_producers(one.producers))
+        parts.append(source_producers(one.producers))
     if one.validation != "skip":
         lines += [
             f"to be validated first ({one.validation}): {line}" for line in one.unproved[:_MOST_UNPROVED]
@@ -228,7 +230,7 @@ def plan(one: PromotePlan) -> str:
     end = "a promote would be refused now" if one.blockers else "a promote could start now"
     if one.warnings and not one.blockers:
         end += ", with what is warned of above"
-    return "\n".join([table, prose([*lines, f"{end}; nothing was changed (--dry-run)"])])
+    return "\n".join([*parts, prose([*lines, f"{end}; nothing was changed (--dry-run)"])])
 
 
 def job(one: PromoteJob) -> str:

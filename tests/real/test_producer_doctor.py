@@ -80,7 +80,7 @@ async def test_without_a_sidecar(
     lines = [(check["name"], check["result"], check["detail"]) for check in report["checks"]]
     assert not [line for line in lines if line[1] == "FAIL"], lines
     [producers] = [detail for name, _, detail in lines if name == "producers"]
-    assert f"topic {topic.name}: 1 producers with an id wrote" in producers
+    assert f"topic {topic.name}: 1 producer with an id wrote" in producers
     [groups] = [detail for name, _, detail in lines if name == "groups"]
     assert groups == f"topic {topic.name}: readers-of-{topic.name} (1 members)"
     [rights] = [result for name, result, _ in lines if name == "source rights"]

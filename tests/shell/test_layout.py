@@ -7,7 +7,17 @@ import re
 
 import pytest
 
-from linker.admin.models import Check, CheckResult, DoctorReport, LagReport, PartitionLag
+from linker.admin.models import (
+    Check,
+    CheckResult,
+    DoctorReport,
+    LagReport,
+    PartitionLag,
+    PromotePhase,
+    PromotePlan,
+    PromoteTopic,
+    SourceProducer,
+)
 from linker.cli import output, tables, verdict
 from linker.cli.layout import blocks, fit, hanging, shortened, wrapped
 
@@ -113,3 +123,24 @@ def test_names_keep_both_ends_and_sentences_break_between_words() -> None:
     assert wrapped("a" * 30, 10) == ["aaaa..aaaa"]
     assert hanging("x: ", "one two three", 10) == ["x: one two", "   three"]
     assert blocks(("A", "B"), [("1", "-")], 40) == ["A 1"]
+
+
+def test_the_producers_of_a_dry_run_stay_a_table(width: int) -> None:
+    producer = SourceProducer(
+        topic="orders", partition=0, producer_id=4001, producer_epoch=0, transactional_id=None, last_write_ms=900,
+        open_since_offset=None, direct=True,
+    )  # fmt: skip
+    plan = PromotePlan(
+        link="east",
+        topics=[PromoteTopic(topic="orders", partitions=1, phase=PromotePhase.CATCHING_UP, lag=0)],
+        blockers=[],
+        warnings=["w " * 60],
+        producers=[producer, producer],
+        validation="require",
+        unproved=["orders-0: nothing of broker 1's replica is validated yet"],
+    )
+    lines = tables.plan(plan).splitlines()
+    assert max(map(len, lines)) <= width
+    [header] = [at for at, line in enumerate(lines) if "PRODUCER" in line and "4001" not in line] or [0]
+    rows = [line for line in lines[header:] if "4001" in line]
+    assert len(rows) == 2, lines
