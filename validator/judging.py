@@ -141,6 +141,7 @@ class _Rows:
             digest=digest_of(base, last, count, crc),
             max_timestamp=int(column["max_timestamp"][firsts].max()),
             last_offset=int(last[-1]),
+            min_timestamp=int(column["max_timestamp"][firsts].min()),
             markers=int(count[(column["attributes"][firsts] & CONTROL) != 0].sum()),
         )
 

@@ -102,5 +102,6 @@ def _sums(rows: Rows) -> CleanRun:
         digest=digest_of(base, last, count, crc),
         max_timestamp=int(rows[_AT["max_timestamp"]].max()),
         last_offset=int(last[-1]),
+        min_timestamp=int(rows[_AT["max_timestamp"]].min()),
         markers=int(count[(rows[_AT["attributes"]] & CONTROL) != 0].sum()),
     )

@@ -70,6 +70,9 @@ class PartitionPlan(Facts):
     start: Offset = 0  # the mirror's start: nothing earlier is expected on the target
     end: Offset | None = None  # every replica must have it; None: the source's high watermark as sampled now
     compacted: bool = False
+    min_compaction_lag_ms: int = 0  # of the target's topic, as the next two
+    segment_bytes: int | None = None
+    segment_ms: int | None = None
     retention_ms: int | None = None  # of the target's topic, to name a reason; None: unlimited
     retention_bytes: int | None = None
     replicas: tuple[ReplicaPlan, ...]

@@ -15,7 +15,7 @@ from validator.columns import CODECS
 from validator.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind, Missing
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.ranges import PartitionBounds, Range, ReplicaBounds
-from validator.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict
+from validator.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict, note_cleaned
 
 CLOCK_SLACK_MS = 60_000
 """Brokers' clocks and ours differ a little."""
@@ -49,6 +49,10 @@ class ReplicaTally:
     _missing_to: int = 0
     _prefix: _Prefix | None = None
     _prefix_judged: bool = False
+    _cleaned: ReplicaVerdict = field(default_factory=ReplicaVerdict)  # of all ranges, its `cleaned_*` alone
+    _source_offsets: int = 0
+    _source_bytes: int = 0
+    _source_times: tuple[int | None, int] = (None, -1)
 
     def __post_init__(self) -> None:
         replica = self.replica
@@ -102,6 +106,15 @@ class ReplicaTally:
         if self.found.slot not in spec.slots:
             return
         if verdict is not None:
+            self._source_offsets += verdict.source_offsets
+            self._source_bytes += verdict.source_bytes
+            oldest, newest = self._source_times
+            if verdict.source_batches:
+                low = verdict.source_min_timestamp
+                self._source_times = (
+                    low if oldest is None else min(oldest, low),
+                    max(newest, verdict.source_max_timestamp),
+                )
             self._take_own(verdict.replicas[self.found.slot])
         if not self.moved and self.first_finding is None:
             self.through = max(self.through, min(spec.end, self.bounds.end))
@@ -109,6 +122,8 @@ class ReplicaTally:
     def finish(self) -> None:
         """All ranges have been taken: what hangs on their sums is judged."""
         self._judge_prefix()
+        if not self.moved:
+            self._judge_cleaned()
         if self.first_finding is not None:
             self.through = min(self.through, self.first_finding)
 
@@ -151,6 +166,8 @@ class ReplicaTally:
             self.source_digest = digest.add(self.source_digest, verdict.source_digest)
         for kind, count in verdict.lawful.items():
             self._count_lawful(kind, count)
+        gone = (verdict.cleaned_first, verdict.cleaned_newest)
+        note_cleaned(self._cleaned, *(copy for copy in gone if copy is not None))
         if verdict.differences:
             self.findings += [to_finding(one) for one in verdict.differences]
             self.findings_count += verdict.difference_count
@@ -200,6 +217,39 @@ class ReplicaTally:
         """It is told, and does not end what is proved: `through` and the sums are of what the replica holds."""
         self.findings.append(late_start(self.replica.broker_id, missing, first))
         self.findings_count += 1
+
+    def _judge_cleaned(self) -> None:
+        """A batch of a compacted topic that the replica lacks where no log cleaner can have been is missing."""
+        first, newest = self._cleaned.cleaned_first, self._cleaned.cleaned_newest
+        if first is None or newest is None:
+            return
+        lag = self.plan.min_compaction_lag_ms
+        if lag and newest.max_timestamp > self.now_ms - lag + CLOCK_SLACK_MS:
+            self._not_cleaned(
+                newest, f"it is younger than min.compaction.lag.ms={lag}, within which nothing is cleaned"
+            )
+        if self._one_segment():
+            self._not_cleaned(
+                first,
+                "the log never had enough for a second segment, and a log cleaner leaves the active one alone",
+            )
+
+    def _one_segment(self) -> bool:
+        """Whether the replica's log cannot have rolled: all that was ever in it is still at the source, and is less than
+        half of what fills a segment, in bytes as in time (brokers take off up to segment.jitter.ms)."""
+        plan, found = self.plan, self.found
+        oldest, newest = self._source_times
+        if plan.segment_bytes is None or plan.segment_ms is None or oldest is None:
+            return False
+        whole = found.begin == found.missing_from and not found.starts_late
+        dense = self._source_offsets == self.bounds.end - found.begin
+        small = self._source_bytes < plan.segment_bytes // 2 and newest - oldest < plan.segment_ms // 2
+        return whole and dense and small
+
+    def _not_cleaned(self, copy: Copy, why: str) -> None:
+        if any(one.offset == copy.base_offset and one.kind is FindingKind.MISSING for one in self.findings):
+            return
+        self._add(FindingKind.MISSING, copy.base_offset, f"the source's batch is not there: {why}", copy)
 
     def _add(self, kind: FindingKind, offset: int, detail: str, source: Copy | None) -> None:
         self.findings.append(Finding(kind=kind, offset=offset, detail=detail, source=to_facts(source)))

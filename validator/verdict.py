@@ -5,6 +5,7 @@ agree as sums (`clean`), everything else batch by batch (`group`). What may lawf
 - the partition leader epoch: it is outside of a batch's CRC and is not looked at;
 - compaction works on each log by itself: on a compacted topic batches may be gone on either side, and one that lost records
   keeps its offsets (MemoryRecords.filterTo keeps base and last offset). Such batches are counted, and judged by records;
+  where no cleaner can have been (tally.py) a batch that is gone is missing;
 - log starts: what the source has dropped cannot be compared. A replica that starts later than the source is tally.py's.
 
 Control batches and those of aborted transactions are batches like any other.
@@ -78,6 +79,10 @@ class ReplicaVerdict:
     difference_count: int = 0  # batches, also those in a hole of many
     first_difference: int | None = None
     lawful: dict[str, int] = field(default_factory=dict)
+    cleaned_first: Copy | None = (
+        None  # of the source's batches that a cleaner may have taken from the replica: the first,
+    )
+    cleaned_newest: Copy | None = None  # and the one with the newest timestamp
     moved_at: int | None = None  # one of the logs was not there any more from here on: to be planned anew
 
 
@@ -90,6 +95,8 @@ class RangeVerdict:
     source_batches: int = 0
     source_records: int = 0  # those of transaction markers left out
     source_bytes: int = 0
+    source_offsets: int = 0  # records, those of markers included
+    source_min_timestamp: int = -1  # of batches' newest ones; -1: there is none
     source_reached: int = -1  # the highest last offset
     source_max_timestamp: int = -1
     source_first: Copy | None = None
@@ -108,7 +115,8 @@ class RangeVerdict:
                 )
                 for one in raw["differences"]
             ]
-            replicas[int(slot)] = ReplicaVerdict(**{**raw, "differences": differences})
+            cleaned = {name: _copy(raw[name]) for name in ("cleaned_first", "cleaned_newest")}
+            replicas[int(slot)] = ReplicaVerdict(**{**raw, **cleaned, "differences": differences})
         return RangeVerdict(**{**fields, "replicas": replicas, "source_first": _copy(fields["source_first"])})
 
 
@@ -138,6 +146,7 @@ class CleanRun(NamedTuple):
     max_timestamp: int
     last_offset: int
     markers: int = 0  # of `records`, those that end transactions
+    min_timestamp: int = -1
 
 
 @dataclass(slots=True)
@@ -169,6 +178,7 @@ class Judge:
         self._note_source(
             run.first, run.batches, run.records - run.markers, run.bytes, run.last_offset, run.max_timestamp
         )
+        self._note_all(run.records, run.min_timestamp)
         for slot, verdict in self._verdict.replicas.items():
             self._close_hole(slot)
             if slot in self._blind or verdict.first_difference is not None:
@@ -193,6 +203,9 @@ class Judge:
             last = max(copy.last_offset for copy in source)
             newest = max(copy.max_timestamp for copy in source)
             self._note_source(source[0], len(source), records, size, last, newest)
+            self._note_all(
+                sum(copy.record_count for copy in source), min(copy.max_timestamp for copy in source)
+            )
         for slot in self._verdict.replicas:
             held = by_slot.get(slot, [])
             if slot not in self._blind and (source or held):
@@ -213,6 +226,7 @@ class Judge:
         if not held:
             if self.spec.compacted:
                 self._lawful(slot, "compacted_on_replica", len(source))
+                note_cleaned(verdict, *source)
                 self._count(slot, source, held)
             else:
                 self._widen_hole(slot, source)
@@ -326,6 +340,12 @@ class Judge:
         verdict.source_bytes += size
         verdict.source_max_timestamp = max(verdict.source_max_timestamp, max_timestamp)
 
+    def _note_all(self, records: int, min_timestamp: int) -> None:
+        verdict = self._verdict
+        before = verdict.source_min_timestamp
+        verdict.source_offsets += records
+        verdict.source_min_timestamp = min_timestamp if before < 0 else min(before, min_timestamp)
+
     def _count(self, slot: int, source: Sequence[Copy], held: Sequence[Copy]) -> None:
         verdict = self._verdict.replicas[slot]
         if verdict.first_difference is not None:
@@ -349,6 +369,15 @@ class Judge:
             verdict.first_difference = difference.offset
         if len(verdict.differences) < KEPT_FINDINGS:
             verdict.differences.append(difference)
+
+
+def note_cleaned(verdict: ReplicaVerdict, *gone: Copy) -> None:
+    """Whether a cleaner can have been there is judged when the whole log was seen (tally.py)."""
+    for copy in gone:
+        if verdict.cleaned_first is None:
+            verdict.cleaned_first = copy
+        if verdict.cleaned_newest is None or copy.max_timestamp > verdict.cleaned_newest.max_timestamp:
+            verdict.cleaned_newest = copy
 
 
 def _facts(copy: Copy) -> tuple[Any, ...]:

@@ -39,6 +39,9 @@ class TopicRules:
     """What the target may do to a log by itself; of retention to name a reason only. None: no limit."""
 
     compacted: bool = False
+    min_compaction_lag_ms: int = 0
+    segment_bytes: int | None = None
+    segment_ms: int | None = None
     retention_ms: int | None = None
     retention_bytes: int | None = None
 
@@ -49,6 +52,9 @@ class TopicRules:
         deletes = "delete" in policies
         return TopicRules(
             compacted="compact" in policies,
+            min_compaction_lag_ms=_limit(effective.get("min.compaction.lag.ms")) or 0,
+            segment_bytes=_limit(effective.get("segment.bytes")),
+            segment_ms=_shortest(effective.get("segment.ms"), effective.get("max.compaction.lag.ms")),
             retention_ms=_limit(effective.get("retention.ms")) if deletes else None,
             retention_bytes=_limit(effective.get("retention.bytes")) if deletes else None,
         )
@@ -140,6 +146,9 @@ def plan(
                 start=state.start_offset or 0,
                 end=end,
                 compacted=rule.compacted,
+                min_compaction_lag_ms=rule.min_compaction_lag_ms,
+                segment_bytes=rule.segment_bytes,
+                segment_ms=rule.segment_ms,
                 retention_ms=rule.retention_ms,
                 retention_bytes=rule.retention_bytes,
                 replicas=tuple(replicas),
@@ -220,6 +229,10 @@ def positions_of(copy: CopyView, now: int, monotonic: float) -> dict[int, tuple[
 def lost(asked: Iterable[Position], through: int, since: int) -> bool:
     """Whether somebody who had everything below `through` at a time has asked for some of it afterwards."""
     return any(one.at > since and 0 <= one.offset < through for one in asked)
+
+
+def _shortest(*texts: str | None) -> int | None:
+    return min((limit for text in texts if (limit := _limit(text)) is not None), default=None)
 
 
 def _limit(text: str | None) -> int | None:

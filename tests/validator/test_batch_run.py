@@ -157,6 +157,41 @@ async def test_what_was_proved_and_is_gone_since_is_missed_though_it_lies_below_
     assert more.missing is not None and (more.missing.end, more.missing.records) == (35, 35)
 
 
+@pytest.mark.parametrize(
+    ("lost", "limits", "why"),
+    [
+        (50, {"min_compaction_lag_ms": 100 * 365 * 86_400_000}, "younger than min.compaction.lag.ms"),
+        (
+            50,
+            {"segment_bytes": 1 << 30, "segment_ms": 7 * 86_400_000},
+            "never had enough for a second segment",
+        ),
+    ],
+)
+async def test_a_batch_that_no_cleaner_can_have_taken_is_missing_on_a_compacted_topic_too(
+    runner: Runner, lost: int, limits: dict[str, int], why: str
+):
+    damage(runner, lambda log: log.batches.pop(logs.index_of(log, lost)))
+    good, bad, _ = await runner.run(runner.plan(compacted=True, **limits))
+    assert found(good) == []
+    assert found(bad) == [("missing", lost)]
+    assert why in bad.findings[0].detail
+    assert bad.through == lost
+
+
+async def test_a_batch_that_a_cleaner_may_have_taken_is_counted(runner: Runner):
+    damage(runner, lambda log: log.batches.pop(logs.index_of(log, 50)))
+    for limits in (
+        {},
+        {"min_compaction_lag_ms": 1000},
+        {"segment_bytes": 1000, "segment_ms": 7 * 86_400_000},  # it may have rolled by size
+        {"segment_bytes": 1 << 30, "segment_ms": 20},  # or by time
+    ):
+        _, bad, _ = await runner.run(runner.plan(compacted=True, **limits))
+        assert (found(bad), bad.lawful) == ([], {"compacted_on_replica": 1})
+        assert bad.through == END
+
+
 async def test_retention_at_the_source_is_lawful_and_so_is_a_start_inside_a_batch(runner: Runner):
     runner.source.partition("t").log.delete_until(32)
     damage(runner, lambda log: log.delete_until(32))
