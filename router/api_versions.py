@@ -20,7 +20,7 @@ SERVED: Final[dict[int, tuple[int, int]]] = {
     0: (0, 13),
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
-    17: (1, 1),  # SaslHandshake: version 0 is followed by bare tokens, which cannot be relayed as frames
+    17: (0, 1),  # SaslHandshake: version 0 is followed by bare tokens
     16: (0, 5),  # ListGroups
     API_VERSIONS: (0, 4),  # ours to read, too
     21: (0, 2),  # DeleteRecords

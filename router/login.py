@@ -15,6 +15,8 @@ from typing import Final
 # By mechanism: how many tokens the broker has to take.
 _STEPS: Final = {"PLAIN": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 _OAUTHBEARER: Final = "OAUTHBEARER"
+#: Mechanisms of which it is known here when their exchange is over.
+KNOWN: Final = frozenset({*_STEPS, _OAUTHBEARER})
 
 
 class LoginState(Enum):

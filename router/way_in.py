@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from router import api_versions
+from router import api_versions, bare_tokens
 from wire import codec
 from wire.errors import BrokerError, MalformedFrame, RequestTimedOut
 from wire.primitives import PARSE_ERRORS, read_string
@@ -46,12 +46,13 @@ def _without_error(frame: Buffer) -> bool:
 
 
 def sasl_handshake(session: ClientSession, exchange: Exchange) -> None:
-    if exchange.header.api_version < 1:
-        raise MalformedFrame("SaslHandshake v0 cannot be relayed", peer=exchange.connection.peer)
     try:
         mechanism, _ = read_string(exchange.frame, exchange.body_offset)
     except PARSE_ERRORS:
         raise MalformedFrame("SaslHandshake without a mechanism", peer=exchange.connection.peer) from None
+    if exchange.header.api_version < 1:
+        bare_tokens.handshake(session, exchange, mechanism or "")
+        return
 
     def answered(reply: memoryview) -> None:
         if mechanism is not None and _without_error(reply):

@@ -108,6 +108,10 @@ class FrameReader:
         """From the next frame on."""
         self._max_frame = max_frame
 
+    def set_min_frame(self, min_frame: int) -> None:
+        """From the next frame on."""
+        self._min_frame = min_frame
+
     @property
     def partial(self) -> bool:
         """Whether the stream stands inside a frame."""

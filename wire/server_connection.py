@@ -29,6 +29,7 @@ _FETCH: Final = 1
 # Of answers, what may wait for the peer to read although it is said that they were taken.
 _LITTLE: Final = 64 * 1024
 _NO_FRAME: Final = memoryview(b"")
+_NO_HEADER: Final = RequestHeader(-1, -1, -1, None)
 
 
 class ListenerInfo(NamedTuple):
@@ -175,6 +176,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._last_read = 0.0  # when the peer was last seen to have read some
         # Bound once: finding the running loop asks the kernel for the process id, for every request.
         self._now: Callable[[], float] = asyncio.get_running_loop().time
+        self._bare: Callable[[Exchange], None] | None = None
         self.listener: ListenerInfo = listener.info
         self.peer = "?"
         #: Its host, without the port.
@@ -194,6 +196,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def is_broker(self) -> None:
         """The peer is one of the target's brokers: its address has a place when there are too many connections."""
         self._owner.know_broker(self.address)
+
+    def take_bare(self, handler: Callable[[Exchange], None] | None) -> None:
+        """From the next frame on there is no request header: each is this handler's as it is, until it is taken away."""
+        self._bare = handler
+        self._reader.set_min_frame(_MIN_REQUEST if handler is None else 0)
 
     def pause_reading(self) -> None:
         """Take no further requests until resume_reading was called as often."""
@@ -352,6 +359,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _handle(self, frame: memoryview) -> None:
         self._last_request = self._now()
         self._asked = True
+        if self._bare is not None:
+            self._serve(self._bare, Exchange(self, _NO_HEADER, frame, 0))
+            return
         try:
             header, body_offset = parse_request_header(frame)
         except MalformedFrame as error:
@@ -359,13 +369,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         if header.api_key != _FETCH:  # which is what followers send, all the time
             client_asked(self._last_request)
-        exchange = Exchange(self, header, frame, body_offset)
+        self._serve(self._owner.handler, Exchange(self, header, frame, body_offset))
+
+    def _serve(self, handler: Callable[[Exchange], None], exchange: Exchange) -> None:
         self._open.append(exchange)
         try:
-            self._owner.handler(exchange)
+            handler(exchange)
         except MalformedFrame as error:
             self._protocol_error(error)
         except Exception as error:
+            header = exchange.header
             what = f"the handler of api key {header.api_key} v{header.api_version} failed"
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"{what} (peer {self.peer}): {describe(error)}", "exception": error}

@@ -34,10 +34,11 @@ from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.fakes.certs import Authority
 from tests.real.harness_trouble import refused
-from wire import codec
+from tests.router.test_bare_tokens import OldClient
+from wire import codec, sasl
 from wire.connection import Connection
 from wire.errors import ConnectionLost
-from wire.security import ClientSecurity
+from wire.security import ClientSecurity, SaslCredentials
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -177,6 +178,7 @@ async def test_secured_clusters(
     await the_mirror_says_what_it_lacks(secured, sidecar, topic.name)
     await forwarding_and_active(sidecar, topic.name)
     await asyncio.to_thread(clients_have_their_own_rights, secured, topic.name)
+    await old_clients_log_in(secured, sidecar, topic.name)
     await strangers_may_send_little(sidecar)
     await nobody_poses_as_a_follower(sidecar, topic.name)
     await the_link_broker_tells_no_more_than_a_broker(secured, sidecar, topic.name)
@@ -466,6 +468,25 @@ def clients_have_their_own_rights(secured: Secured, topic: str) -> None:
     refusal = consume(writer, topic)
     assert refusal is not None
     assert refusal.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, refusal
+
+
+async def old_clients_log_in(secured: Secured, sidecar: SidecarProcess, topic: str) -> None:
+    """With SaslHandshake v0 and tokens without a header (kaf, sarama before 1.41): here as at a real broker."""
+    for address in (secured.target.bootstrap.split(",")[0], sidecar.address("CLIENTS")):
+        host, _, port = address.rpartition(":")
+        for password, welcome in ((secret("reader"), True), ("wrong", False)):
+            client = await OldClient.at(host, int(port))
+            credentials = SaslCredentials("SCRAM-SHA-512", "reader", password)
+            try:
+                if not welcome:
+                    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                        await sasl.authenticate(client.log_in, credentials, peer=address)
+                    continue
+                await sasl.authenticate(client.log_in, credentials, peer=address)
+                answer: Any = await client.call("metadata", 5, {"topics": [{"name": topic}]})
+                assert [(one.name, int(one.error_code)) for one in answer.topics] == [(topic, 0)], address
+            finally:
+                client.close()
 
 
 def end_of(source: KafkaCluster, topic: str) -> int:
