@@ -25,9 +25,10 @@ from wire.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
 )
 from wire.errors import LinkerError, WireError
-from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, unsupported
 from wire.offset_requests import (
     OffsetAnswer,
     OffsetsRequest,
@@ -100,7 +101,8 @@ class OffsetSession:
             raise
 
     async def _list_offsets(self, exchange: Exchange, request: OffsetsRequest) -> None:
-        found = await self._look_up(request, request.isolation_level, None)
+        version = exchange.header.api_version
+        found = await self._look_up(request, request.isolation_level, None, version)
         epoch = self._session_epoch
         topics = [
             (
@@ -135,9 +137,11 @@ class OffsetSession:
         header = exchange.header
         exchange.reply([encode_offset_for_leader_epoch(header.api_version, header.correlation_id, topics)])
 
-    async def _look_up(self, request: OffsetsRequest, isolation_level: int, timestamp: int | None) -> Offsets:
-        """From the source's leaders; whatever goes wrong there is retriable for the client. timestamp: instead of the
-        request's own.
+    async def _look_up(
+        self, request: OffsetsRequest, isolation_level: int, timestamp: int | None, version: int = -1
+    ) -> Offsets:
+        """From the source's leaders; whatever goes wrong there is retriable for the client. A timestamp that is none may mean
+        nothing in a request of this `version`, or to so old a source. timestamp: instead of the request's own.
         """
         found: Offsets = {}
         by_link: dict[str, dict[TopicPartition, int]] = {}
@@ -156,6 +160,8 @@ class OffsetSession:
                 error = INVALID_REQUEST if (name, one.index) in twice else self._refusal(mirror, tp)
                 if error or mirror is None:
                     found[tp] = (error, -1, -1)
+                elif timestamp is None and unsupported(wanted, version):
+                    found[tp] = (UNSUPPORTED_VERSION, -1, -1)
                 elif wanted <= LATEST_TIERED:
                     found[tp] = (0, -1, -1)  # nothing of ours is tiered
                 else:
@@ -174,6 +180,8 @@ class OffsetSession:
                 result = results.get(tp)
                 if gone := self._refusal(self.hub.ports.mirrors.by_name(tp.topic), tp):
                     found[tp] = (gone, -1, -1)  # handed over meanwhile: these are the ends of another log
+                elif result is not None and int(result.error) == UNSUPPORTED_VERSION:
+                    found[tp] = (UNSUPPORTED_VERSION, -1, -1)  # the source is too old to know
                 elif result is None or verdict(int(result.error)) is not Verdict.PASS:
                     found[tp] = (NOT_LEADER_OR_FOLLOWER, -1, -1)
                 else:

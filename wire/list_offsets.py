@@ -17,6 +17,7 @@ from wire.error_codes import (
     REPLICA_NOT_AVAILABLE,
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
 )
 from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
 from wire.task_group import TaskGroup
@@ -24,12 +25,31 @@ from wire.types import TopicPartition
 
 if TYPE_CHECKING:
     from wire.cluster import Cluster
+    from wire.connection import Connection
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+def unsupported(timestamp: int, version: int) -> bool:
+    """Whether a broker answers UNSUPPORTED_VERSION to it in a request of that version: it is negative and means nothing
+    there (ReplicaManager.isListOffsetsTimestampUnsupported, 4.3). An old broker takes it for a time, and answers with the
+    first offset, which is wrong: so it is not asked.
+    """
+    return timestamp < 0 and version < _SINCE.get(timestamp, version + 1)
+
 
 DEBUGGING_REPLICA_ID: Final = -2
 """ListOffsetsRequest.DEBUGGING_REPLICA_ID: who asks with it is answered by followers too (ReplicaManager.fetchOffset), and
@@ -153,7 +173,11 @@ async def _round(
 
     async def ask(node_id: int, wanted: dict[str, dict[int, int]]) -> None:
         try:
-            answer = await _ask(cluster, node_id, wanted, replica_id, isolation_level, deadline)
+            connection = await _connection(cluster, node_id, deadline)
+            wanted = _asked(connection.pick_version("list_offsets"), wanted, results)
+            if not wanted:
+                return
+            answer = await _ask(connection, cluster, wanted, replica_id, isolation_level, deadline)
         except (ConnectionLost, ClusterUnreachable):
             for topic, partitions in wanted.items():
                 for index in partitions:
@@ -173,20 +197,37 @@ async def _round(
     return results
 
 
+async def _connection(cluster: Cluster, node_id: int, deadline: float) -> Connection:
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
+            return await cluster.connection(node_id)
+    except TimeoutError:
+        raise ConnectionLost("no connection in time", sent=False, api="list_offsets") from None
+
+
+def _asked(
+    version: int, wanted: Mapping[str, Mapping[int, int]], results: dict[TopicPartition, OffsetResult]
+) -> dict[str, dict[int, int]]:
+    """Those that the broker can be asked for; the others get their result."""
+    left: dict[str, dict[int, int]] = {}
+    for topic, partitions in wanted.items():
+        for index, timestamp in partitions.items():
+            if unsupported(timestamp, version):
+                results[TopicPartition(topic, index)] = OffsetResult(-1, -1, -1, UNSUPPORTED_VERSION)
+            else:
+                left.setdefault(topic, {})[index] = timestamp
+    return left
+
+
 async def _ask(
+    connection: Connection,
     cluster: Cluster,
-    node_id: int,
     wanted: Mapping[str, Mapping[int, int]],
     replica_id: int,
     isolation_level: int,
     deadline: float,
 ) -> Any:
     remaining = max(deadline - time.monotonic(), 0.01)
-    try:
-        async with asyncio.timeout(remaining):
-            connection = await cluster.connection(node_id)
-    except TimeoutError:
-        raise ConnectionLost("no connection in time", sent=False, api="list_offsets") from None
     return await connection.call(
         "list_offsets",
         {

@@ -12,6 +12,11 @@ from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_trouble import TroubleScene, linked_sidecar
 from tests.real.harness_zookeeper import ZooKeeperKafka
 from tests.real.test_bad_input import another, refuses_to_run
+from wire.cluster import Cluster
+from wire.error_codes import UNSUPPORTED_VERSION
+from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from wire.security import ClientSecurity
+from wire.types import parse_bootstrap
 
 pytestmark = pytest.mark.timeout(300)
 OLDEST_TARGET = "3.9.1"
@@ -26,14 +31,40 @@ def topics(unique_topic: Callable[[str], str]) -> list[SourceTopic]:
     ]
 
 
-async def whole_way(scene: TroubleScene) -> None:
-    """A writer each for two of the topics, at the target before, while and after they are promoted."""
+async def whole_way(
+    scene: TroubleScene, before: Callable[[TroubleScene], Awaitable[None]] | None = None
+) -> None:
+    """A writer each for two of the topics, at the target before, while and after they are promoted. before: the promote."""
     await scene.begin()
     await scene.acked_more(100)
+    if before is not None:
+        await before(scene)
     await scene.promoted()
     await scene.acked_more(50)
     verdict = await scene.judge()
     assert verdict.acked > 300
+
+
+async def offsets_are_right_or_refused(scene: TroubleScene) -> None:
+    """An old broker takes a special timestamp for a time, and answers with its first offset."""
+    tp = scene.tps[0]
+    cluster = Cluster(
+        "target", parse_bootstrap(scene.target.bootstrap), ClientSecurity.plaintext(), "offsets"
+    )
+    await cluster.connect(timeout=30)
+    try:
+        found = {
+            timestamp: (await cluster.list_offsets({tp: timestamp}, timeout=30))[tp]
+            for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, -7, -86_400_000)
+        }
+    finally:
+        await cluster.close()
+    errors = {timestamp: result.error for timestamp, result in found.items() if result.error}
+    assert errors.keys() == {MAX_TIMESTAMP, -7, -86_400_000}, found
+    assert set(errors.values()) <= {UNSUPPORTED_VERSION}, found
+    assert found[EARLIEST].offset == found[EARLIEST_LOCAL].offset
+    assert found[LATEST].offset > found[EARLIEST].offset
+    assert found[LATEST_TIERED].offset == -1
 
 
 async def test_old_target(
@@ -63,6 +94,6 @@ async def test_old_source(
         async with linked_sidecar(source, target_cluster, own_id, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
             scene = TroubleScene(source, target_cluster, sidecar, topics(unique_topic))  # type: ignore[arg-type]
             try:
-                await whole_way(scene)
+                await whole_way(scene, offsets_are_right_or_refused)
             finally:
                 await scene.close()

@@ -405,6 +405,51 @@ async def test_list_offsets_are_the_sources_under_the_mirrors_epoch(timestamp: i
         assert part.leader_epoch == (E0 if expected >= 0 else -1)
 
 
+UNSUPPORTED = 35
+
+
+@pytest.mark.parametrize(
+    ("source", "asked_in", "timestamp", "expected"),
+    [
+        ((1, 11), 11, -3, (0, 0)),  # all have one timestamp
+        (
+            (1, 6),
+            11,
+            -3,
+            (UNSUPPORTED, -1),
+        ),  # Kafka 2.8: it would take it for a time, and answer with the first offset
+        ((1, 11), 6, -3, (UNSUPPORTED, -1)),  # as every broker to a request of that version
+        ((1, 6), 11, -4, (0, 0)),  # all that a mirror has is local, wherever it is at the source
+        ((1, 6), 7, -4, (UNSUPPORTED, -1)),
+        ((1, 6), 9, -5, (0, -1)),
+        ((1, 6), 8, -5, (UNSUPPORTED, -1)),
+        ((1, 6), 11, -6, (0, -1)),
+        ((1, 6), 10, -6, (UNSUPPORTED, -1)),
+        ((1, 11), 11, -7, (UNSUPPORTED, -1)),
+        ((1, 6), 11, -86_400_000, (UNSUPPORTED, -1)),  # a user's own, of 1969
+        ((1, 6), 1, -2, (0, 0)),
+    ],
+)
+async def test_timestamps_that_are_none_have_the_answer_of_a_broker_or_none(
+    source: tuple[int, int], asked_in: int, timestamp: int, expected: tuple[int, int]
+) -> None:
+    async with Rig(source_versions={"list_offsets": source}) as rig:
+        rig.source.add("orders", 0, 6)
+        client = await rig.client()
+        asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+        answer = await client.call(
+            "list_offsets",
+            {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [asked]}]},
+            timeout=5,
+            version=asked_in,
+        )
+        part = answer.topics[0].partitions[0]
+        assert (int(part.error_code), part.offset) == expected
+        assert rig.source.counts["list_offsets"] == (1 if expected[0] == 0 and timestamp > -5 else 0), (
+            "an old source is not asked what it does not know"
+        )
+
+
 async def test_offset_for_leader_epoch_is_the_one_epoch_and_the_end() -> None:
     async with Rig() as rig:
         rig.source.add("orders", 0, 6)
