@@ -140,8 +140,8 @@ class OffsetSession:
     async def _look_up(
         self, request: OffsetsRequest, isolation_level: int, timestamp: int | None, version: int = -1
     ) -> Offsets:
-        """From the source's leaders; whatever goes wrong there is retriable for the client. A timestamp that is none may mean
-        nothing in a request of this `version`, or to so old a source. timestamp: instead of the request's own.
+        """From the source's leaders; whatever goes wrong there is retriable for the client. A timestamp that is none may be
+        unknown in a request of this `version`, or to so old a source. timestamp: instead of the request's own.
         """
         found: Offsets = {}
         by_link: dict[str, dict[TopicPartition, int]] = {}

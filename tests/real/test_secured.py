@@ -188,7 +188,9 @@ async def test_secured_clusters(
     await sidecar.linker("sidecar", "leave", str(SIDECAR_ID))
     assert await sidecar.ended() == 0
     told = sidecar.log.read_text() + "".join(
-        path.read_text(errors="replace") for path in (sidecar.directory / "state").iterdir()
+        path.read_text(errors="replace")
+        for path in (sidecar.directory / "state").rglob("*")
+        if path.is_file()
     )
     assert secret("sidecar") not in told
     assert secret("link") not in told
