@@ -5,6 +5,7 @@ FAILED one can be begun again, `forked` what a real broker took by itself, `mirr
 target from what the mirror is to have,
 `replica_logs` where the logs of the target's replicas begin and end, `missing_records` what a promote would lose,
 `holdings` what a delete or a new beginning would drop, `other_tools` what somebody else did at the target,
+`limits` how many connections and bytes a cluster leaves to a link,
 `share_groups` who gets nothing of a mirror, `replication_factor` a topic with fewer replicas than the target's
 others.
 """

@@ -20,6 +20,7 @@ from linker.admin.models import (
 )
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.forked import fork_checks
+from linker.checks.limits import check_limits
 from linker.checks.mirror_configs import config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import check_missing
@@ -115,6 +116,14 @@ class Overview(FleetService):
             (
                 check_followers(target.cluster, alive),
                 check_share_groups(target.cluster, alive, self._open_topics(runtime)),
+                check_limits("target", target.cluster, alive, None, None),
+                check_limits(
+                    "source",
+                    runtime.source,
+                    list(runtime.source.nodes),
+                    None if (login := runtime.source.security.sasl) is None else login.username,
+                    runtime.source.client_id,
+                ),
                 check_clocks("source", runtime.source, _CLOCK_PATIENCE),
                 check_clocks("target", target.cluster, _CLOCK_PATIENCE, but=ours),
             )
