@@ -1,7 +1,8 @@
 """Target client to source: dispatch, produce forwarding, fetch serving, pass-through, authorization.
 
 File map, as a request goes: `dispatch` who answers it, `way_in` and `login` whether its client has logged in,
-`bare_tokens` how old ones do, `api_versions` what we say we speak, `apis` whose each request is, `passthrough` all that is not ours, `authorize` what
+`bare_tokens` how old ones do, `api_versions` what we say we speak, `apis` whose each request is, `passthrough` all that
+is not ours, `authorize` what
 the client may do. Asked about ourselves: `addressed`, with `broker_resource` our configs; asked of a mirror what it
 cannot do: `on_mirrors`; both with `split` for what is partly others'. A write: `produce` and `produce_job` take it
 apart, `produce_answers` tells the client, `admission` whether it is forwarded, `express` the usual one, `lanes`,
