@@ -60,6 +60,10 @@ class GroupRules:
         """Whether the link mirrors a group of this id."""
         if not 0 < len(group.encode("utf-8", "surrogatepass")) <= MAX_GROUP_BYTES:
             return False
+        return self.matches(group)
+
+    def matches(self, group: str) -> bool:
+        """Whether the patterns take it."""
         return any(pattern.fullmatch(group) for pattern in self.include) and not any(
             pattern.fullmatch(group) for pattern in self.exclude
         )
@@ -135,6 +139,8 @@ def discover(
             new = MirrorGroup(link=link, group=name, gate=gate, since=now, **covered)  # type: ignore[arg-type]
             if name in others:
                 new = replace(new, phase=GroupPhase.REFUSED, reason=_of_another(others[name]))
+            elif (why := cannot_be_held(seen.protocol)) is not None:
+                new = replace(new, phase=GroupPhase.REFUSED, reason=why)
             records.append(new)
             continue
         if known.phase not in _AT_REST:
@@ -164,12 +170,38 @@ def discover(
     return Discovery(records, forget, otherwise)
 
 
+_CANNOT_BE_HELD = {
+    GroupProtocol.STREAMS: "a streams group (KIP-1071) cannot be held on the target, and its offsets are not brought over: "
+    "started there it begins where its configuration says. Stop it when it has read to the end at the source, promote its "
+    "topics, and set its offsets on the target before it is started there (kafka-streams-groups.sh --reset-offsets)",
+    GroupProtocol.SHARE: "a share group (KIP-932) cannot be held on the target, and what it has acknowledged is not brought "
+    "over. Stop it when it has read to the end at the source, promote its topics, and set where it begins on the target "
+    "before its members are started there (kafka-share-groups.sh --reset-offsets)",
+}
+
+
+def cannot_be_held(protocol: GroupProtocol) -> str | None:
+    """Why no gate holds groups of that kind; None for those that are held."""
+    return _CANNOT_BE_HELD.get(protocol)
+
+
+def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
+    """Groups that read one of the topics and are not held, each with the reason."""
+    return [
+        f"group {group.group} is {group.phase}: {group.reason}"
+        for group in image.link_groups(link)
+        if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and not set(topics).isdisjoint(group.topics)
+    ]
+
+
 def _of_another(link: str) -> str:
     return f"a group of this id is mirrored by link {link}: the two would be one group on the target"
 
 
 def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a group must not be gated, as far as the link state tells."""
+    if (why := cannot_be_held(group.protocol)) is not None:
+        return why
     for owner, name in image.groups:
         other = image.groups[owner, name]
         if name == group.group and owner != group.link and other.phase is not GroupPhase.REFUSED:

@@ -278,6 +278,8 @@ class GroupProtocol(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848
+    STREAMS = "streams"  # KIP-1071; listed, never held
+    SHARE = "share"  # KIP-932; listed, never held
 
 
 class GroupPolicy(StrEnum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from controller.manager import wall_clock_ms
+from linker import examination_group_kinds as group_kinds
 from linker import preflight
 from linker.admin.models import Check, CheckResult
 from linker.clocks import STAMPED, ClockRange, measure
@@ -186,13 +187,15 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
     reader = GroupReader(source)
     try:
         listing = await reader.list_groups(timeout=preflight.TIMEOUT)
-        names = [name for name, one in listing.groups.items() if one.protocol_type in ("consumer", "")]
+        left_out = group_kinds.left_out_checks(listing)
+        names = group_kinds.held(listing)
         views, failed = await reader.describe(names, timeout=preflight.TIMEOUT)
         offsets = await reader.offsets(names, timeout=preflight.TIMEOUT)
     except LinkerError as error:
         return [check_line("groups", CheckResult.WARN, f"the source's groups cannot be listed: {error}")]
     committed = {name: {tp.topic for tp in found} for name, found in offsets.found.items()}
     checks = groups_by_topic(views, committed, topics)
+    checks += left_out + await group_kinds.unheld_checks(reader, listing, topics)
     checks += [
         check_line(
             "groups",

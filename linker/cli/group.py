@@ -21,6 +21,7 @@ from linker.cli.options import (
     usage,
 )
 from linker.cli.output import INTERRUPTED, Format, complain, emit, note
+from linker.shown_id import shown_id
 
 if TYPE_CHECKING:
     from linker.admin.client import AdminClient
@@ -202,13 +203,13 @@ def _follow(
     emit(ended, output, lambda: group_tables.groups(ended))
     failed = [one for one in ended if one.state not in wanted]
     for one in failed:
-        complain(f"group {one.group} is {one.state}: {one.reason or 'no reason given'}")
+        complain(f"group {shown_id(one.group)} is {one.state}: {one.reason or 'no reason given'}")
     if failed:
         raise typer.Exit(1)
 
 
 def _say(one: GroupDescription, said: dict[str, str]) -> None:
-    line = f"group {one.group}: {one.state}" + (f" ({one.reason})" if one.reason else "")
+    line = f"group {shown_id(one.group)}: {one.state}" + (f" ({one.reason})" if one.reason else "")
     if said.get(one.group) != line:
         said[one.group] = line
         note(line)

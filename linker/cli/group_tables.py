@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from linker.cli.output import columns, duration, one_line, pairs
+from linker.shown_id import shown_id
 
 if TYPE_CHECKING:
     from linker.admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
@@ -30,7 +31,14 @@ def groups(found: Iterable[GroupSummary]) -> str:
         ),
         [
             (
-                *(g.link, g.group, g.state, g.source_members, len(g.topics), duration(g.sync_age_ms)),
+                *(
+                    g.link,
+                    shown_id(g.group),
+                    g.state,
+                    g.source_members,
+                    len(g.topics),
+                    duration(g.sync_age_ms),
+                ),
                 *(g.difference, g.gate, g.policy, g.reason),
             )
             for g in found
@@ -42,7 +50,7 @@ def groups(found: Iterable[GroupSummary]) -> str:
 def group(one: GroupDescription) -> str:
     head = pairs(
         [
-            ("group", one.group),
+            ("group", shown_id(one.group)),
             ("link", one.link),
             ("state", one.state),
             ("reason", one.reason),
@@ -97,4 +105,5 @@ def in_one_line(one: GroupsStatus) -> str:
     """For the status of a link."""
     states = ", ".join(f"{count} {state}" for state, count in one.states.items())
     age = "" if one.sync_age_ms is None else f", offsets {duration(one.sync_age_ms)} old"
-    return one_line((states or "none") + age + (f" ({one.reason})" if one.reason else ""))
+    left_out = f"; left out: {'; '.join(one.left_out)}" if one.left_out else ""
+    return one_line((states or "none") + age + (f" ({one.reason})" if one.reason else "") + left_out)

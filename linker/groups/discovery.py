@@ -9,7 +9,9 @@ from controller.group_decisions import Discovery, FoundGroup
 from controller.group_sync import Committed
 from controller.image import ControllerImage
 from controller.state import GroupProtocol, Record
+from linker.groups import other_kinds
 from linker.groups.book import GroupBook
+from linker.groups.group_ids import left_out_ids
 from linker.groups.group_reader import GroupReader
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
@@ -19,6 +21,7 @@ from wire.types import TopicPartition
 _TIMEOUT = 10.0
 # A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
 _CONSUMERS = frozenset({"consumer", ""})
+_HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
 
 
 class Look:
@@ -32,6 +35,8 @@ class Look:
         self.gone: set[str] = set()
         #: Why some groups are not known: broker or group -> reason.
         self.trouble: dict[str, str] = {}
+        #: Groups whose ids cannot be kept, and why not.
+        self.left_out: dict[str, str] = {}
 
 
 async def look(
@@ -44,8 +49,14 @@ async def look(
     wanted = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol is not None and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
+        if one.protocol in _HELD and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
     }
+    others = {
+        name: one
+        for name, one in listing.groups.items()
+        if one.protocol is not None and one.protocol not in _HELD and settings.rules.takes(name)
+    }
+    seen.left_out = left_out_ids(listing.groups, settings.rules)
     ours = {group.group for group in book.all()}
     seen.gone = await _gone(source, ours - listing.groups.keys())
     views, failed = await source.describe(
@@ -66,6 +77,12 @@ async def look(
         topics = view.topics | {tp.topic for tp in committed}
         seen.views[name] = view
         seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors, view.malformed)
+    if others:
+        topics_of, unread_kinds = await other_kinds.topics_of(source, others, timeout=_TIMEOUT)
+        seen.trouble.update(unread_kinds)
+        for name, one in others.items():
+            if one.protocol is not None and name in topics_of:
+                seen.found[name] = FoundGroup(name, one.protocol, topics_of[name])
     _as_before(seen, book)
     return seen
 

@@ -53,7 +53,7 @@ class GroupReader:
     """A reader over one cluster. `trouble`: why it must not be asked at present, whatever answers at its address."""
 
     def __init__(self, cluster: Cluster, trouble: Callable[[], str | None] = lambda: None) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._trouble = trouble
         self._places = Places()
 
@@ -61,8 +61,8 @@ class GroupReader:
         """Each broker lists the groups that it coordinates. LinkerError if the cluster cannot be reached at all."""
         if (trouble := self._trouble()) is not None:
             raise LinkerError(trouble)
-        await self._cluster.refresh((), timeout=timeout)
-        nodes = list(self._cluster.nodes)
+        await self.cluster.refresh((), timeout=timeout)
+        nodes = list(self.cluster.nodes)
         listing = Listing()
         answers = await asyncio.gather(
             *(self._listed(node, timeout) for node in nodes), return_exceptions=True
@@ -77,12 +77,12 @@ class GroupReader:
                     listing.groups[one.group] = one
         if nodes and len(listing.silent) == len(nodes):
             raise LinkerError(
-                f"no broker of {self._cluster.name} lists its groups: {listing.silent[nodes[0]]}"
+                f"no broker of {self.cluster.name} lists its groups: {listing.silent[nodes[0]]}"
             )
         return listing
 
     async def _listed(self, node: int, timeout: float) -> list[ListedGroup]:
-        answer = await self._cluster.call("list_groups", {}, node_id=node, timeout=timeout, purpose=PURPOSE)
+        answer = await self.cluster.call("list_groups", {}, node_id=node, timeout=timeout, purpose=PURPOSE)
         _raise(answer.error_code, "list_groups")
         return [
             ListedGroup(
@@ -102,7 +102,7 @@ class GroupReader:
         """Who is in the groups; and why others are not known. A group that does not exist is `Dead`, without members."""
         views: dict[str, GroupView] = {}
         failed: dict[str, str] = {}
-        await self._by_node(
+        await self.by_node(
             names, failed, timeout, lambda node, some: self._described(node, some, views, failed, timeout)
         )
         return views, failed
@@ -116,7 +116,7 @@ class GroupReader:
         timeout: float,
     ) -> None:
         # A consumer group is GROUP_ID_NOT_FOUND (69) to DescribeGroups, or Dead to one that is too old to say so.
-        answer = await self._cluster.call(
+        answer = await self.cluster.call(
             "describe_groups", {"groups": list(names)}, node_id=node, timeout=timeout, purpose=PURPOSE
         )
         maybe_consumer = []
@@ -131,7 +131,7 @@ class GroupReader:
         if not maybe_consumer:
             return
         try:
-            answer = await self._cluster.call(
+            answer = await self.cluster.call(
                 "consumer_group_describe",
                 {"group_ids": maybe_consumer},
                 node_id=node,
@@ -156,7 +156,7 @@ class GroupReader:
         """All that the groups have committed. `stable`: groups with offsets in an open transaction are told apart
         (KIP-447), else the offsets from before it are given."""
         answer = Offsets()
-        await self._by_node(
+        await self.by_node(
             names,
             answer.failed,
             timeout,
@@ -167,11 +167,11 @@ class GroupReader:
     async def _fetched(
         self, node: int, names: Sequence[str], into: Offsets, timeout: float, stable: bool
     ) -> None:
-        connection = await self._cluster.connection(node, purpose=PURPOSE)
+        connection = await self.cluster.connection(node, purpose=PURPOSE)
         offered = connection.api_range("offset_fetch")
         if offered is None or offered[1] < _FIRST_BATCHED_OFFSETS:
             for name in names:
-                answer = await self._cluster.call(
+                answer = await self.cluster.call(
                     "offset_fetch",
                     {"group_id": name, "topics": None, "require_stable": stable},
                     node_id=node,
@@ -181,7 +181,7 @@ class GroupReader:
                 self._take_offsets(name, answer, into)
             return
         # v10 names topics by id: names are what is the same on both clusters.
-        answer = await self._cluster.call(
+        answer = await self.cluster.call(
             "offset_fetch",
             {"groups": [{"group_id": name, "topics": None} for name in names], "require_stable": stable},
             node_id=node,
@@ -226,7 +226,7 @@ class GroupReader:
         nodes = await self._locate([name], failed, timeout)
         if failed:
             raise LinkerError(f"group {name}: {failed[name]}")
-        connection = await self._cluster.connection(nodes[name], purpose=PURPOSE)
+        connection = await self.cluster.connection(nodes[name], purpose=PURPOSE)
         left = list(pieces(name, {tp: OffsetAndMetadata(*commit) for tp, commit in offsets.items()}))
         absent: set[TopicPartition] = set()
         refused: dict[TopicPartition, int] = {}
@@ -259,9 +259,7 @@ class GroupReader:
         if code in _MOVED:
             self._places.forget(name)
 
-    async def _by_node(
-        self, names: Collection[str], failed: dict[str, str], timeout: float, ask: Any
-    ) -> None:
+    async def by_node(self, names: Collection[str], failed: dict[str, str], timeout: float, ask: Any) -> None:
         """Ask each coordinator for its groups, batch after batch on its one connection."""
         nodes = await self._locate(names, failed, timeout)
         by_node: dict[int, list[str]] = {}
@@ -296,11 +294,11 @@ class GroupReader:
         return {name: node for name in names if (node := self._places.get(name)) is not None}
 
     async def _find(self, names: Sequence[str], failed: dict[str, str], timeout: float) -> None:
-        connection = await self._cluster.connection(None, purpose=PURPOSE)
+        connection = await self.cluster.connection(None, purpose=PURPOSE)
         offered = connection.api_range("find_coordinator")
         if offered is None or offered[1] < _FIRST_BATCHED_FIND:
             for name in names:
-                one = await self._cluster.call(
+                one = await self.cluster.call(
                     "find_coordinator",
                     {"key": name, "key_type": _GROUP_KEY},
                     timeout=timeout,
@@ -308,7 +306,7 @@ class GroupReader:
                 )
                 self._found(name, one, failed)
             return
-        answer = await self._cluster.call(
+        answer = await self.cluster.call(
             "find_coordinator",
             {"key_type": _GROUP_KEY, "coordinator_keys": list(names)},
             timeout=timeout,

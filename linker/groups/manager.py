@@ -55,6 +55,8 @@ class GroupManager:
         self.runs: dict[str, GroupRun] = {}
         #: Why the source's groups are not known, or not all of them; None if they are.
         self.trouble: str | None = None
+        #: Groups of the source whose ids cannot be kept, and why not.
+        self.left_out: dict[str, str] = {}
         self.stats = SyncStats()
         self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -203,6 +205,7 @@ class GroupManager:
             await self._act_on(known(tools.book))
             raise
         self.trouble = "; ".join(f"{what}: {why}" for what, why in list(seen.trouble.items())[:3]) or None
+        self.left_out = seen.left_out
         await self._act_on(seen)
         self._note(seen)
         self._follow(tools.book.all())

@@ -35,10 +35,15 @@ def group_settings(options: Mapping[str, JsonValue]) -> GroupSettings:
     given = LinkOptions.model_validate(dict(options))
     return GroupSettings(
         GroupRules(
-            tuple(re.compile(one) for one in patterns(given.groups_include)),
-            tuple(re.compile(one) for one in patterns(given.groups_exclude)),
+            _compiled(given.groups_include),
+            _compiled(given.groups_exclude),
             GroupPolicy(given.groups_promote),
             None if given.groups_gate == "auto" else GateKind(given.groups_gate),
         ),
         given.groups_sync_interval_ms / 1000,
     )
+
+
+def _compiled(given: str) -> tuple[re.Pattern[str], ...]:
+    """A group id may have line breaks in it, which `.` takes too: `.*` means every group."""
+    return tuple(re.compile(one, re.DOTALL) for one in patterns(given))

@@ -20,8 +20,10 @@ from linker.groups.gates import GroupMember
 from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
 from linker.groups.views import GroupView
+from linker.shown_id import shown_id
 from wire.types import TopicPartition
 
+_MOST_LEFT_OUT = 20
 _GONE = "the source does not have it any more: its offsets stay as they were synced last"
 
 
@@ -161,4 +163,7 @@ def groups_status(groups: Sequence[MirrorGroup], manager: GroupManager | None) -
         if manager is not None and manager.stats.rounds
         else None,
         reason=None if manager is None else manager.trouble,
+        left_out=[]
+        if manager is None
+        else [f"{shown_id(name)}: {why}" for name, why in list(manager.left_out.items())[:_MOST_LEFT_OUT]],
     )

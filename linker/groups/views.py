@@ -22,7 +22,7 @@ class ListedGroup:
     group: str
     protocol_type: str
     state: str | None
-    protocol: GroupProtocol | None  # None: neither classic nor consumer
+    protocol: GroupProtocol | None  # None: a kind that is not known here
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,8 @@ def consumer_view(one: Any) -> GroupView:
 
 
 def protocol_of(group_type: str | None) -> GroupProtocol | None:
-    """KIP-848's group types; brokers before it know classic groups only."""
-    match (group_type or "classic").lower():
-        case "classic":
-            return GroupProtocol.CLASSIC
-        case "consumer":
-            return GroupProtocol.CONSUMER
-        case _:
-            return None
+    """KIP-848's group types and those that came after it; brokers before it know classic groups only."""
+    try:
+        return GroupProtocol((group_type or "classic").lower())
+    except ValueError:
+        return None

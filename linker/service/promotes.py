@@ -80,6 +80,7 @@ class Promotes(Validations):
             f"group {group} is on its way back to the source: its demote is given up when one of its topics is promoted"
             for group in group_decisions.returning(self._image, link, topics)
         ]
+        warnings += group_decisions.unheld_readers(self._image, link, topics)
         producers, more = await self._producers(runtime, topics)
         warnings += more
         policy = self._policy(request)

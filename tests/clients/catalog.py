@@ -23,10 +23,13 @@ class ProducerCase:
     library: Library
     transactional: bool
     quick: bool  # part of the short run
+    label: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.library.name}{'-transactions' if self.transactional else ''}"
+        label = f"-{self.label}" if self.label else ""
+        return f"{self.library.name}{label}{'-transactions' if self.transactional else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ LIBRDKAFKA = Library(name="librdkafka", kind="python", program="librdkafka_clien
 AIOKAFKA = Library(name="aiokafka", kind="python", program="aiokafka_client")
 KAFKA_PYTHON = Library(name="kafka-python", kind="python", program="kafka_python_client")
 FRANZ_GO = Library(name="franz-go", kind="go", program="go")
+SARAMA = Library(name="sarama", kind="go", program="sarama")
 KAFKA_GO = Library(name="kafka-go", kind="go", program="kafka_go")
 
 PRODUCERS = tuple(
@@ -78,6 +82,11 @@ PRODUCERS = tuple(
         (KAFKA_PYTHON, True, False),
         (FRANZ_GO, True, False),
     )
+) + tuple(
+    ProducerCase(
+        library=SARAMA, transactional=False, quick=mode == "idempotent", label=mode, arguments={"mode": mode}
+    )
+    for mode in ("sync", "idempotent")
 )
 
 RANGE = {"assignor": "range"}
@@ -114,4 +123,6 @@ GROUPS = (
     GroupCase(library=FRANZ_GO, label="cooperative", arguments=COOPERATIVE),
     GroupCase(library=FRANZ_GO, label="consumer-protocol", arguments=NEW_PROTOCOL),
     GroupCase(library=KAFKA_GO, label="range", arguments=RANGE, quick=True),
+    GroupCase(library=SARAMA, label="range", arguments=RANGE),
+    GroupCase(library=SARAMA, label="sticky", arguments={"assignor": "sticky"}),
 )

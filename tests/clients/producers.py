@@ -104,7 +104,7 @@ async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dic
 
 async def program(stage: Stage, case: ProducerCase) -> Program:
     """The application of a case, not started."""
-    arguments = {"role": "producer", "topic": topic(case), "rate": str(RATE)}
+    arguments = {"role": "producer", "topic": topic(case), "rate": str(RATE), **case.arguments}
     if case.transactional:
         arguments |= {"role": "transactions", "transactional_id": case.name}
     return await stage.program(case.library, case.name, arguments, partitions=PARTITIONS)

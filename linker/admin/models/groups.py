@@ -72,7 +72,9 @@ class GroupSummary(Model):
     group: str
     state: GroupState
     reason: str | None = Field(default=None, description="Why it is there, or what it waits for.")
-    protocol: str = Field(description="classic or consumer (KIP-848), at the source.")
+    protocol: str = Field(
+        description="At the source: classic or consumer (KIP-848); streams (KIP-1071) and share (KIP-932) cannot be held."
+    )
     gate: str = Field(description="What holds it on the target.")
     policy: str
     topics: list[str]
@@ -129,3 +131,7 @@ class GroupsStatus(Model):
     sync_age_ms: int | None = Field(default=None, description="Of the held group that is oldest.")
     sync_ms: int | None = Field(default=None, description="How long the newest round of the sync took.")
     reason: str | None = Field(default=None, description="Why not all groups of the source are known.")
+    left_out: list[str] = Field(
+        default=[],
+        description="Groups of the source whose ids cannot be kept, and why not; the first of them.",
+    )
