@@ -18,6 +18,8 @@ from wire.server_connection import Owner, ServerConnection
 
 # Seconds without accepting after the system has refused a socket (no file descriptors left); as asyncio's own.
 _ACCEPT_RETRY: Final = 1.0
+# By how much shorter than for others the patience is with those who say nothing.
+_OF_THE_SILENT: Final = 8
 # Accepted in one turn of the event loop: who connects in crowds does not hold up the others.
 _AT_ONCE: Final = 64
 
@@ -34,13 +36,14 @@ class TlsOwner(Owner, Protocol):
 class _Handshake:
     """A connection that was accepted and is not open yet."""
 
-    __slots__ = ("address", "begun", "since", "sock", "task")
+    __slots__ = ("address", "begun", "silent", "since", "sock", "task")
 
     def __init__(self, sock: socket.socket, address: str, since: float) -> None:
         self.address = address
         self.sock = sock
         self.since = since
         self.begun = False
+        self.silent = True  # nothing has come of it
         self.task: asyncio.Task[None] | None = None
 
 
@@ -88,8 +91,7 @@ class TlsAcceptor:
         limits = self._owner.limits
         if len(self._handshakes) >= limits.max_handshakes:
             self._pause()
-            oldest = next(iter(self._handshakes.values()))
-            self._again = self._loop.call_at(oldest.since + limits.handshake_patience, self._make_room)
+            self._again = self._loop.call_at(self._due(self._first_to_go()), self._make_room)
             return
         for _ in range(min(_AT_ONCE, limits.max_handshakes - len(self._handshakes))):
             try:
@@ -117,10 +119,23 @@ class TlsAcceptor:
     def _make_room(self) -> None:
         """Somebody still waits, and the oldest handshake has had its time."""
         if self._handshakes:
-            connection, handshake = next(iter(self._handshakes.items()))
+            connection = self._first_to_go()
+            handshake = self._handshakes[connection]
             self._owner.refuse(handshake.address, "its TLS handshake took too long while others waited")
             self._give_up(connection)
         self._resume()
+
+    def _first_to_go(self) -> ServerConnection:
+        """Of those who have said nothing the oldest, else of all."""
+        for connection, handshake in self._handshakes.items():
+            if handshake.silent:
+                return connection
+        return next(iter(self._handshakes))
+
+    def _due(self, connection: ServerConnection) -> float:
+        """A client speaks first, in the moment in which it is connected."""
+        handshake, patience = self._handshakes[connection], self._owner.limits.handshake_patience
+        return handshake.since + (patience / _OF_THE_SILENT if handshake.silent else patience)
 
     def _pause(self) -> None:
         if self._again is not None:
@@ -150,6 +165,8 @@ class TlsAcceptor:
         task.add_done_callback(partial(self._ended, connection, handshake))
 
     async def _shake_hands(self, connection: ServerConnection, handshake: _Handshake) -> None:
+        await self._first_bytes(handshake)
+        handshake.silent = False
         handshake.begun = True  # from here on the event loop closes the socket
         await self._loop.connect_accepted_socket(
             lambda: connection,
@@ -157,6 +174,16 @@ class TlsAcceptor:
             ssl=self._context,
             ssl_handshake_timeout=self._owner.limits.tls_handshake_timeout,
         )
+
+    async def _first_bytes(self, handshake: _Handshake) -> None:
+        """Until the peer has said something, or hung up."""
+        spoken = asyncio.Event()
+        self._loop.add_reader(handshake.sock, spoken.set)
+        try:
+            async with asyncio.timeout(self._owner.limits.tls_handshake_timeout):
+                await spoken.wait()
+        finally:
+            self._loop.remove_reader(handshake.sock)
 
     def _give_up(self, connection: ServerConnection) -> None:
         handshake = self._handshakes.pop(connection)

@@ -394,6 +394,7 @@ async def test_a_bug_in_a_handshake_is_told_and_the_listener_goes_on(reported: l
 
         acceptor._loop = Broken()  # type: ignore[assignment]
         with silent(listener, 1) as (sock,):
+            sock.send(b"\x16")
             await until(lambda: hung_up(sock))
             await until(lambda: bool(reported))
         assert isinstance(reported.pop()["exception"], KeyError)
@@ -427,3 +428,22 @@ async def test_an_address_in_use_is_an_error_of_the_listener(unused_tcp_port: in
         ):
             with pytest.raises(OSError, match="in use"):
                 await start_listener("127.0.0.1", unused_tcp_port, info, security, handler)
+
+
+async def test_the_silent_go_first_and_soon(reported: list[dict[str, Any]]) -> None:
+    """A flood of connections that say nothing: who speaks keeps its place, who comes waits a moment."""
+    limits = ListenerLimits(max_handshakes=4, handshake_patience=4.0)
+    async with secured(limits, reported) as (listener, acceptor):
+        with silent(listener, 1) as spoken:
+            spoken[0].send(b"\x16")  # the first byte of a handshake, and no more
+            await until(lambda: acceptor.handshakes == 1)
+            await until(lambda: not next(iter(acceptor._handshakes.values())).silent)
+            with silent(listener, 12) as socks:
+                await until(lambda: acceptor.handshakes == 4)
+                started = asyncio.get_running_loop().time()
+                async with tls_client(listener.port) as c:  # it stands behind nine others
+                    await served(c)
+                # Four at a time, each for half a second; with the patience for all it would be eight seconds.
+                assert asyncio.get_running_loop().time() - started < 6
+                assert sum(map(hung_up, socks)) >= 9
+                assert not hung_up(spoken[0])
