@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.real.harness_trouble import TroubleScene, linked_sidecar
+from tests.real.harness_promote import LINK
+from tests.real.harness_trouble import TroubleScene, create_topic, linked_sidecar, refused
 from tests.real.harness_zookeeper import ZooKeeperKafka
 from tests.real.test_bad_input import another, refuses_to_run
 from wire.cluster import Cluster
@@ -97,3 +100,24 @@ async def test_old_source(
                 await whole_way(scene, offsets_are_right_or_refused)
             finally:
                 await scene.close()
+
+
+async def test_records_of_an_old_format_are_refused(
+    target_cluster: KafkaCluster, unique_topic: Callable[[str], str], tmp_path: Path, _numbers: Iterator[int]
+) -> None:
+    """Kafka 2.8 writes v1 where it is told to; said before anything is made, by a dry run too."""
+    name = unique_topic("v1")
+    old = {"message.format.version": "0.10.2"}
+    async with ZooKeeperKafka(1, tmp_path / "old") as source:
+        await asyncio.to_thread(create_topic, source.bootstrap, name, 2, configs=old)
+        producer = Producer({"bootstrap.servers": source.bootstrap})  # not idempotent: that needs v2
+        for _ in range(20):
+            producer.produce(name, b"old", partition=1)
+        assert await asyncio.to_thread(producer.flush, 60) == 0
+        own_id = 900 + next(_numbers)
+        async with linked_sidecar(source, target_cluster, own_id, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
+            for further in (["--dry-run"], []):
+                result = await sidecar.run("mirror", "create", name, "--link", LINK, *further)
+                refused(result, name, "message format v1", "before Kafka 0.11")
+            listed = (await sidecar.linker("mirror", "list", "--link", LINK, "-o", "json")).json()
+            assert listed == []
