@@ -215,6 +215,21 @@ def test_watch_on_a_terminal(cli: Cli, api: Running) -> None:
 
 
 @pytestmark_fork
+def test_watch_says_when_the_sidecar_has_ended(cli: Cli, api: Running) -> None:
+    make(cli, "orders")
+    later = threading.Timer(4.0, api.stop)
+    later.start()
+    try:
+        code, seen = read_terminal(
+            ["status", "--watch", "--interval", "0.2"], api.url, b"has ended", interrupt=True
+        )
+    finally:
+        later.cancel()
+    assert code == 0
+    assert b"no links yet" not in seen
+
+
+@pytestmark_fork
 def test_promote_on_a_terminal(cli: Cli, api: Running) -> None:
     make(cli, "orders")
     code, seen = read_terminal(["mirror", "promote", "orders", "-l", "a"], api.url, b"HANDED_OVER")
