@@ -19,6 +19,8 @@ import (
 const (
 	tick     = 10 * time.Millisecond
 	maxBurst = 100
+	// records of a partition: a request for each one is slower than they come
+	commitEvery = 50
 )
 
 type client struct {
@@ -227,10 +229,11 @@ func (h handler) Cleanup(session sarama.ConsumerGroupSession) error {
 }
 
 func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	uncommitted := 0
 	for {
 		select {
 		case <-session.Context().Done():
-			return nil
+			return nil // Cleanup commits what is marked
 		case message, open := <-claim.Messages():
 			if !open {
 				return nil
@@ -238,7 +241,10 @@ func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 			name, number := identity(message.Value)
 			h.say("records", fields{"topic": message.Topic, "p": message.Partition, "r": [][3]any{{message.Offset, name, number}}})
 			session.MarkMessage(message, "")
-			session.Commit()
+			if uncommitted++; uncommitted >= commitEvery {
+				session.Commit()
+				uncommitted = 0
+			}
 		}
 	}
 }
