@@ -47,7 +47,7 @@ from linker.links.topic_shape import (
 )
 from linker.target import TargetCluster
 from wire.cluster import Cluster
-from wire.errors import LinkerError
+from wire.errors import BrokerError, LinkerError
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 from wire.types import TopicPartition
 
@@ -214,9 +214,11 @@ class BringUp:
             mirror = self._controller.image.mirrors[self._link, topic]
             await self._lead_stranded(mirror, found)
             await self._adopt(mirror, found)
-            await self._establish(mirror, found)
+            refused = await self._establish(mirror, found)
             await self._serve(mirror)
             await self._reassign(mirror, found)
+            for error in refused:
+                raise error  # the others are copied meanwhile
             grown = grown_at_target(mirror, found)
             if grown is not None:
                 raise ControllerError(grown)
@@ -333,17 +335,20 @@ class BringUp:
                 changes[state.tp] = leadership_of(partition)
         await self._controller.adopt_leadership(self._link, changes)
 
-    async def _establish(self, mirror: MirrorTopic, topic: TopicImage) -> None:
-        """Start offset and E0, once and durable, before anything can be copied."""
+    async def _establish(self, mirror: MirrorTopic, topic: TopicImage) -> list[BrokerError]:
+        """Start offset and E0, once and durable, before anything can be copied. One partition of the source whose offset
+        is not told holds up no other; its error is answered."""
         waiting = [
             state
             for state in self._controller.image.topic_partitions(self._link, mirror.topic)
             if state.phase is Phase.LINKING
         ]
         if not waiting:
-            return
-        offsets = await start_offsets(self._source, mirror, [state.tp for state in waiting])
+            return []
+        offsets, refused = await start_offsets(self._source, mirror, [state.tp for state in waiting])
         for state in waiting:
+            if state.tp not in offsets:
+                continue
             partition = topic.partitions[state.partition]
             await self._controller.establish(
                 self._link,
@@ -352,6 +357,7 @@ class BringUp:
                 session_epoch=partition.leader_epoch,
                 start_offset=offsets[state.tp],
             )
+        return list(refused.values())
 
     async def _serve(self, mirror: MirrorTopic) -> None:
         """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""

@@ -97,38 +97,42 @@ def spec_of(mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> M
 
 async def start_offsets(
     source: Cluster, mirror: MirrorTopic, tps: list[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Where copies begin: at the source's earliest or latest offset, or at the first one that is not older than a time.
-
-    Raises BrokerError for a partition whose offset the source does not tell.
-    """
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
+    """Where copies begin: at the source's earliest or latest offset, or at the first one that is not older than a time; and
+    of which partitions the source does not tell it now (one without a leader, say), with its error."""
     timestamp = {"earliest": _EARLIEST, "latest": _LATEST}.get(mirror.start)
     if timestamp is not None:
         return await _list(source, tps, timestamp)
     asked = _number(mirror.start)
-    # The search for a time may take long (tiered storage): begun only where all leaders are known to answer.
-    await _list(source, tps, _LATEST)
-    offsets = await _list(source, tps, asked, timeout=_CALL_TIMEOUT)
+    # The search for a time may take long (tiered storage): begun only where a leader is known to answer.
+    ends, refused = await _list(source, tps, _LATEST)
+    offsets, more = await _list(source, list(ends), asked, timeout=_CALL_TIMEOUT)
     # No record is that young: the mirror begins with the next one.
-    late = [tp for tp in tps if offsets[tp] < 0]
+    late = [tp for tp, offset in offsets.items() if offset < 0]
     if late:
-        offsets |= await _list(source, late, _LATEST)
-    return offsets
+        again, none = await _list(source, late, _LATEST)
+        offsets = {tp: offset for tp, offset in offsets.items() if offset >= 0} | again
+        more |= none
+    return offsets, refused | more
 
 
 async def _list(
     source: Cluster, tps: list[TopicPartition], timestamp: int, *, timeout: float = _OFFSETS_TIMEOUT
-) -> dict[TopicPartition, int]:
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, BrokerError]]:
+    if not tps:
+        return {}, {}
     results = await source.list_offsets(dict.fromkeys(tps, timestamp), timeout=timeout)
-    for tp, result in results.items():
-        if result.error:
-            raise BrokerError(
-                result.error,
-                message=f"{source.name}: no start offset",
-                api="list_offsets",
-                topic_partition=tp,
-            )
-    return {tp: result.offset for tp, result in results.items()}
+    refused = {
+        tp: BrokerError(
+            result.error,
+            message=f"{source.name}: no start offset",
+            api="list_offsets",
+            topic_partition=tp,
+        )
+        for tp, result in results.items()
+        if result.error
+    }
+    return {tp: result.offset for tp, result in results.items() if not result.error}, refused
 
 
 def _number(text: str) -> int:

@@ -392,6 +392,8 @@ async def test_a_source_partition_without_a_leader_keeps_another_mirror_waiting_
             while rig.controller.image.partitions["east", quotes].phase is not Phase.ACTIVE:
                 await asyncio.sleep(0.01)
             assert "orders" in rig.bring_up.trouble
+            while rig.phase(T0) is not Phase.ACTIVE:  # the topic's other partition is copied meanwhile
+                await asyncio.sleep(0.01)
             source.move_leader("orders", 1, source.topics["orders"].partitions[0].leader)
             while rig.phase(T1) is not Phase.ACTIVE or rig.bring_up.trouble:
                 await asyncio.sleep(0.01)

@@ -14,7 +14,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from linker.admin.models import MirrorState, PromotePhase, PromoteRequest
 from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.sidecar_process import SidecarProcess
+from wire.cluster import Cluster
+from wire.security import ClientSecurity
 from wire.types import TopicPartition as WireTopicPartition
+from wire.types import parse_bootstrap
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 60.0
@@ -210,7 +213,23 @@ async def nobody_leads(pair: Pair, topic: str) -> None:
     await wait_for(lambda: admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader == -1)
 
 
-async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: Pair) -> None:
+async def set_for_the_cluster(cluster: KafkaCluster, name: str, value: str) -> None:
+    """A dynamic default of all brokers; none of the clients at hand can name that resource."""
+    asked = Cluster("target", parse_bootstrap(cluster.bootstrap), ClientSecurity.plaintext(), "test")
+    change = {"name": name, "config_operation": 0, "value": value}
+    everywhere = {"resource_type": 4, "resource_name": "", "configs": [change]}
+    try:
+        await asked.connect()
+        answer = await asked.call(
+            "incremental_alter_configs", {"resources": [everywhere], "validate_only": False}, timeout=30
+        )
+        assert [int(one.error_code) for one in answer.responses] == [0]
+    finally:
+        await asked.close()
+
+
+@pytest.mark.parametrize("where", ["topic", "cluster"])
+async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: Pair, where: str) -> None:
     """min.insync.replicas is changed while the only sidecar is away: ClearElrRecord leaves nobody to elect."""
     pair.create("stranded", {"min.insync.replicas": "2"})
     pair.write(pair.source.bootstrap, "stranded", 400, ago_ms=1000)
@@ -219,7 +238,10 @@ async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: P
     before = log.stat()
     await pair.sidecar.kill()
     await nobody_leads(pair, "stranded")
-    pair.alter(pair.target.bootstrap, "stranded", min_insync_replicas="1")
+    if where == "topic":
+        pair.alter(pair.target.bootstrap, "stranded", min_insync_replicas="1")
+    else:
+        await set_for_the_cluster(pair.target, "min.insync.replicas", "2")
     await asyncio.sleep(1)
     await pair.sidecar.start()
     await pair.until("stranded", MirrorState.ACTIVE)
