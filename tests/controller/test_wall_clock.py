@@ -22,6 +22,7 @@ DECIDING = ("controller", "router", "fetcher", "linker/fleet", "linker/links", "
 ALLOWED = {
     "controller/manager.py": {"wall_clock_ms"},  # created_at, started_at and the like
     "linker/links/times.py": {"moment"},  # a stored time, for people
+    "linker/links/reads.py": {"held_readers"},  # since when a reader is held, for people
 }
 #: The same of `wall_clock_ms()`: how long ago something was, as it is shown.
 SHOWN_AGES = {

@@ -12,5 +12,5 @@ def test_libraries_that_are_missing_are_installed_from_the_checkout(monkeypatch:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     told = demo._missing_libraries() or ""
     assert told.startswith("no aiokafka, confluent_kafka, kafka here; in the checkout, run: pip install ")
-    assert told.endswith(" '.[demo]'")
+    assert told.endswith(" -r requirements-dev.lock")
     assert "kafka-linker" not in told

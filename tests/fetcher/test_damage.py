@@ -43,8 +43,10 @@ async def test_a_damaged_window_is_read_again() -> None:
             assert all(log.end <= 40 and log.failed is None for log in logs)
             stored[20].data = good
             await rig.settled()
-            assert (mirror.trouble, mirror.failed) == (None, None)
-            assert rig.events.availability[-1] == (TP, True)
+            # What a follower has is known when it asks for more.
+            await eventually(lambda: mirror.trouble is None)
+            assert mirror.failed is None
+            await eventually(lambda: rig.events.availability[-1] == (TP, True))
             assert all(log.damaged for log in logs[:1])
 
 

@@ -559,7 +559,8 @@ async def test_many_strangers_do_not_keep_a_sidecar_out(caplog: pytest.LogCaptur
         assert at.server.strangers <= 8
         await until_closed(socks.pop(0), 1)  # the oldest
         await works(at)
-        assert len([line for line in lines(caplog) if "too many connections" in line]) >= 22
+        told = [line for line in lines(caplog) if "too many connections" in line]
+        assert 1 <= len(told) <= 22, "strangers do not fill the log"
         for sock in socks:
             sock.close()
 

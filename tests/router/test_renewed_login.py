@@ -54,7 +54,7 @@ async def test_a_slow_answer_comes_on_the_old_one_and_nothing_overtakes_it() -> 
     async with rig() as one:
         producer = Producer(await one.client(), one, producer_id=5)
         assert (await producer.send(0))[0].error == 0
-        one.source.inject("produce", delay=1.3 * LIFETIME, times=1)
+        one.source.inject("produce", delay=1.8 * LIFETIME, times=1)
         slow = producer.send(0)
         # A broker begins with the next one when the one before it is answered: what is sent now would come too late.
         await asyncio.sleep(0.7 * LIFETIME)

@@ -22,8 +22,8 @@ from linker import __version__
 from linker.admin.models import CheckResult, FailoverRequest, LinkOptions, MirrorState, PromoteOptions
 from linker.cli.mirror import start_of
 from linker.cli.options import properties_file
-from tests.shell.conftest import Cli, Running
-from tests.shell.memory_service import ClusterTrouble
+from tests.shell.conftest import Cli, Running, serve
+from tests.shell.memory_service import ClusterTrouble, MemoryService
 
 COMMAND = [sys.executable, "-c", "from linker.cli import main; main()"]
 
@@ -215,8 +215,9 @@ def test_watch_on_a_terminal(cli: Cli, api: Running) -> None:
 
 
 @pytestmark_fork
-def test_watch_says_when_the_sidecar_has_ended(cli: Cli, api: Running) -> None:
-    make(cli, "orders")
+def test_watch_says_when_the_sidecar_has_ended() -> None:
+    api = serve(MemoryService())  # one of its own, to end
+    api.service.links["a"] = ({"bootstrap.servers": "x:1"}, LinkOptions())
     later = threading.Timer(4.0, api.stop)
     later.start()
     try:
