@@ -70,7 +70,8 @@ class PartitionPlan(Facts):
     start: Offset = 0  # the mirror's start: nothing earlier is expected on the target
     end: Offset | None = None  # every replica must have it; None: the source's high watermark as sampled now
     compacted: bool = False
-    min_compaction_lag_ms: int = 0  # of the target's topic, as the next two
+    min_compaction_lag_ms: int = 0  # of the target's topic, as the next three
+    delete_retention_ms: int | None = None  # None: not known
     segment_bytes: int | None = None
     segment_ms: int | None = None
     retention_ms: int | None = None  # of the target's topic, to name a reason; None: unlimited

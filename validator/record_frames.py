@@ -17,12 +17,22 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes PySpark calls it
 from pyspark.sql import types as T  # noqa: N812
 
+from validator.cleaner_bounds import (
+    NO_LIMIT,
+    ONE_SEGMENT,
+    RECORD_OVERHEAD,
+    TOO_YOUNG,
+    UNSETTLED,
+    CleanerBounds,
+    SourceLog,
+)
+
 SOURCE = -1
 """The source's slot; a replica's slot is its broker id."""
 NO_END = (1 << 63) - 1
 NEEDED = ("h1", "h2", "time", "key_size", "value_size")
 """Of a record, to tell whether it is equal."""
-CLEANED = (*NEEDED, "key")
+CLEANED = (*NEEDED, "key", "header_bytes")
 """And whether a log cleaner took it."""
 TOLD = (*CLEANED, "time_type", "value", "headers", "header_count")
 """And what differs in it."""
@@ -83,7 +93,9 @@ def _reduced(frame: DataFrame, slot: int) -> DataFrame:
     time = F.unix_millis("timestamp")
     headers = F.transform(
         F.coalesce("headers", F.array().cast("array<struct<key:string,value:binary>>")),
-        lambda one: F.struct(one["key"], F.coalesce(F.length(one["value"]), F.lit(-1)), one["value"]),
+        lambda one: F.struct(
+            one["key"], F.coalesce(F.length(one["value"]), F.lit(-1)).alias("size"), one["value"]
+        ),
     )
     everything = (
         F.col("offset"),
@@ -108,6 +120,13 @@ def _reduced(frame: DataFrame, slot: int) -> DataFrame:
         F.xxhash64(value_size, "value").alias("value"),
         F.xxhash64(F.size(headers), headers).alias("headers"),
         F.size(headers).alias("header_count"),
+        F.aggregate(
+            headers,
+            F.lit(0),
+            lambda sum_, one: (
+                sum_ + F.coalesce(F.octet_length(one["key"]), F.lit(0)) + F.greatest(one["size"], F.lit(0))
+            ),
+        ).alias("header_bytes"),
     )
 
 
@@ -216,25 +235,88 @@ def differences(
             .where((F.col("s").isNotNull() & F.col("r").isNotNull()) | F.col("asked").isNotNull())
             .drop("asked")
         )
-    order = Window.partitionBy("part", "slot").orderBy("offset")
-    return found.withColumn("n", F.row_number().over(order)).where(F.col("n") <= limit).drop("n").collect()
+    return first_of_each(found, limit).collect()
 
 
-def per_key(rows: DataFrame) -> DataFrame:
-    """part, slot, key (its hash), latest: the offset of that key's last record, tombstone: whether that is one."""
+def none_settled(spark: SparkSession) -> DataFrame:
+    """Of `sides`, what is asked of committed records, without any."""
+    return spark.createDataFrame([], "part int, slot int, offset long, key long, value_size int, time long")
+
+
+def per_key(settled: DataFrame) -> DataFrame:
+    """part, slot, key (its hash), latest: the offset of that key's last record, tombstone: whether that is one, time: its
+    timestamp. `settled`: committed records alone, an aborted one is nobody's last."""
     last_tombstone = F.max(F.when(F.col("value_size") < 0, F.col("offset")))
-    return rows.groupBy("part", "slot", "key").agg(
+    return settled.groupBy("part", "slot", "key").agg(
         F.max("offset").alias("latest"),
         (F.coalesce(last_tombstone, F.lit(-1)) == F.max("offset")).alias("tombstone"),
+        F.max_by("time", "offset").alias("time"),
     )
 
 
-def lonely(rows: DataFrame, paired: DataFrame) -> DataFrame:
+def source_logs(paired: DataFrame) -> dict[tuple[int, int], SourceLog]:
+    """What the source holds of each replica's range; `fields` of the pairs were CLEANED."""
+    s = F.col("s")
+    size = F.greatest(s["key_size"], F.lit(0)) + F.greatest(s["value_size"], F.lit(0)) + s["header_bytes"]
+    found = (
+        paired.where(_inside() & s.isNotNull())
+        .groupBy("part", "slot")
+        .agg(
+            F.count(F.lit(1)).alias("offsets"),
+            F.sum(size + RECORD_OVERHEAD).alias("bytes"),
+            F.min(s["time"]).alias("oldest"),
+            F.max(s["time"]).alias("newest"),
+        )
+    )
+    return {
+        (row.part, row.slot): SourceLog(row.offsets, row.bytes, row.oldest, row.newest)
+        for row in found.collect()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a cleaner is believed of one replica. `settled`: below it each side's transactions have ended; cleaners go no
+    further. `whole`: the range begins where both logs begin."""
+
+    part: int
+    slot: int
+    source_settled: int
+    replica_settled: int
+    whole: bool
+    cleaner: CleanerBounds
+
+
+_LIMITS = (
+    "part int, slot int, source_settled long, replica_settled long, whole boolean, clean long, expired long,"
+    " one_segment boolean"
+)
+
+
+def lonely(spark: SparkSession, settled: DataFrame, paired: DataFrame, limits: Sequence[Limits]) -> DataFrame:
     """Records that one side of a compacted partition alone holds: part, slot, offset, kind, key, other (the slot that has
-    not this record), why (what a log cleaner does there: superseded, keyless, tombstone; null: not explained here)."""
+    not this record), why: what a log cleaner does there (aborted, keyless, superseded, tombstone), or why the replica's
+    cannot have been there (cleaner_bounds.py); null: not explained here. `settled`: both sides' committed records."""
     missing = F.col("r").isNull()
+    known = spark.createDataFrame(
+        [
+            (
+                one.part,
+                one.slot,
+                one.source_settled,
+                one.replica_settled,
+                one.whole,
+                one.cleaner.clean,
+                one.cleaner.expired,
+                one.cleaner.one_segment,
+            )
+            for one in limits
+        ],
+        _LIMITS,
+    )
     alone = (
         paired.where(_inside() & (F.col("s").isNull() | missing))
+        .join(F.broadcast(known), ["part", "slot"])
         .withColumn("held", F.coalesce("s", "r"))
         .select(
             "part",
@@ -245,23 +327,53 @@ def lonely(rows: DataFrame, paired: DataFrame) -> DataFrame:
             F.when(missing, F.lit(SOURCE)).otherwise(F.col("slot")).alias("holder"),
             F.col("held")["key"].alias("key"),
             (F.col("held")["key_size"] < 0).alias("keyless"),
+            (F.col("offset") >= F.least("source_settled", "replica_settled")).alias("unsettled"),
+            (missing & F.col("one_segment")).alias("one_segment"),
+            (missing & (F.col("held")["time"] > F.col("clean"))).alias("too_young"),
+            F.when(missing, F.col("expired")).otherwise(F.lit(NO_LIMIT)).alias("expired"),
+            "whole",
         )
     )
-    keys = per_key(rows)
+    keys = per_key(settled)
     there = keys.select("part", F.col("slot").alias("other"), "key", "latest")
-    here = keys.select("part", F.col("slot").alias("holder"), "key", F.col("tombstone").alias("deleted"))
-    # `deleted`: the key ends with a tombstone, here or later, so nothing of it has to be left on the other side.
+    here = keys.select(
+        "part",
+        F.col("slot").alias("holder"),
+        "key",
+        F.col("tombstone").alias("deleted"),
+        F.col("time").alias("deleted_at"),
+    )
+    committed = settled.select("part", F.col("slot").alias("holder"), "offset", F.lit(1).alias("committed"))
+    # `deleted`: the key ends with a tombstone, here or later, so nothing of it has to be left on the other side. Unless the
+    # range is whole, something of the key may lie outside of it.
     return (
         alone.join(there, ["part", "other", "key"], "left")
         .join(here, ["part", "holder", "key"], "left")
+        .join(committed, ["part", "holder", "offset"], "left")
         .withColumn(
             "why",
-            F.when(F.col("latest") > F.col("offset"), F.lit("superseded"))
-            .when(F.col("keyless"), F.lit("keyless"))
-            .when(F.col("latest").isNull() & F.col("deleted"), F.lit("tombstone")),
+            F.when(F.col("one_segment"), F.lit(ONE_SEGMENT))
+            .when(F.col("too_young"), F.lit(TOO_YOUNG))
+            .when(F.col("unsettled"), F.lit(UNSETTLED))
+            .when(F.col("committed").isNull(), F.lit("aborted"))
+            .when(F.col("keyless"), F.lit("keyless"))  # before `latest`: they have no key in common
+            .when(F.col("latest") > F.col("offset"), F.lit("superseded"))
+            .when(
+                F.col("whole")
+                & F.col("latest").isNull()
+                & F.col("deleted")
+                & (F.col("deleted_at") <= F.col("expired")),
+                F.lit("tombstone"),
+            ),
         )
         .select("part", "slot", "offset", "kind", "other", "key", "why")
     )
+
+
+def first_of_each(judged: DataFrame, limit: int) -> DataFrame:
+    """The first `limit` rows of each replica."""
+    order = Window.partitionBy("part", "slot").orderBy("offset")
+    return judged.withColumn("n", F.row_number().over(order)).where(F.col("n") <= limit).drop("n")
 
 
 def combine(row: Row, side: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import Row
 
 from validator import digest, record_frames
+from validator.cleaner_bounds import refusal
 from validator.facts import MAX_FINDINGS, Finding, FindingKind, Missing
 from validator.messages import PartitionPlan, ReplicaResult
 from validator.ranges import PartitionBounds, ReplicaBounds
@@ -24,14 +25,31 @@ class Explained:
 
     lawful: dict[str, int] = field(default_factory=dict)
     unexplained: list[Suspect] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    """offset -> why no log cleaner can have been there, where that is known."""
+    not_listed: int = 0
+    """More of `unexplained`."""
+
+    def take(self, suspect: Suspect, why: str | None) -> None:
+        if why in LAWFUL:
+            self.count(suspect.kind, why, 1)
+            return
+        self.unexplained.append(suspect)
+        if why is not None:
+            self.refused[suspect.offset] = why
+
+    def more(self, found: int, limit: int) -> None:
+        """`found` could not be explained at first, and so many more than `limit` are no cleaner's doing."""
+        if found > limit:
+            self.not_listed = max(0, found - limit - 1)
 
     def count(self, kind: str, why: str, number: int) -> None:
         where = "on_replica" if kind == "record_missing" else "at_source"
-        name = f"{_LAWFUL[why]}_{where}"
+        name = f"{LAWFUL[why]}_{where}"
         self.lawful[name] = self.lawful.get(name, 0) + number
 
 
-_LAWFUL = {
+LAWFUL = {
     "superseded": "compacted",
     "tombstone": "tombstones_expired",
     "keyless": "keyless_removed",
@@ -52,6 +70,7 @@ class RecordTally:
         self.first: int | None = None  # the first difference
         self.lawful: dict[str, int] = {}
         self.missing: Missing | None = None
+        self.refused: dict[int, str] = {}
         self.row: Row | None = None
         self.read_records = 0
         self.read_bytes = 0
@@ -85,7 +104,8 @@ class RecordTally:
             self._differs_at(row.first_differing)
             if explained is not None:
                 self.lawful |= explained.lawful
-                self.count += len(explained.unexplained)
+                self.count += len(explained.unexplained) + explained.not_listed
+                self.refused = explained.refused
                 for suspect in explained.unexplained:
                     self._differs_at(suspect.offset)
         self.through = max(found.begin, min(bounds.end, found.high_watermark))
@@ -123,7 +143,9 @@ class RecordTally:
 
     def tell(self, row: Row) -> None:
         """How an offset differs."""
-        self.findings.append(Finding(kind=FindingKind(row.kind), offset=row.offset, detail=describe(row)))
+        because = refusal(self.refused.get(row.offset), self.plan) if row.r is None else None
+        detail = describe(row) + (f": {because}" if because else "")
+        self.findings.append(Finding(kind=FindingKind(row.kind), offset=row.offset, detail=detail))
 
     def result(self, seconds: float) -> ReplicaResult:
         replica, row = self.replica, self.row

@@ -7,10 +7,11 @@ Each replica is read by name through the link broker (client.rack, router/fetch_
 connector can only read that one: the other replicas are told as failures, never as proved. Who leads is looked up before and
 after the reading.
 
-What a compacted log may lack, and is only counted: a record whose key has a later one on that side, all of a key that ends
-with a tombstone, a record without a key, a record of an aborted transaction. Everything else that one side alone
-holds is wrong; so the latest value of every key is the same on both. What a first look at the range cannot explain is
-looked for a second time in the whole log of that side (record_second_look.py).
+What a compacted log may lack, and is only counted: a record whose key has a later committed one on that side, all of a key
+that ends with a tombstone old enough to be gone, a record without a key, a record of an aborted transaction; none of them
+where no log cleaner can have been (cleaner_bounds.py). Everything else that one side alone holds is wrong; so the latest
+value of every key is the same on both. What a first look at the range cannot explain is looked for a second time in the
+whole log of that side (record_second_look.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from validator.facts import MAX_FINDINGS
 from validator.kafka_source import ReadRange, client_options, ensure_connector, read
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.ranges import PartitionBounds, ReplicaBounds
+from validator.record_commits import COMMITTED, StableEnds, settled, stable_ends
+from validator.record_explain import explain
 from validator.record_frames import CLEANED, NO_END, SOURCE, TOLD, Expected
-from validator.record_second_look import Suspect, second_look
 from validator.record_tally import Explained, RecordTally
 from validator.survey import Survey, survey
 from validator.tally import whole_partition_finding
@@ -43,8 +45,6 @@ from wire.types import TopicPartition
 PARTITIONS_PER_JOB = 64
 ATTEMPTS = 3
 """Reading is planned anew this often when a log's start or a leader moved meanwhile."""
-MAX_SUSPECTS = 10_000
-"""More unexplained records than this are no cleaner's doing, and not looked for a second time."""
 _MOVED = re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS")
 """An offset that was planned is not there any more: the broker's word, or the connector's (failOnDataLoss)."""
 
@@ -207,7 +207,7 @@ class _Job:
                 paired = record_frames.pairs(self.spark, rows, expected, CLEANED)
                 totals = {(row.part, row.slot): row for row in record_frames.totals(paired)}
                 if compacted and any(row.record_missing or row.record_extra for row in totals.values()):
-                    explained = self._explain(rows, paired, expected)
+                    explained = explain(self, paired, expected)
             finally:
                 if compacted:
                     rows.unpersist()
@@ -237,12 +237,16 @@ class _Job:
 
     def rows(self, expected: Sequence[Expected]) -> DataFrame | None:
         """Both sides' records of these stretches; None if there is nothing to read."""
+        return self.read(self.stretches(expected))
+
+    @staticmethod
+    def stretches(expected: Sequence[Expected]) -> dict[int, dict[int, tuple[int, int]]]:
         wanted: dict[int, dict[int, tuple[int, int]]] = {}
         for one in expected:
             low, high = wanted.setdefault(SOURCE, {}).get(one.part, (NO_END, 0))
             wanted[SOURCE][one.part] = min(low, one.prefix), max(high, one.end)
             wanted.setdefault(one.slot, {})[one.part] = one.start, one.end
-        return self.read(wanted)
+        return wanted
 
     def read(
         self, wanted: Mapping[int, Mapping[int, tuple[int, int]]], more: Mapping[str, str] | None = None
@@ -267,44 +271,14 @@ class _Job:
 
     # --- compacted logs -------------------------------------------------------------------------------------
 
-    def _explain(
-        self, rows: DataFrame, paired: DataFrame, expected: Sequence[Expected]
-    ) -> dict[tuple[int, int], Explained]:
-        """Of every replica: what a log cleaner explains, and what nothing does."""
-        judged = record_frames.lonely(rows, paired)
-        whole = {
-            (one.part, one.slot) for one in expected if one.start == one.prefix and self._from_the_start(one)
-        }
-        explained: dict[tuple[int, int], Explained] = {}
-        tombstones = suspicious = False
-        for row in judged.groupBy("part", "slot", "kind", "why").count().collect():
-            one = explained.setdefault((row.part, row.slot), Explained())
-            if row.why == "tombstone" and (row.part, row.slot) not in whole:
-                tombstones = True  # something of the key may lie outside of this range
-            elif row.why is not None:
-                one.count(row.kind, row.why, row["count"])
-            else:
-                suspicious = True
-        if not tombstones and not suspicious:
-            return explained
-        open_rows = judged.where("why is null or why = 'tombstone'")
-        suspects = [
-            Suspect(row.part, row.slot, row.other, row.offset, row.kind, row.key)
-            for row in open_rows.orderBy("part", "slot", "offset").limit(MAX_SUSPECTS + 1).collect()
-            if row.why is None or (row.part, row.slot) not in whole
-        ]
-        for suspect, why in second_look(self, suspects, limit=MAX_SUSPECTS).items():
-            one = explained.setdefault((suspect.part, suspect.slot), Explained())
-            if why is None:
-                one.unexplained.append(suspect)
-            else:
-                one.count(suspect.kind, why, 1)
-        return explained
+    def read_settled(
+        self, wanted: Mapping[int, Mapping[int, tuple[int, int]]], ends: StableEnds
+    ) -> DataFrame | None:
+        """As `read`, committed records alone."""
+        return self.read(settled(wanted, self.tps, ends), COMMITTED)
 
-    def _from_the_start(self, one: Expected) -> bool:
-        """Whether the range begins where both logs begin: then it holds all there is of a key."""
-        bounds = self.found.bounds[self.tps[one.part]]
-        return one.start <= max(bounds.log_start, self.readable[one.part, one.slot].log_start)
+    def stable_ends(self, bounds: Mapping[TopicPartition, PartitionBounds]) -> StableEnds:
+        return asyncio.run(stable_ends(self.source, self.target, bounds))
 
     def bounds_now(self) -> dict[TopicPartition, PartitionBounds]:
         """Log starts and ends of the partitions at this moment."""

@@ -206,7 +206,7 @@ class _Surveyor:
                     by_leader.setdefault(leader.id, {})[tp] = start + int((end - start) * part)
             for node, wanted in by_leader.items():
                 try:
-                    async for tp, frame, data in _fetch(self._from, node, wanted, SAMPLE_BYTES):
+                    async for tp, frame, data in fetch_each(self._from, node, wanted, SAMPLE_BYTES):
                         estimate = estimate_bytes(frame, data.records_start, data.records_end)
                         if estimate is not None:
                             density.setdefault(tp, []).append(estimate)
@@ -233,7 +233,7 @@ class _Surveyor:
                 for tp, end in left.items()
                 if tp in starts and tp in lasts
             }
-            async for tp, _, data in _fetch(self._to, broker_id, at, 1):
+            async for tp, _, data in fetch_each(self._to, broker_id, at, 1):
                 code = data.error
                 if code in REPEATABLE or code == OFFSET_OUT_OF_RANGE:
                     error = BrokerError(
@@ -291,7 +291,7 @@ def _topic_problem(
     return None
 
 
-async def _fetch(
+async def fetch_each(
     cluster: Cluster, node_id: int, offsets: Mapping[TopicPartition, int], max_bytes: int
 ) -> AsyncIterator[tuple[TopicPartition, memoryview, FetchedPartition]]:
     """What a broker says of each partition at an offset, with a few bytes of its records: they are in the frame."""

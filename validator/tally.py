@@ -11,14 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from validator import digest
+from validator.cleaner_bounds import (
+    CLOCK_SLACK_MS,
+    ONE_SEGMENT,
+    TOO_YOUNG,
+    SourceLog,
+    cleaner_bounds,
+    refusal,
+)
 from validator.columns import CODECS
 from validator.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind, Missing
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.ranges import PartitionBounds, Range, ReplicaBounds
 from validator.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict, note_cleaned
-
-CLOCK_SLACK_MS = 60_000
-"""Brokers' clocks and ours differ a little."""
 
 
 @dataclass(slots=True)
@@ -223,33 +228,18 @@ class ReplicaTally:
         first, newest = self._cleaned.cleaned_first, self._cleaned.cleaned_newest
         if first is None or newest is None:
             return
-        lag = self.plan.min_compaction_lag_ms
-        if lag and newest.max_timestamp > self.now_ms - lag + CLOCK_SLACK_MS:
-            self._not_cleaned(
-                newest, f"it is younger than min.compaction.lag.ms={lag}, within which nothing is cleaned"
-            )
-        if self._one_segment():
-            self._not_cleaned(
-                first,
-                "the log never had enough for a second segment, and a log cleaner leaves the active one alone",
-            )
-
-    def _one_segment(self) -> bool:
-        """Whether the replica's log cannot have rolled: all that was ever in it is still at the source, and is less than
-        half of what fills a segment, in bytes as in time (brokers take off up to segment.jitter.ms)."""
-        plan, found = self.plan, self.found
-        oldest, newest = self._source_times
-        if plan.segment_bytes is None or plan.segment_ms is None or oldest is None:
-            return False
-        whole = found.begin == found.missing_from and not found.starts_late
-        dense = self._source_offsets == self.bounds.end - found.begin
-        small = self._source_bytes < plan.segment_bytes // 2 and newest - oldest < plan.segment_ms // 2
-        return whole and dense and small
+        source = SourceLog(self._source_offsets, self._source_bytes, *self._source_times)
+        limits = cleaner_bounds(self.plan, self.bounds, self.found, source, self.now_ms)
+        if newest.max_timestamp > limits.clean:
+            self._not_cleaned(newest, TOO_YOUNG)
+        if limits.one_segment:
+            self._not_cleaned(first, ONE_SEGMENT)
 
     def _not_cleaned(self, copy: Copy, why: str) -> None:
         if any(one.offset == copy.base_offset and one.kind is FindingKind.MISSING for one in self.findings):
             return
-        self._add(FindingKind.MISSING, copy.base_offset, f"the source's batch is not there: {why}", copy)
+        detail = f"the source's batch is not there: {refusal(why, self.plan)}"
+        self._add(FindingKind.MISSING, copy.base_offset, detail, copy)
 
     def _add(self, kind: FindingKind, offset: int, detail: str, source: Copy | None) -> None:
         self.findings.append(Finding(kind=kind, offset=offset, detail=detail, source=to_facts(source)))

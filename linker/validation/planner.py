@@ -40,6 +40,7 @@ class TopicRules:
 
     compacted: bool = False
     min_compaction_lag_ms: int = 0
+    delete_retention_ms: int | None = None
     segment_bytes: int | None = None
     segment_ms: int | None = None
     retention_ms: int | None = None
@@ -53,6 +54,7 @@ class TopicRules:
         return TopicRules(
             compacted="compact" in policies,
             min_compaction_lag_ms=_limit(effective.get("min.compaction.lag.ms")) or 0,
+            delete_retention_ms=_limit(effective.get("delete.retention.ms")),
             segment_bytes=_limit(effective.get("segment.bytes")),
             segment_ms=_shortest(effective.get("segment.ms"), effective.get("max.compaction.lag.ms")),
             retention_ms=_limit(effective.get("retention.ms")) if deletes else None,
@@ -147,6 +149,7 @@ def plan(
                 end=end,
                 compacted=rule.compacted,
                 min_compaction_lag_ms=rule.min_compaction_lag_ms,
+                delete_retention_ms=rule.delete_retention_ms,
                 segment_bytes=rule.segment_bytes,
                 segment_ms=rule.segment_ms,
                 retention_ms=rule.retention_ms,

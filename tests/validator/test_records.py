@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
+from validator.cleaner_bounds import TOMBSTONE_TOO_YOUNG, TOO_YOUNG
 from validator.endpoint import Endpoint
 from validator.facts import FindingKind
 from validator.kafka_source import client_options
 from validator.messages import PartitionPlan, ReplicaPlan
 from validator.ranges import PartitionBounds, ReplicaBounds
 from validator.record_frames import combine
-from validator.record_second_look import Suspect, second_look
+from validator.record_second_look import Suspect, judged, second_look
 from validator.record_tally import Explained, RecordTally, describe
 from validator.records import _reason, groups
 
@@ -223,11 +224,46 @@ def test_sums_of_halves_make_the_digest() -> None:
     assert combine(Row(s_h1_low=None, s_h1_high=None, s_h2_low=None, s_h2_high=None), "s") == 0
 
 
-def test_too_many_suspects_are_no_cleaners_doing() -> None:
-    suspects = [Suspect(0, 2, 2, offset, "record_missing", offset) for offset in range(5)]
+def held(latest: int, *, tombstone: bool = False, time: int = 5) -> Row:
+    return Row(latest=latest, tombstone=tombstone, time=time)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "why"),
+    [
+        (held(18), held(17), "superseded"),
+        (held(3), held(18, tombstone=True), None),
+        (None, held(18), None),
+        (None, held(18, tombstone=True), "tombstone"),
+        (None, held(18, tombstone=True, time=6), TOMBSTONE_TOO_YOUNG),
+        (None, None, None),
+    ],
+)
+def test_the_second_look_goes_by_the_last_committed_record_of_the_key(
+    there: Row | None, here: Row | None, why: str | None
+) -> None:
+    assert judged(Suspect(0, 2, 2, 17, "record_missing", 1), there, here, expired=5) == why
+
+
+def test_more_than_can_be_looked_at_are_counted_all_the_same() -> None:
+    explained = Explained()
+    for offset in range(5):
+        explained.take(Suspect(0, 2, 2, offset, "record_missing", 1), TOO_YOUNG)
+    explained.more(12, 4)
+    one = tally(bounds(), compacted=True, min_compaction_lag_ms=7)
+    one.take(totals(record_missing=12, first=0), explained, True)
+    record = Row(**RECORD)
+    one.tell(Row(offset=0, kind="record_missing", s=record, r=None, twice=False))
+    result = one.result(1.0)
+    assert (result.through, result.findings_count, result.lawful) == (0, 12, {})
+    assert result.findings[0].detail.endswith(
+        "younger than min.compaction.lag.ms=7, within which nothing is cleaned"
+    )
+
+
+def test_nothing_is_looked_for_if_nothing_is_suspicious() -> None:
     job: Any = None  # nothing is read
-    assert second_look(job, suspects, limit=4) == dict.fromkeys(suspects)
-    assert second_look(job, [], limit=4) == {}
+    assert second_look(job, [], {}) == {}
 
 
 def test_an_error_is_told_without_secrets() -> None:
