@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from controller.group_decisions import GroupRules
 from controller.manager import wall_clock_ms
 from linker import examination_group_kinds as group_kinds
 from linker import preflight
@@ -182,8 +183,8 @@ def groups_by_topic(
     return checks
 
 
-async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
-    """Which groups read these topics, and which could not be looked at."""
+async def check_groups(source: Cluster, topics: Collection[str], rules: GroupRules) -> list[Check]:
+    """Which groups read these topics, which of them are left out, and which could not be looked at."""
     reader = GroupReader(source)
     try:
         listing = await reader.list_groups(timeout=preflight.TIMEOUT)
@@ -195,6 +196,7 @@ async def check_groups(source: Cluster, topics: Collection[str]) -> list[Check]:
         return [check_line("groups", CheckResult.WARN, f"the source's groups cannot be listed: {error}")]
     committed = {name: {tp.topic for tp in found} for name, found in offsets.found.items()}
     checks = groups_by_topic(views, committed, topics)
+    checks += group_kinds.excluded_checks(listing, rules, views, committed, topics)
     checks += left_out + await group_kinds.unheld_checks(reader, listing, topics)
     checks += [
         check_line(

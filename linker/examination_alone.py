@@ -25,6 +25,7 @@ from linker.examination import (
     finding_check,
     validator_check,
 )
+from linker.groups.settings import group_settings
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import hiding_values
 from linker.validation.needs import missing_parts
@@ -141,7 +142,7 @@ async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequen
     ]
     checks += await check_source_rights(source)
     checks += await check_producers(source, tps)
-    checks += await check_groups(source, names)
+    checks += await check_groups(source, names, group_settings({}).rules)
     return checks + await check_clocks("source", source)
 
 

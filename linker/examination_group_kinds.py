@@ -1,15 +1,17 @@
-"""Doctor on groups of the source that no gate can hold: streams groups, share groups, and ids that cannot be kept."""
+"""Doctor on groups of the source that are not held: streams groups, share groups, ids that cannot be kept, and those that
+the link's patterns leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from controller.group_decisions import cannot_be_held
+from controller.group_decisions import GroupRules, cannot_be_held
 from linker.admin.models import Check, CheckResult
 from linker.groups import other_kinds
+from linker.groups.excluded import Excluded, candidates, in_one_line
 from linker.groups.group_ids import why_not
 from linker.groups.group_reader import GroupReader
-from linker.groups.views import Listing
+from linker.groups.views import GroupView, Listing
 from linker.preflight import TIMEOUT
 from linker.shown_id import shown_id
 from wire.errors import LinkerError
@@ -38,6 +40,34 @@ def left_out_checks(listing: Listing) -> list[Check]:
         )
         for name in sorted(listing.groups)
         if (why := why_not(name)) is not None
+    ]
+
+
+def excluded_checks(
+    listing: Listing,
+    rules: GroupRules,
+    views: Mapping[str, GroupView],
+    committed: Mapping[str, Collection[str]],
+    topics: Collection[str],
+) -> list[Check]:
+    """One line for the groups that read one of the topics and that the link's patterns leave out."""
+    found = []
+    for name, why in candidates(listing, rules).items():
+        view, protocol = views.get(name), listing.groups[name].protocol
+        reads = {*committed.get(name, ()), *(() if view is None else view.topics)}
+        if protocol is not None and not reads.isdisjoint(topics):
+            members = 0 if view is None else len(view.members)
+            found.append(Excluded(name, why, protocol, frozenset(reads), members))
+    if not found:
+        return []
+    return [
+        Check(
+            name="groups",
+            result=CheckResult.WARN,
+            detail=in_one_line(sorted(found, key=lambda one: (not one.members, one.group))),
+            remedy="take those that are to be moved into groups_include and out of groups_exclude; see "
+            'docs/moving-consumers.md, "Groups that the patterns leave out"',
+        )
     ]
 
 

@@ -162,7 +162,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "linker_groups": Entry(
         "gauge",
-        "Mirrored consumer groups by state. Groups' metrics are only on the link controller.",
+        "Consumer groups by state; EXCLUDED are not mirrored. Groups' metrics are only on the link controller.",
         ("link", "state"),
     ),
     "linker_gated_groups": Entry("gauge", "Groups whose gate on the target is closed.", ("link",)),

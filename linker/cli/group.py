@@ -121,6 +121,8 @@ def promote(
         if dry_run or no_wait:
             emit(result, output, lambda: tables.change(result))
             return
+        for warning in result.warnings:
+            note(f"warning: {warning}")
         names = [action.resource for action in result.actions]
         _follow(client, link, names, {GroupState.PROMOTED}, "promote", output)
 

@@ -15,13 +15,10 @@ from linker.groups.group_ids import left_out_ids
 from linker.groups.group_reader import GroupReader
 from linker.groups.run import GroupRun
 from linker.groups.settings import GroupSettings
-from linker.groups.views import GroupView, ListedGroup
+from linker.groups.views import CONSUMERS, HELD, GroupView, ListedGroup, Listing
 from wire.types import TopicPartition
 
 _TIMEOUT = 10.0
-# A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
-_CONSUMERS = frozenset({"consumer", ""})
-_HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
 
 
 class Look:
@@ -37,6 +34,8 @@ class Look:
         self.trouble: dict[str, str] = {}
         #: Groups whose ids cannot be kept, and why not.
         self.left_out: dict[str, str] = {}
+        #: Every group that the source's brokers listed; None where it was not asked.
+        self.listing: Listing | None = None
 
 
 async def look(
@@ -45,16 +44,17 @@ async def look(
     """Ask the source. Raises LinkerError if it cannot be asked at all."""
     listing = await source.list_groups(timeout=_TIMEOUT)
     seen = Look()
+    seen.listing = listing
     seen.trouble.update((f"broker {node}", why) for node, why in listing.silent.items())
     wanted = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol in _HELD and one.protocol_type in _CONSUMERS and settings.rules.takes(name)
+        if one.protocol in HELD and one.protocol_type in CONSUMERS and settings.rules.takes(name)
     }
     others = {
         name: one
         for name, one in listing.groups.items()
-        if one.protocol is not None and one.protocol not in _HELD and settings.rules.takes(name)
+        if one.protocol is not None and one.protocol not in HELD and settings.rules.takes(name)
     }
     seen.left_out = left_out_ids(listing.groups, settings.rules)
     ours = {group.group for group in book.all()}

@@ -18,6 +18,7 @@ from controller.group_phases import UNDER_WAY, GroupPhase
 from controller.groups import GateKind, GateStage
 from controller.state import GroupPolicy, MirrorGroup, Record
 from linker.groups.discovery import Look, discover, known, look
+from linker.groups.excluded import Excluded, ExcludedGroups
 from linker.groups.gates import GateLost, GroupMember
 from linker.groups.keeper import GateKeeper
 from linker.groups.run import GroupRun
@@ -57,6 +58,8 @@ class GroupManager:
         self.trouble: str | None = None
         #: Groups of the source whose ids cannot be kept, and why not.
         self.left_out: dict[str, str] = {}
+        #: Groups of the source that the patterns leave out, as far as they were looked at.
+        self.excluded = ExcludedGroups()
         self.stats = SyncStats()
         self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,8 +67,13 @@ class GroupManager:
         self._running = False
 
     @property
-    def _link(self) -> str:
+    def link(self) -> str:
         return self._tools.book.link
+
+    @property
+    def mirrored(self) -> frozenset[str]:
+        """Topics of the link whose log is on the target or on its way there."""
+        return group_decisions.live_topics(self._tools.book.image, self.link)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -109,11 +117,11 @@ class GroupManager:
                     *(self._release(run) for run in self.runs.values()), return_exceptions=True
                 )
         except TimeoutError:
-            log.warning("link %s: some gates were not released in time and open by themselves", self._link)
+            log.warning("link %s: some gates were not released in time and open by themselves", self.link)
             return
         for error in released:
             if isinstance(error, BaseException):
-                log.warning("link %s: a gate was not released and opens by itself: %s", self._link, error)
+                log.warning("link %s: a gate was not released and opens by itself: %s", self.link, error)
 
     async def _release(self, run: GroupRun) -> None:
         async def nothing() -> None:
@@ -126,6 +134,12 @@ class GroupManager:
         self._running = True
         self._follow(self._tools.book.all())
         self.look_now()
+
+    def excluded_readers(self, topics: Iterable[str] | None = None) -> list[Excluded]:
+        """Groups that the patterns leave out and that read one of the topics, or a mirrored one. Those that are still being
+        let go are not among them."""
+        wanted = self.mirrored if topics is None else set(topics)
+        return [one for one in self.excluded.reading(wanted) if self._tools.book.get(one.group) is None]
 
     def look_now(self) -> None:
         """Do not wait for the next look: something changed that decides which groups there are."""
@@ -155,14 +169,14 @@ class GroupManager:
         run.task = self._spawn(Tender(self._tools, run).tend(), f"group {run.name}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self._link}: {what}")
+        task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self.link}: {what}")
         self._tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 # The next look takes the group up again.
-                log.error("link %s: %s ended by a bug", self._link, what, exc_info=error)
+                log.error("link %s: %s ended by a bug", self.link, what, exc_info=error)
 
         task.add_done_callback(done)
         return task
@@ -177,7 +191,7 @@ class GroupManager:
             async with asyncio.timeout(_SOURCE_PATIENCE):
                 await self._source_known.wait()
         except TimeoutError:
-            log.warning("link %s: the source is away; its groups are held all the same", self._link)
+            log.warning("link %s: the source is away; its groups are held all the same", self.link)
 
     async def _discovering(self) -> None:
         await self._wait_for_source()
@@ -186,9 +200,11 @@ class GroupManager:
             try:
                 if self.settings.any or self._tools.book.all():
                     await self.look()
+                else:
+                    self.excluded = ExcludedGroups()
             except LinkerError as error:
                 if self.trouble != str(error):
-                    log.warning("link %s: the source's groups cannot be read: %s", self._link, error)
+                    log.warning("link %s: the source's groups cannot be read: %s", self.link, error)
                 self.trouble = str(error)
             try:
                 async with asyncio.timeout(DISCOVERY_INTERVAL):
@@ -204,13 +220,16 @@ class GroupManager:
         except LinkerError:
             await self._act_on(known(tools.book))
             raise
-        self.trouble = "; ".join(f"{what}: {why}" for what, why in list(seen.trouble.items())[:3]) or None
+        trouble = {**seen.trouble, **self.excluded.trouble}
+        self.trouble = "; ".join(f"{what}: {why}" for what, why in list(trouble.items())[:3]) or None
         self.left_out = seen.left_out
         await self._act_on(seen)
         self._note(seen)
         self._follow(tools.book.all())
         await self._retry()
         await self._promote_by_policy()
+        if seen.listing is not None:
+            await self.excluded.look(tools.source, seen.listing, self.settings.rules, timeout=_READ_TIMEOUT)
 
     async def _act_on(self, seen: Look) -> None:
         """Make durable what it means, and let go or hold otherwise what is held and should not be, or not so."""
@@ -254,13 +273,13 @@ class GroupManager:
                 forgotten, still=lambda _: bool(group_decisions.forget(book.image, book.link, name))
             )
         except LinkerError as error:
-            log.warning("link %s: group %s is not let go yet: %s", self._link, name, error)
+            log.warning("link %s: group %s is not let go yet: %s", self.link, name, error)
             return
         finally:
             run.leaving = False
         if book.get(name) is None:
             self.runs.pop(name, None)
-            log.info("link %s: group %s is no longer mirrored", self._link, name)
+            log.info("link %s: group %s is no longer mirrored", self.link, name)
 
     async def _hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
         """Another gate is the right one: its members have shown an assignor that this one does not go with."""
@@ -287,19 +306,19 @@ class GroupManager:
                 self._keeps_its_gate(run, kind, why)
                 return
             run.gate_trouble = None
-            log.info("link %s: group %s needs another gate: %s", self._link, run.name, kind)
+            log.info("link %s: group %s needs another gate: %s", self.link, run.name, kind)
             await GateKeeper(self._tools, run).release(
                 planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
             )
         except LinkerError as error:
-            log.warning("link %s: group %s keeps its gate for now: %s", self._link, run.name, error)
+            log.warning("link %s: group %s keeps its gate for now: %s", self.link, run.name, error)
         finally:
             run.leaving = False
 
     def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
         text = f"it should be held by {kind} and keeps its gate, because {why}"
         if run.gate_trouble != text:
-            log.warning("link %s: group %s: %s", self._link, run.name, text)
+            log.warning("link %s: group %s: %s", self.link, run.name, text)
         run.gate_trouble = text
 
     async def _retry(self) -> None:
@@ -359,7 +378,7 @@ class GroupManager:
                     automatic=True,
                 )[0]
             )
-            log.info("link %s: group %s has left the source and is promoted by policy", self._link, name)
+            log.info("link %s: group %s has left the source and is promoted by policy", self.link, name)
 
     def _waiting(self, run: GroupRun, members: Sequence[GroupMember]) -> bool:
         """Whether anybody but our gate is in the group on the target."""
@@ -398,7 +417,7 @@ class GroupManager:
         try:
             await Tender(self._tools, run).lost(error)
         except LinkerError as second:
-            log.warning("link %s: group %s: %s", self._link, run.name, second)
+            log.warning("link %s: group %s: %s", self.link, run.name, second)
         group = self._tools.book.get(run.name)
         if group is not None:
             self._follow([group])

@@ -16,6 +16,7 @@ from linker.admin.models import (
     GroupState,
     GroupSummary,
 )
+from linker.groups.excluded import Excluded
 from linker.groups.gates import GroupMember
 from linker.groups.manager import GroupManager
 from linker.groups.run import GroupRun
@@ -24,6 +25,8 @@ from linker.shown_id import shown_id
 from wire.types import TopicPartition
 
 _MOST_LEFT_OUT = 20
+_MOST_EXCLUDED = 100
+_NONE = "none"
 _GONE = "the source does not have it any more: its offsets stay as they were synced last"
 
 
@@ -73,6 +76,30 @@ def group_summary(group: MirrorGroup, manager: GroupManager | None) -> GroupSumm
         source_members=None if view is None else len(view.members),
         sync_age_ms=None if age is None else round(age * 1000),
         difference=None if behind is None else sum(abs(step) for step in behind.values()),
+    )
+
+
+def group_summaries(groups: Sequence[MirrorGroup], manager: GroupManager | None) -> list[GroupSummary]:
+    """All groups of a link, and after them the first of those that its patterns leave out."""
+    listed = [group_summary(group, manager) for group in groups]
+    if manager is None:
+        return listed
+    return listed + [_excluded_summary(one, manager) for one in manager.excluded_readers()[:_MOST_EXCLUDED]]
+
+
+def _excluded_summary(one: Excluded, manager: GroupManager) -> GroupSummary:
+    mirrored = manager.mirrored
+    return GroupSummary(
+        link=manager.link,
+        group=one.group,
+        state=GroupState.EXCLUDED,
+        reason=one.reason,
+        protocol=one.protocol.value,
+        gate=_NONE,
+        policy=_NONE,
+        topics=sorted(one.topics & mirrored),
+        unmirrored=sorted(one.topics - mirrored),
+        source_members=one.members,
     )
 
 
@@ -151,6 +178,8 @@ def groups_status(groups: Sequence[MirrorGroup], manager: GroupManager | None) -
     for group in groups:
         state = GroupState(group.phase.value)
         states[state] = states.get(state, 0) + 1
+    if manager is not None and (excluded := manager.excluded_readers()):
+        states[GroupState.EXCLUDED] = len(excluded)
     runs = {} if manager is None else manager.runs
     held = [run for group in groups if group.phase in HELD_GROUPS and (run := runs.get(group.group))]
     ages = [age for run in held if (age := run.sync_age()) is not None]

@@ -12,6 +12,10 @@ from linker.groups.gates.requests import assigned_partitions
 from linker.groups.members import coordinator_can_read, subscribed_topics
 from wire.types import TopicPartition
 
+# A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
+CONSUMERS = frozenset({"consumer", ""})
+#: Kinds of groups that a gate holds.
+HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
 _EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 
 

@@ -17,12 +17,14 @@ from linker.admin.models import (
     PromoteGroupsRequest,
 )
 from linker.admin.service import GroupNotFound, IllegalState, NotReady
+from linker.groups.excluded import in_one_line
 from linker.groups.group_reader import GroupReader
 from linker.groups.manager import GroupManager
-from linker.groups.status import group_description, group_summary
+from linker.groups.status import group_description, group_summaries
 from linker.groups.views import GroupView
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
+from linker.shown_id import shown_id
 from wire.errors import LinkerError
 
 _TIMEOUT = 5.0
@@ -38,15 +40,17 @@ class Groups(ServiceBase):
         return manager
 
     def _group(self, link: str, name: str) -> MirrorGroup:
-        self._runtime(link)
+        manager = self._runtime(link).groups.manager
         group = self._image.groups.get((link, name))
+        if group is None and manager is not None and (why := manager.excluded.why(name)) is not None:
+            raise IllegalState(f"group {shown_id(name)} is not held by link {link}: {why}")
         if group is None:
             raise GroupNotFound(link, name)
         return group
 
     async def list_groups(self, link: str) -> list[GroupSummary]:
         runtime = self._runtime(link)
-        return [group_summary(group, runtime.groups.manager) for group in self._image.link_groups(link)]
+        return group_summaries(self._image.link_groups(link), runtime.groups.manager)
 
     async def describe_group(self, link: str, group: str) -> GroupDescription:
         found = self._group(link, group)
@@ -61,7 +65,7 @@ class Groups(ServiceBase):
         async with self._changing:
             runtime = self._runtime(link)
             self._require_ready()
-            self._manager(runtime)
+            manager = self._manager(runtime)
             for name in request.groups:
                 self._group(link, name)
             now = wall_clock_ms()
@@ -83,6 +87,8 @@ class Groups(ServiceBase):
             except refused.Refused as error:
                 raise IllegalState(str(error)) from error
         actions, warnings = [], []
+        if request.all and (excluded := manager.excluded_readers()):
+            warnings.append(in_one_line(excluded))
         for name in names:
             group = before[link, name]
             if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED):

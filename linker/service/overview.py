@@ -36,6 +36,7 @@ from linker.examination import (
     finding_check,
     validator_check,
 )
+from linker.groups.settings import group_settings
 from linker.groups.status import groups_status
 from linker.links import forks, left_behind, proved
 from linker.links import status as view
@@ -109,7 +110,8 @@ class Overview(FleetService):
             checks = await check_source_rights(runtime.source)
         except LinkerError as error:
             checks = [Check(name="source rights", result=CheckResult.WARN, detail=f"not told: {error}")]
-        checks += await check_groups(runtime.source, topics)
+        rules = group_settings(self._image.links[runtime.name].options).rules
+        checks += await check_groups(runtime.source, topics, rules)
         target, ours = self._sidecar.target, self._sidecar.link_brokers()
         alive = [one.id for one in target.image.brokers.values() if one.id not in ours and not one.fenced]
         rest = await together(

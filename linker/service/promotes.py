@@ -28,6 +28,7 @@ from linker.admin.service import (
 )
 from linker.checks import missing_records
 from linker.checks.replication_factor import few_replicas, target_default
+from linker.groups.excluded import in_one_line
 from linker.links import status as view
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
@@ -81,6 +82,9 @@ class Promotes(Validations):
             for group in group_decisions.returning(self._image, link, topics)
         ]
         warnings += group_decisions.unheld_readers(self._image, link, topics)
+        groups = runtime.groups.manager
+        if groups is not None and (excluded := groups.excluded_readers(topics)):
+            warnings.append(in_one_line(excluded))
         producers, more = await self._producers(runtime, topics)
         warnings += more
         policy = self._policy(request)

@@ -68,7 +68,8 @@ class CheckResult(StrEnum):
 
 
 class GroupState(StrEnum):
-    """Where a mirrored group stands. REFUSED: it cannot be held on the target. FAILED: it was let in by accident."""
+    """Where a mirrored group stands. REFUSED: it cannot be held on the target. FAILED: it was let in by accident.
+    EXCLUDED: the link's patterns leave it out, although it reads a mirrored topic."""
 
     DISCOVERED = "DISCOVERED"
     GATED = "GATED"
@@ -80,11 +81,18 @@ class GroupState(StrEnum):
     DEMOTED = "DEMOTED"
     REFUSED = "REFUSED"
     FAILED = "FAILED"
+    EXCLUDED = "EXCLUDED"
 
     @property
     def at_rest(self) -> bool:
         """Nothing is under way: a promote or demote that was asked for has ended."""
-        return self in (GroupState.GATED, GroupState.PROMOTED, GroupState.REFUSED, GroupState.FAILED)
+        return self in (
+            GroupState.GATED,
+            GroupState.PROMOTED,
+            GroupState.REFUSED,
+            GroupState.FAILED,
+            GroupState.EXCLUDED,
+        )
 
 
 class SidecarState(StrEnum):
