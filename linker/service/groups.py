@@ -69,6 +69,8 @@ class Groups(ServiceBase):
             for name in request.groups:
                 self._group(link, name)
             now = wall_clock_ms()
+            left_out = manager.excluded_readers() if request.all else []
+            excluded = [in_one_line(left_out)] if left_out else []
 
             def decide(image: ControllerImage) -> tuple[list[Record], list[str]]:
                 return group_decisions.begin_promote(
@@ -85,10 +87,8 @@ class Groups(ServiceBase):
             try:
                 names = await self._sidecar.controller.decide(decide, dry_run)
             except refused.Refused as error:
-                raise IllegalState(str(error)) from error
-        actions, warnings = [], []
-        if request.all and (excluded := manager.excluded_readers()):
-            warnings.append(in_one_line(excluded))
+                raise IllegalState("; ".join([str(error), *excluded])) from error
+        actions, warnings = [], excluded
         for name in names:
             group = before[link, name]
             if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED):

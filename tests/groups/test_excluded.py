@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,6 +138,11 @@ async def test_every_promote_and_a_name_given_by_hand_say_so(monkeypatch: pytest
             await asked.promote_groups(LINK, request, dry_run=False)
         with pytest.raises(GroupNotFound):
             await asked.describe_group(LINK, "nobody")
+        await rig.controller.decide(
+            lambda image: ([replace(image.groups[LINK, "g"], phase=GroupPhase.PROMOTED)], None)
+        )
+        with pytest.raises(IllegalState, match=f"no group to promote; {told}"):
+            await asked.promote_groups(LINK, PromoteGroupsRequest(all=True), dry_run=True)
         # The plan of its topic, without all that it says about other things.
         summary = SimpleNamespace(state=MirrorState.ACTIVE, lag=0, reason=None)
         monkeypatch.setattr(view, "mirror_summary", lambda *_: summary)
