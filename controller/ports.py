@@ -99,9 +99,9 @@ class TailCheck(Protocol):
 
 
 class ReplicaStarts(Protocol):
-    async def late(self, tps: Tps, *, timeout: float) -> Late:
-        """Replicas whose logs start later than the source's and the mirror's, as all of them tell it now. Raises LinkerError
-        if one of them does not: it may be the one."""
+    async def late(self, tps: Tps, *, timeout: float, every: bool = True) -> Late:
+        """Replicas whose logs start later than the source's and the mirror's, as they tell it now. With `every` it raises
+        LinkerError if one of them does not tell: it may be the one."""
         ...
 
 

@@ -63,6 +63,9 @@ class Verified:
         )
 
 
+_STARTS_PATIENCE = 1.0  # seconds
+
+
 class Checks:
     """The checks of one batch. The baseline of the source's ends lives from the fence on."""
 
@@ -136,7 +139,8 @@ class Checks:
         if not await self._proved(tps, left):
             return False
         try:
-            await self._check_starts(tps, min(left, self._settings.call_timeout))
+            # A broker that sleeps does not hold this up: behind the fence each has to tell.
+            await self._check_starts(tps, min(left, _STARTS_PATIENCE), every=False)
         except PromoteAbandoned:
             raise
         except LinkerError as error:
@@ -146,14 +150,16 @@ class Checks:
             return False
         return True
 
-    async def _check_starts(self, tps: Collection[TopicPartition], timeout: float) -> None:
+    async def _check_starts(
+        self, tps: Collection[TopicPartition], timeout: float, *, every: bool = True
+    ) -> None:
         """Replicas that start later than the source, whatever the validation says or is not asked: what lies before would
         be lost with the source. Raises unless so many records were accepted."""
         context, port = self._context, self._ports.replica_starts
         if port is None:
             return
         late = await context.within(
-            port.late(tps, timeout=timeout), timeout, "asking the replicas where they start"
+            port.late(tps, timeout=timeout, every=every), timeout, "asking the replicas where they start"
         )
         accepted, before = context.accept_missing, context.missing_before
         refused = refusal(late, accepted, before)

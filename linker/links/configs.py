@@ -18,6 +18,7 @@ _TOPIC, _BROKER = 2, 4
 _NOT_ALLOWED = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigsResponse.ConfigSource
 
+_PATIENCE = 1.0  # with one broker that hangs, while others answer
 _MINUTE, _HOUR = 60 * 1000, 60 * 60 * 1000
 #: Topic config -> the broker configs that are its default, the first that is set counts, with what makes them the topic
 #: config's unit (`ServerTopicConfigSynonyms`).
@@ -100,9 +101,9 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
     answers: list[dict[str, str]] = []
     trouble: list[LinkerError] = []
 
-    async def ask(broker: int) -> None:
+    async def ask(broker: int, patience: float) -> None:
         try:
-            answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout, _DEFAULT_KEYS)
+            answer = await _describe(cluster, _BROKER, [str(broker)], broker, patience, _DEFAULT_KEYS)
         except ConfigsNotAllowed:
             raise
         except LinkerError as error:
@@ -111,7 +112,9 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
         values = {config.name: config.value for configs in answer.values() for config in configs}
         answers.append(with_timestamp_bounds(defaults_of(values)))
 
-    await together(ask(broker) for broker in sorted(brokers))
+    await together(ask(broker, min(timeout, _PATIENCE)) for broker in sorted(brokers))
+    if not answers:
+        await together(ask(broker, timeout) for broker in sorted(brokers))
     if not answers and trouble:
         raise trouble[-1]
     return {

@@ -48,21 +48,22 @@ class ReplicaStarts:
         self.seen: Mapping[TopicPartition, list[LateStart]] = {}
 
     async def late(
-        self, tps: Collection[TopicPartition], *, timeout: float
+        self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True
     ) -> dict[TopicPartition, list[LateStart]]:
-        """Asked now. The source is asked last: starts only go up, so one that moves meanwhile makes no replica late."""
+        """Asked now. The source is asked last: starts only go up, so one that moves meanwhile makes no replica late.
+        Without `every`, a broker that does not answer in time is left out."""
         by_broker: dict[int, list[TopicPartition]] = {}
         for tp in tps:
             for broker in self._targets(tp):
                 by_broker.setdefault(broker, []).append(tp)
         answers = await together_by_key(
-            {broker: self._ask(broker, of, timeout / 2) for broker, of in by_broker.items()}
+            {broker: self._told(broker, of, timeout / 2, every) for broker, of in by_broker.items()}
         )
         # Without one above its mirror's start there is nothing that the source could have before it.
         above = [
             tp
             for tp in tps
-            if any(answers[broker][tp] > self._mirror_start(tp) for broker in self._targets(tp))
+            if any(answers[broker].get(tp, 0) > self._mirror_start(tp) for broker in self._targets(tp))
         ]
         if not above:
             return {}
@@ -71,11 +72,24 @@ class ReplicaStarts:
         for tp in above:
             if starts[tp].error:
                 raise BrokerError(starts[tp].error, api="list_offsets", topic_partition=tp)
-            log_starts = {broker: answers[broker][tp] for broker in self._targets(tp)}
+            log_starts = {
+                broker: answers[broker][tp] for broker in self._targets(tp) if tp in answers[broker]
+            }
             late = self._judge(tp, starts[tp].offset, log_starts)
             if late:
                 found[tp] = late
         return found
+
+    async def _told(
+        self, broker: int, tps: Collection[TopicPartition], timeout: float, every: bool
+    ) -> dict[TopicPartition, int]:
+        try:
+            return await self._ask(broker, tps, timeout)
+        except LinkerError as error:
+            if every:
+                raise
+            log.debug("link %s: broker %d does not tell where its logs start: %s", self._link, broker, error)
+            return {}
 
     async def _ask(
         self, broker: int, tps: Collection[TopicPartition], timeout: float

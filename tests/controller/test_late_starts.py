@@ -85,7 +85,7 @@ class FakeStarts:
         self.answer = late
         self.asked: list[bool] = []
 
-    async def late(self, tps: Collection[TopicPartition], *, timeout: float) -> Late:
+    async def late(self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True) -> Late:
         fenced = bool(self.world.fenced)
         self.asked.append(fenced)
         await asyncio.sleep(0.001)
