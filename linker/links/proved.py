@@ -56,7 +56,7 @@ def proved_from(runtime: LinkRuntime, state: MirrorPartition, broker_id: int) ->
         return None
     late = [one.log_start for one in runtime.starts.of(state.tp) if one.broker_id == broker_id]
     counted = [] if replica.missing is None else [replica.missing.end]
-    return max(replica.start, *late, *counted)
+    return max([replica.start, *late, *counted])
 
 
 def mismatch(image: ControllerImage, state: MirrorPartition) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from controller import errors as refused
@@ -37,6 +38,7 @@ from linker.links import status as view
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase, still_closed
+from wire.errors import LinkerError
 from wire.metadata.image import TopicImage
 from wire.types import topic_id_str
 
@@ -238,6 +240,9 @@ class MirrorChanges(ServiceBase):
             async with self._changing:
                 self._refuse_while_running(link, topic)
                 self._refuse_stuck(mirror)
+                # Larger batches may be why it failed: segments become as large as the source's before it begins again.
+                with contextlib.suppress(LinkerError):
+                    await self._runtime(link).configs.follow([topic])
                 await self._runtime(link).bring_up.restart(topic)
         return ChangeResult(
             dry_run=dry_run,

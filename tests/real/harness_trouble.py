@@ -113,7 +113,9 @@ async def linked_sidecar(
         yield sidecar
         for mirror in (await sidecar.linker("mirror", "list", "--link", LINK, "-o", "json")).json():
             kept = ["--keep-data"] if mirror["state"] == "PROMOTED" else []
-            await sidecar.linker("mirror", "delete", mirror["topic"], "--link", LINK, "--yes", *kept)
+            await sidecar.linker(
+                "mirror", "delete", mirror["topic"], "--link", LINK, "--yes", "--force", *kept
+            )
         await sidecar.linker("sidecar", "leave", str(broker_id))
         assert await sidecar.ended() == 0
 
