@@ -83,7 +83,7 @@ class Runtime:
         self.reached.set()
         await self.go_on.wait()
 
-    async def _late(self, tps: Any, *, timeout: float) -> dict[Any, Any]:
+    async def _late(self, tps: Any, *, timeout: float, every: bool = True) -> dict[Any, Any]:
         return {}
 
     async def begin_promote(self, begin: Any, settings: Any) -> Any:
