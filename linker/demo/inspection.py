@@ -95,8 +95,10 @@ def compare_clusters(
     topics: Sequence[SourceTopic],
     source_placed: Mapping[TopicPartition, Placement],
     target_placed: Mapping[TopicPartition, Placement],
+    began: Mapping[TopicPartition, int] | None = None,
 ) -> list[ReplicaComparison]:
-    """Every target replica of every partition against the source's leader."""
+    """Every target replica of every partition against the source's leader. `began`: where the source's logs begin for
+    clients; its files may hold more (DeleteRecords)."""
     results = []
     for topic in topics:
         for partition in topic.topic_partitions():
@@ -104,7 +106,14 @@ def compare_clusters(
             for broker in target_placed[partition].replicas:
                 replica = open_replica(target.log_dir(broker), partition)
                 results.append(
-                    compare_replica(original, replica, partition, broker, compacted=topic.compacted)
+                    compare_replica(
+                        original,
+                        replica,
+                        partition,
+                        broker,
+                        compacted=topic.compacted,
+                        began=(began or {}).get(partition, 0),
+                    )
                 )
     return results
 

@@ -16,6 +16,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
 from linker.admin.client import AdminError
 from linker.admin.models import (
     MirrorDescription,
@@ -55,6 +58,18 @@ async def eventually(what: str, condition: Callable[[], bool], timeout: float = 
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
         await asyncio.sleep(POLL)
+
+
+def log_starts(bootstrap: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """As consumers are told."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        return {
+            tp: int(consumer.get_watermark_offsets(KafkaPartition(tp.topic, tp.partition), timeout=30)[0])
+            for tp in tps
+        }
+    finally:
+        consumer.close()
 
 
 class Scene:
@@ -312,7 +327,13 @@ class Scene:
         assert verdict.failed == 0
         for compared in (
             await asyncio.to_thread(
-                compare_clusters, self.source, self.target, self.topics, source_placed, placed
+                compare_clusters,
+                self.source,
+                self.target,
+                self.topics,
+                source_placed,
+                placed,
+                await asyncio.to_thread(log_starts, self.source.bootstrap, self.tps),
             ),
             await asyncio.to_thread(compare_followers, self.target, self.topics, placed),
         ):

@@ -166,8 +166,12 @@ async def test_segments_smaller_than_a_batch(
     limits = {"max.message.bytes": str(3 << 20)}
     await asyncio.to_thread(create_topic, source_cluster.bootstrap, name, 1, 1, limits)
     with segments_of(target_cluster.bootstrap, 1 << 20):
-        result = await sidecar.run("mirror", "create", name, "--link", LINK)
+        own = ("--config-from-target", "segment.bytes")
+        result = await sidecar.run("mirror", "create", name, "--link", LINK, *own)
+        # With segments as large as the source's, which a mirror is given, they fit.
+        given = await sidecar.linker("mirror", "create", name, "--link", LINK, "--dry-run")
     refused(result, name, str(3 << 20), str(1 << 20), "segment.bytes")
+    assert "segment.bytes is 1073741824 at the source" in given.output, given
 
 
 @contextmanager
