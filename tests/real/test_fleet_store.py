@@ -129,7 +129,7 @@ async def test_away_for_longer_than_a_lease(
     )
     await scene.acked_everywhere()
     codes = {one.code for tap in fleet.taps.values() for one in tap.answers_seen if one.time >= quiet_from}
-    assert 19 in codes, f"NOT_ENOUGH_REPLICAS while there was no lease: {codes}"
+    assert codes <= {0, 6}, f"held while there was no lease, or sent to look for another leader: {codes}"
     await fleet.whole()
     # Without the store's answer nobody knows: it may have taken the mirror when it went on, and that weighs in the balance.
     mirrors = await scene.ask(lambda client: client.list_mirrors(LINK))
