@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 1 << 20
+_GONE_WITHIN = 1.0
 BODY_TIMEOUT = 10.0
 #: Open to everybody who can connect: orchestrators probe without a token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -46,12 +47,14 @@ class GuardMiddleware:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not scope.get("raw_path", b"/").startswith(b"/"):
             # `%2Fv1%2F@host/`, say: one that is passed on is appended to the address of another sidecar.
-            await answer(send, 400, "the request's target has to begin with /")
+            await answer(send, 400, "the request's target has to begin with /", unread=_has_body(headers))
             return
         refusal = self._refuse(scope["method"], scope["path"], headers)
+        if refusal is not None and _has_body(headers) and await _gone(receive):
+            return  # its body was none, and the server has closed the connection
         if refusal is not None:
             hint = str(self._token_file) if refusal[0] == 401 and self._token_file is not None else None
-            await answer(send, *refusal, token_file=hint)
+            await answer(send, *refusal, token_file=hint, unread=_has_body(headers))
             return
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
@@ -159,9 +162,29 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
+async def _gone(receive: Receive) -> bool:
+    """Whether a peer that is to be refused has gone, or was sent away for a body that is none. It gets a second to show."""
+    try:
+        async with asyncio.timeout(_GONE_WITHIN):
+            return bool((await receive())["type"] == "http.disconnect")
+    except TimeoutError:
+        return False
+
+
+def _has_body(headers: dict[bytes, bytes]) -> bool:
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
 async def answer(
-    send: Send, status: int, message: str, *, code: int | None = None, token_file: str | None = None
+    send: Send,
+    status: int,
+    message: str,
+    *,
+    code: int | None = None,
+    token_file: str | None = None,
+    unread: bool = False,
 ) -> None:
+    """`unread`: nobody has read the request's body, so its rest must neither be waited for nor be read as a request."""
     body = json.dumps({"error_code": code or status * 100, "message": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
@@ -170,7 +193,7 @@ async def answer(
         headers.append((HEADER.encode(), token_file.encode()))
     if status == 503:
         headers.append((b"retry-after", str(RETRY_AFTER).encode()))
-    if status in (408, 413):
-        headers.append((b"connection", b"close"))  # what is left of the body must not be read as a request
+    if unread or status in (408, 413):
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

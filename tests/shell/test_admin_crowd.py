@@ -143,3 +143,21 @@ def test_what_strangers_cause_is_said_now_and_then() -> None:
 
     assert sum(sparing.filter(record("closed: garbage")) for _ in range(100)) == MOST - 2
     assert all(sparing.filter(record("another line")) for _ in range(100))
+
+
+def test_who_is_refused_with_a_body_on_the_way_is_not_waited_for() -> None:
+    """A stranger without the token announces a body and never sends it: answered, and the connection is closed."""
+    running = serve(MemoryService(), token="a-token-of-some-length-0123456789")
+    try:
+        host, port = running.url.removeprefix("http://").split(":")
+        for announced in (b"Transfer-Encoding: chunked", b"Content-Length: 1000"):
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                connection.sendall(
+                    b"POST /v1/links HTTP/1.1\r\nHost: localhost\r\n" + announced + b"\r\n\r\n"
+                )
+                told = b""
+                while part := connection.recv(4096):
+                    told += part
+                assert b" 401 " in told.split(b"\r\n")[0]
+    finally:
+        running.stop()
