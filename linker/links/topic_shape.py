@@ -59,11 +59,11 @@ def plain_copies(
 def led_by_others(
     states: Iterable[PartitionState], topic: TopicImage, link_brokers: frozenset[int]
 ) -> Iterator[tuple[PartitionState, int]]:
-    """What a real broker leads although nobody promotes it, and that broker."""
+    """What a real broker leads although nobody promotes it or has promoted it, and that broker."""
     for state in states:
         partition = topic.partitions.get(state.partition)
         if (
-            state.phase not in PROMOTING
+            state.phase not in PROMOTING | ENDED
             and partition is not None
             and partition.leader >= 0
             and partition.leader not in link_brokers

@@ -174,7 +174,6 @@ class Overview(FleetService):
             for state, _ in led_by_others(
                 self._image.topic_partitions(runtime.name, mirror.topic), topic, self._sidecar.link_brokers()
             )
-            if state.phase not in ENDED
         ]
         return fork_checks(await forks.look(target.cluster, target.image, taken))
 
