@@ -64,6 +64,8 @@ class ConfigKeeper:
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
+        # Topics whose plan has changed: the target's configs differ from it, and nobody else has done anything.
+        self._planned: set[str] = set()
         #: By topic, which configs somebody changed at the target, and how often they were put back.
         self.put_back: dict[str, Counter[str]] = {}
         #: By topic, why its configs cannot be kept, or followed.
@@ -128,11 +130,13 @@ class ConfigKeeper:
         self.trouble.pop(topic, None)
         return True
 
-    async def put_right(self, topic: str, *, ours: bool = False) -> None:
-        """Set what differs. `ours`: the plan has changed, nobody else has done anything."""
+    async def put_right(self, topic: str) -> None:
+        """Set what differs."""
         async with self._turn:
             found = self._drifts(topic)
+            ours = topic in self._planned
             if not found:
+                self._planned.discard(topic)
                 return
             if not ours:
                 log.warning(
@@ -147,6 +151,7 @@ class ConfigKeeper:
                 [one.config for one in found if one.wanted is None],
                 timeout=_CALL_TIMEOUT,
             )
+            self._planned.discard(topic)
             if not ours:
                 self.put_back.setdefault(topic, Counter()).update(one.config for one in found)
             mirror = self._controller.image.mirrors.get((self._link, topic))
@@ -183,7 +188,7 @@ class ConfigKeeper:
                 part = topics[first : first + _AT_ONCE]
                 with contextlib.suppress(
                     LinkerError
-                ):  # it is in `behind`; fetchers show a source that is away
+                ):  # it is in `behind`, or will be in `trouble`; fetchers show a source that is away
                     await self.follow(part)
                 await asyncio.sleep(len(part) / _TOPICS_A_SECOND)
             await asyncio.sleep(max(1.0, _INTERVAL - len(topics) / _TOPICS_A_SECOND))
@@ -220,7 +225,14 @@ class ConfigKeeper:
                 ", ".join(_changes(mirror, create, restore)),
             )
             await self._controller.plan_mirror_configs(self._link, topic, create, restore)
-            await self.put_right(topic, ours=True)
+            self._planned.add(topic)
+            try:
+                await self.put_right(topic)
+            except LinkerError:
+                self._ask(
+                    topic
+                )  # the next round finds the plan as it is to be, and would not look at the target
+                raise
 
     async def _target_defaults(self) -> dict[str, str]:
         """Read once for all topics of a round."""

@@ -150,8 +150,7 @@ async def end(rig: Rig) -> None:
     await rig.controller.decide(lambda image: ([replace(state, phase=Phase.PROMOTED)], None))
 
 
-async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = await Rig.make()
+def source_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     effective = {"retention.ms": "7", "max.message.bytes": "99"}
 
     async def each(*_: Any, **__: Any) -> Any:
@@ -162,6 +161,11 @@ async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(config_keeper, "topic_configs_each", each)
     monkeypatch.setattr(config_keeper, "topic_defaults", defaults)
+
+
+async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
     await rig.keeper.follow(["t"])
     mirror = rig.controller.image.mirrors["l", "t"]
     assert mirror.restore_configs["retention.ms"] == "7"
@@ -170,3 +174,25 @@ async def test_the_sources_changes_are_followed(monkeypatch: pytest.MonkeyPatch)
     rig.asked.clear()
     await rig.keeper.follow(["t"])
     assert rig.asked == []
+
+
+async def test_a_change_of_the_source_that_the_target_refuses_is_set_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config_keeper, "_FIRST_PAUSE", 0.01)
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    rig.overrides["retention.ms"] = "1000"
+    task = asyncio.create_task(rig.keeper._keep())
+    try:
+        await until(lambda: rig.keeper.put_back)  # its first look is over
+        rig.keeper.put_back.clear()
+        rig.refuses = LinkerError("no controller")
+        with pytest.raises(LinkerError, match="no controller"):
+            await rig.keeper.follow(["t"])
+        await until(lambda: "no controller" in rig.keeper.trouble.get("t", ""))
+        rig.refuses = None
+        await until(lambda: rig.overrides == {**OFF, "max.message.bytes": "99"} and not rig.keeper.trouble)
+        assert not rig.keeper.put_back, "that was nobody's doing"
+    finally:
+        task.cancel()
