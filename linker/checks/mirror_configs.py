@@ -1,4 +1,5 @@
-"""What differs at the target from the configs that a mirror is to have: somebody changed it, and no promote puts it right.
+"""What differs at the target from the configs that a mirror is to have: somebody changed it, and it is not put back yet, or
+is none of those that are.
 
 The metadata log has the topic's overrides, so nobody is asked.
 """
@@ -46,13 +47,14 @@ def changed(
     wanted: Mapping[str, str], found: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Changed]:
     """`wanted`: the overrides that the mirror is to have; `found`: those that its topic has. Configs that no mirror gets
-    (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`)."""
+    (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`). Retention that was
+    turned off by hand, for a mirror of an earlier version, is as it should be."""
     return [
         Changed(name, wanted.get(name), found.get(name))
         for name in sorted({*wanted, *found})
         if name in COPIED | FORCED.keys()
         and (name not in from_target or name in FORCED)
-        and wanted.get(name) != found.get(name)
+        and wanted.get(name, FORCED.get(name) if name in found else None) != found.get(name)
     ]
 
 

@@ -143,6 +143,16 @@ def test_what_somebody_changed_is_put_back() -> None:
     )
 
 
+def test_retention_that_was_turned_off_by_hand_for_a_mirror_of_an_earlier_version_stays_off() -> None:
+    """Until the source is read, which may be away: the target would delete what nobody has any more."""
+    before = {"unclean.leader.election.enable": "false", "max.message.bytes": "5"}
+    have = {**before, "retention.ms": "-1", "unclean.leader.election.enable": "true"}
+    assert [one.config for one in drifts(before, have)] == ["unclean.leader.election.enable"]
+    assert [one.config for one in drifts({**before, **OFF}, {**before, **OFF, "segment.ms": "1"})] == [
+        "segment.ms"
+    ]
+
+
 def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
     before = {**OFF, "segment.bytes": "5000000"}
     smaller = plan_configs({"segment.bytes": "2000000"})

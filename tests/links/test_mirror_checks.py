@@ -113,6 +113,15 @@ def test_a_promote_under_way_is_led_by_others_rightly() -> None:
     assert why_not(mirror(), states(Phase.HANDED_OVER), topic(1, 2), LINK_BROKERS) is None
 
 
+def test_promoted_partitions_do_not_keep_a_failed_one_from_beginning_again() -> None:
+    """Nobody is to be told to delete a topic whose other partitions are the target's own."""
+    promoted, failed = states(Phase.PROMOTED)[0], states()[1]
+    assert why_not(mirror(), [promoted, failed], topic(1, 900), LINK_BROKERS) is None
+    why = why_not(mirror(), [promoted, failed], topic(1, 2), LINK_BROKERS) or ""
+    assert "orders-1 by broker 2" in why
+    assert "orders-0" not in why
+
+
 WANTED = {"unclean.leader.election.enable": "false", "cleanup.policy": "compact,delete", "segment.ms": "5"}
 
 
@@ -158,6 +167,15 @@ def test_a_config_whose_value_is_the_targets_own_is_not_compared_unless_mirrorin
     asked = ("retention.ms", "unclean.leader.election.enable")
     one = changed({"unclean.leader.election.enable": "false"}, found, asked)
     assert "unclean.leader.election.enable" in [each.config for each in one]
+
+
+def test_nobody_is_told_to_take_back_retention_that_was_turned_off_by_hand_for_an_older_mirror() -> None:
+    of_before = {"unclean.leader.election.enable": "false"}
+    assert changed(of_before, {**of_before, "retention.ms": "-1"}) == []
+    assert [one.config for one in changed(of_before, {**of_before, "retention.ms": "1000"})] == [
+        "retention.ms"
+    ]
+    assert [one.config for one in changed({**of_before, "retention.ms": "-1"}, of_before)] == ["retention.ms"]
 
 
 def test_a_replica_that_begins_later_than_the_source_fails() -> None:
