@@ -101,7 +101,7 @@ class TailCheck(Protocol):
 class ReplicaStarts(Protocol):
     async def late(self, tps: Tps, *, timeout: float, every: bool = True) -> Late:
         """Replicas whose logs start later than the source's and the mirror's, as they tell it now. With `every` it raises
-        LinkerError if one of them does not tell: it may be the one."""
+        LinkerError if one of them does not tell: it may be the one. Without, one that does not tell at once is left out."""
         ...
 
 

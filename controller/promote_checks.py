@@ -63,9 +63,6 @@ class Verified:
         )
 
 
-_STARTS_PATIENCE = 1.0  # seconds
-
-
 class Checks:
     """The checks of one batch. The baseline of the source's ends lives from the fence on."""
 
@@ -140,7 +137,7 @@ class Checks:
             return False
         try:
             # A broker that sleeps does not hold this up: behind the fence each has to tell.
-            await self._check_starts(tps, min(left, _STARTS_PATIENCE), every=False)
+            await self._check_starts(tps, min(left, self._settings.call_timeout), every=False)
         except PromoteAbandoned:
             raise
         except LinkerError as error:

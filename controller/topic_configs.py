@@ -237,7 +237,7 @@ def drifts(
     wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Drift]:
     """What has to be put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic has
-    at the target now. Overrides of configs that are nobody's business here (quotas, tiered storage) are left alone; all others
+    at the target now. Overrides that are nobody's business here (quotas, tiered storage) are left alone; all others
     too as long as `wanted` is of a version that did not force retention, until the source was read for a plan of today: an
     operator may have turned the retention off by hand.
     """

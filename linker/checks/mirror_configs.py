@@ -47,8 +47,8 @@ def changed(
     wanted: Mapping[str, str], found: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Changed]:
     """`wanted`: the overrides that the mirror is to have; `found`: those that its topic has. Configs that no mirror gets
-    (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`). Retention that was
-    turned off by hand, for a mirror of an earlier version, is as it should be."""
+    (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`).
+    Retention that was turned off by hand, for a mirror of an earlier version, is as it should be."""
     return [
         Changed(name, wanted.get(name), found.get(name))
         for name in sorted({*wanted, *found})

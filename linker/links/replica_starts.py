@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 15.0
 _TIMEOUT = 10.0
+_PATIENCE = 0.5  # with a broker of the target that sleeps, where it is asked again behind the fence
 
 
 class ReplicaStarts:
@@ -51,40 +52,55 @@ class ReplicaStarts:
         self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True
     ) -> dict[TopicPartition, list[LateStart]]:
         """Asked now. The source is asked last: starts only go up, so one that moves meanwhile makes no replica late.
-        Without `every`, a broker that does not answer in time is left out."""
-        by_broker: dict[int, list[TopicPartition]] = {}
-        for tp in tps:
-            for broker in self._targets(tp):
-                by_broker.setdefault(broker, []).append(tp)
-        answers = await together_by_key(
-            {broker: self._told(broker, of, timeout / 2, every) for broker, of in by_broker.items()}
-        )
+        Without `every`, a broker that does not tell at once is left out."""
+        patience = timeout / 2 if every else min(timeout / 2, _PATIENCE)
+        told = await self._log_starts({tp: self._targets(tp) for tp in tps}, patience, every)
+        found, refused = await self._beside_source(told, timeout - patience)
+        for tp, code in refused.items():
+            raise BrokerError(code, api="list_offsets", topic_partition=tp)
+        return found
+
+    async def _beside_source(
+        self, told: Mapping[TopicPartition, Mapping[int, int]], timeout: float
+    ) -> tuple[dict[TopicPartition, list[LateStart]], dict[TopicPartition, int]]:
+        """Replicas, of those whose log starts are given, that are late; and error codes where the source does not tell."""
         # Without one above its mirror's start there is nothing that the source could have before it.
         above = [
             tp
-            for tp in tps
-            if any(answers[broker].get(tp, 0) > self._mirror_start(tp) for broker in self._targets(tp))
+            for tp, log_starts in told.items()
+            if any(log_start > self._mirror_start(tp) for log_start in log_starts.values())
         ]
         if not above:
-            return {}
-        starts = await self._source.list_offsets(dict.fromkeys(above, EARLIEST), timeout=timeout / 2)
-        found: dict[TopicPartition, list[LateStart]] = {}
-        for tp in above:
-            if starts[tp].error:
-                raise BrokerError(starts[tp].error, api="list_offsets", topic_partition=tp)
-            log_starts = {
-                broker: answers[broker][tp] for broker in self._targets(tp) if tp in answers[broker]
-            }
-            late = self._judge(tp, starts[tp].offset, log_starts)
-            if late:
-                found[tp] = late
-        return found
+            return {}, {}
+        starts = await self._source.list_offsets(dict.fromkeys(above, EARLIEST), timeout=timeout)
+        found = {
+            tp: late
+            for tp in above
+            if not starts[tp].error and (late := self._judge(tp, starts[tp].offset, told[tp]))
+        }
+        return found, {tp: starts[tp].error for tp in above if starts[tp].error}
+
+    async def _log_starts(
+        self, targets: Mapping[TopicPartition, Collection[int]], timeout: float, every: bool
+    ) -> dict[TopicPartition, dict[int, int]]:
+        """By partition and broker."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for tp, brokers in targets.items():
+            for broker in brokers:
+                by_broker.setdefault(broker, []).append(tp)
+        answers = await together_by_key(
+            {broker: self._told(broker, of, timeout, every) for broker, of in by_broker.items()}
+        )
+        return {
+            tp: {broker: answers[broker][tp] for broker in brokers if tp in answers[broker]}
+            for tp, brokers in targets.items()
+        }
 
     async def _told(
         self, broker: int, tps: Collection[TopicPartition], timeout: float, every: bool
     ) -> dict[TopicPartition, int]:
         try:
-            return await self._ask(broker, tps, timeout)
+            return await self._ask(broker, tps, timeout, every)
         except LinkerError as error:
             if every:
                 raise
@@ -92,21 +108,21 @@ class ReplicaStarts:
             return {}
 
     async def _ask(
-        self, broker: int, tps: Collection[TopicPartition], timeout: float
+        self, broker: int, tps: Collection[TopicPartition], timeout: float, every: bool
     ) -> dict[TopicPartition, int]:
         answers = await list_at(self._target, broker, dict.fromkeys(tps, EARLIEST), timeout=timeout)
         offsets = {}
         for tp in tps:
             answer = answers.get(tp)
-            if answer is None or answer.error or answer.offset < 0:
-                code = 3 if answer is None or not answer.error else answer.error
+            if answer is not None and not answer.error and answer.offset >= 0:
+                offsets[tp] = answer.offset
+            elif every:
                 raise BrokerError(
-                    code,
+                    3 if answer is None or not answer.error else answer.error,
                     message=f"broker {broker} does not tell where its log of {tp} starts",
                     api="list_offsets",
                     topic_partition=tp,
                 )
-            offsets[tp] = answer.offset
         return offsets
 
     def _mirror_start(self, tp: TopicPartition) -> int:
@@ -144,26 +160,24 @@ class ReplicaStarts:
             await asyncio.sleep(INTERVAL)
 
     async def look(self) -> None:
-        """Once, partition by partition of what answers: a broker that is down must not hide the others' late starts."""
-        tps = [
-            state.tp
+        """Once. A broker that is down hides nobody's late start but its own, and one of its own that was seen before stays;
+        so does that of a partition which the source does not tell of now."""
+        targets = {
+            state.tp: self._targets(state.tp)
             for state in self._controller.image.link_partitions(self._link)
             if state.phase not in ENDED and state.session_epoch >= 0
-        ]
+        }
+        told = await self._log_starts(targets, _TIMEOUT / 2, every=False)
+        for tp, brokers in targets.items():
+            for one in self.seen.get(tp, ()):
+                if one.broker_id in brokers:
+                    told[tp].setdefault(one.broker_id, one.log_start)
         try:
-            self._note(await self.late(tps, timeout=_TIMEOUT))
-            return
+            found, refused = await self._beside_source(told, _TIMEOUT / 2)
         except LinkerError as error:
-            log.debug("link %s: not every replica tells where it starts: %s", self._link, error)
-        seen: dict[TopicPartition, list[LateStart]] = {}
-        for topic in sorted({tp.topic for tp in tps}):
-            of_topic = [tp for tp in tps if tp.topic == topic]
-            try:
-                seen |= await self.late(of_topic, timeout=_TIMEOUT)
-            except LinkerError:
-                # What was seen of it stays until it can be asked again.
-                seen |= {tp: self.seen[tp] for tp in of_topic if tp in self.seen}
-        self._note(seen)
+            log.debug("link %s: the source does not tell where its logs start: %s", self._link, error)
+            return
+        self._note(found | {tp: self.seen[tp] for tp in refused if tp in self.seen})
 
     def _note(self, seen: Mapping[TopicPartition, list[LateStart]]) -> None:
         for tp, late in seen.items():

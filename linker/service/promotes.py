@@ -39,7 +39,7 @@ from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
 
 _FENCE_DRAIN_TIMEOUT = 5.0
-_STARTS_PATIENCE = 1.0  # a broker that sleeps is asked again behind the fence
+_STARTS_TIMEOUT = 5.0
 _MOST_LATE = 5
 
 
@@ -230,7 +230,7 @@ class Promotes(Validations):
             if s.phase not in ENDED and s.session_epoch >= 0
         ]
         try:
-            late = await runtime.starts.late(tps, timeout=_STARTS_PATIENCE, every=False)
+            late = await runtime.starts.late(tps, timeout=_STARTS_TIMEOUT, every=False)
         except LinkerError:
             return []
         refused = late_starts.refusal(late, accepted)
