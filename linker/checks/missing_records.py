@@ -1,6 +1,6 @@
 """What a promote would lose now: records that the source has, and that a replica of the target has not from its start on.
 
-The replicas are asked before the source, whose log start only goes up: what is found missing is missing.
+Where replicas start is `linker.links.replica_starts`' to find out, as for the promote itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from controller.decisions import listed
+from controller.late_starts import Late, lost
 from controller.phases import Phase
 from controller.state import MirrorPartition
 from linker.admin.models import Check, CheckResult
-from linker.checks.replica_logs import Extent, replica_extents, source_extents
+from linker.checks.replica_logs import Extent, source_extents
 from linker.links.runtime import LinkRuntime
 from linker.preflight import TIMEOUT
 from wire.errors import LinkerError
@@ -20,18 +21,6 @@ from wire.types import TopicPartition
 
 NAME = "missing records"
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
-
-
-class Gap(NamedTuple):
-    """A replica that begins later than the source, and later than where its mirror was begun."""
-
-    tp: TopicPartition
-    broker: int
-    wanted: int
-    start: int
-
-    def __str__(self) -> str:
-        return f"{self.tp} on broker {self.broker} begins at {self.start}, the source at {self.wanted}"
 
 
 class NotMirrored(NamedTuple):
@@ -42,53 +31,35 @@ class NotMirrored(NamedTuple):
     older: int
 
 
-def find_gaps(
-    states: Iterable[MirrorPartition],
-    replicas: Mapping[TopicPartition, Mapping[int, Extent]],
-    source: Mapping[TopicPartition, Extent],
-) -> tuple[list[Gap], list[NotMirrored]]:
-    gaps: list[Gap] = []
-    begun_later: list[NotMirrored] = []
-    for state in states:
-        theirs = source.get(state.tp)
-        if theirs is None:
-            continue
-        first = state.start_offset or 0
-        if first > theirs.start:
-            begun_later.append(NotMirrored(state.tp, first, first - theirs.start))
-        wanted = max(first, theirs.start)
-        gaps += [
-            Gap(state.tp, broker, wanted, one.start)
-            for broker, one in sorted(replicas.get(state.tp, {}).items())
-            if one.start > wanted
-        ]
-    return gaps, begun_later
+def begun_later(
+    states: Iterable[MirrorPartition], source: Mapping[TopicPartition, Extent]
+) -> list[NotMirrored]:
+    """Of partitions that the source tells of."""
+    return [
+        NotMirrored(state.tp, first, first - theirs.start)
+        for state in states
+        if (theirs := source.get(state.tp)) is not None and (first := state.start_offset or 0) > theirs.start
+    ]
 
 
-def gap_checks(gaps: list[Gap]) -> list[Check]:
-    """One line for each topic."""
-    topics: dict[str, list[Gap]] = {}
-    for gap in gaps:
-        topics.setdefault(gap.tp.topic, []).append(gap)
+def late_checks(late: Late) -> list[Check]:
+    """One line for each topic whose promote is refused."""
+    topics: dict[str, list[TopicPartition]] = {}
+    records = lost(late)
+    for tp in sorted(tp for tp, many in records.items() if many):
+        topics.setdefault(tp.topic, []).append(tp)
     return [
         Check(
             name=NAME,
             result=CheckResult.FAIL,
-            detail=f"topic {topic}: up to {sum(_worst(found).values())} records of the source are missing at the start of "
-            f"replicas: {listed([str(gap) for gap in found], 3)}; a promote is refused, "
+            detail=f"topic {topic}: up to {sum(records[tp] for tp in tps)} records of the source are missing at the start "
+            f"of replicas: {listed([f'{tp}: {one}' for tp in tps for one in late[tp]], 3)}; a promote is refused, "
             "unless --accept-missing says how many it may lose",
             remedy="something at the target deleted them (retention, or DeleteRecords): remove that, then delete the "
             f"mirror and create it again: linker mirror delete {topic}",
         )
-        for topic, found in sorted(topics.items())
+        for topic, tps in topics.items()
     ]
-
-
-def _worst(gaps: list[Gap]) -> dict[TopicPartition, int]:
-    worst: dict[TopicPartition, int] = {}
-    for gap in gaps:
-        worst[gap.tp] = max(worst.get(gap.tp, 0), gap.start - gap.wanted)
-    return worst
 
 
 def begun_later_lines(found: list[NotMirrored]) -> list[str]:
@@ -103,18 +74,20 @@ def begun_later_lines(found: list[NotMirrored]) -> list[str]:
     ]
 
 
-async def look(runtime: LinkRuntime, topics: Iterable[str]) -> tuple[list[Gap], list[NotMirrored]]:
-    """LinkerError if the source cannot be asked."""
-    states = [
+def _copied(runtime: LinkRuntime, topics: Iterable[str]) -> list[MirrorPartition]:
+    return [
         state
         for topic in topics
         for state in runtime.controller.image.topic_partitions(runtime.name, topic)
         if state.phase in _COPIED and state.session_epoch >= 0
     ]
-    targets = {state.tp: runtime.targets(state.tp) for state in states}
-    replicas = await replica_extents(runtime.target.cluster, targets, timeout=TIMEOUT / 3)
-    source = await source_extents(runtime.source, targets, timeout=TIMEOUT)
-    return find_gaps(states, replicas, source)
+
+
+async def not_mirrored(runtime: LinkRuntime, topics: Iterable[str]) -> list[str]:
+    """`begun_later_lines` of now. LinkerError if the source cannot be asked."""
+    states = _copied(runtime, topics)
+    source = await source_extents(runtime.source, [state.tp for state in states], timeout=TIMEOUT)
+    return begun_later_lines(begun_later(states, source))
 
 
 async def check_missing(runtime: LinkRuntime, topics: Iterable[str]) -> list[Check]:
@@ -122,16 +95,17 @@ async def check_missing(runtime: LinkRuntime, topics: Iterable[str]) -> list[Che
     asked = list(topics)
     if not asked:
         return []
+    await runtime.starts.look()
+    checks = late_checks({state.tp: runtime.starts.of(state.tp) for state in _copied(runtime, asked)})
     try:
-        gaps, begun_later = await look(runtime, asked)
-    except LinkerError as error:
-        return [
-            Check(name=NAME, result=CheckResult.WARN, detail=f"where the logs begin is not told: {error}")
+        checks += [
+            Check(name=NAME, result=CheckResult.OK, detail=line)
+            for line in await not_mirrored(runtime, asked)
         ]
-    checks = gap_checks(gaps)
-    checks += [
-        Check(name=NAME, result=CheckResult.OK, detail=line) for line in begun_later_lines(begun_later)
-    ]
+    except LinkerError as error:
+        checks.append(
+            Check(name=NAME, result=CheckResult.WARN, detail=f"where the logs begin is not told: {error}")
+        )
     return checks or [
         Check(name=NAME, result=CheckResult.OK, detail="no replica that answers begins later than the source")
     ]

@@ -130,13 +130,9 @@ class Promotes(Validations):
             default = await target_default(self._sidecar.target.cluster, brokers)
             lines += [finding.detail for finding in few_replicas(factors, default, asked=False, begun=True)]
             # Replicas that begin later are blockers, asked for by `_late_replicas`.
-            _, begun_later = await missing_records.look(runtime, topics)
+            return [*lines, *await missing_records.not_mirrored(runtime, topics)]
         except LinkerError as error:
             return [*lines, f"where the logs begin is not told: {error}"]
-        return [
-            *lines,
-            *missing_records.begun_later_lines(begun_later),
-        ]
 
     def _policy(self, request: PromoteRequest) -> ValidationPolicy:
         return ValidationPolicy(request.options.validation or self._sidecar.config.validation.policy)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from controller.late_starts import LateStart
 from controller.phases import Phase
-from controller.state import MirrorPartition, MirrorTopic
+from controller.state import MirrorPartition, MirrorTopic, MissingRecords
 from linker.admin.models import CheckResult, MirrorState, MirrorSummary
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.mirror_configs import changed, config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
-from linker.checks.missing_records import begun_later_lines, find_gaps, gap_checks
+from linker.checks.missing_records import begun_later, begun_later_lines, late_checks
 from linker.checks.replica_logs import Extent
 from linker.checks.replication_factor import few_replicas
 from wire.metadata.image import PartitionImage, TopicImage
@@ -179,23 +180,23 @@ def test_nobody_is_told_to_take_back_retention_that_was_turned_off_by_hand_for_a
 
 
 def test_a_replica_that_begins_later_than_the_source_fails() -> None:
-    replicas = {T0: {1: Extent(0, 10), 2: Extent(7, 10)}, T1: {1: Extent(5, 9), 2: Extent(9, 9)}}
-    source = {T0: Extent(0, 10), T1: Extent(5, 9)}
-    gaps, later = find_gaps(states(Phase.ACTIVE), replicas, source)
-    assert [(gap.tp, gap.broker, gap.wanted, gap.start) for gap in gaps] == [(T0, 2, 0, 7), (T1, 2, 5, 9)]
-    assert later == []
-    [check] = gap_checks(gaps)
+    taken = MissingRecords(start=5, end=9, batches=0, records=0)
+    late = {T0: [LateStart(2, 0, 7)], T1: [LateStart(1, 5, 6), LateStart(2, 5, 9)]}
+    [check] = late_checks(late)
     assert check.result is CheckResult.FAIL
     assert "up to 11 records" in check.detail
-    assert "orders-0 on broker 2 begins at 7, the source at 0" in check.detail
+    assert "orders-0: broker 2's log starts at offset 7, the source goes back to offset 0" in check.detail
+    assert late_checks({T0: [], T1: [LateStart(2, 5, 9, taken)]}) == [], (
+        "no record is there: no promote is refused"
+    )
 
 
-def test_a_mirror_that_was_begun_later_on_purpose_is_told_and_no_gap() -> None:
+def test_a_mirror_that_was_begun_later_on_purpose_is_told() -> None:
     begun = [MirrorPartition(link="east", topic="orders", partition=0, phase=Phase.ACTIVE, start_offset=7)]
-    gaps, later = find_gaps(begun, {T0: {1: Extent(7, 10)}}, {T0: Extent(2, 10)})
-    assert gaps == []
+    later = begun_later(begun, {T0: Extent(2, 10)})
     assert "5 older offsets of the source are not mirrored" in begun_later_lines(later)[0]
-    assert find_gaps(begun, {T0: {1: Extent(7, 10)}}, {}) == ([], []), "a source that does not tell"
+    assert begun_later(begun, {}) == [], "a source that does not tell"
+    assert begun_later(begun, {T0: Extent(7, 10)}) == []
 
 
 def test_fewer_replicas_than_the_targets_default_are_one_line_for_all_topics() -> None:
