@@ -229,10 +229,11 @@ class ConfigKeeper:
             try:
                 await self.put_right(topic)
             except LinkerError:
-                self._ask(
-                    topic
-                )  # the next round finds the plan as it is to be, and would not look at the target
+                # The next round finds the plan as it is to be, and would not look at the target.
+                self._ask(topic)
                 raise
+        for refusal in refused.values():
+            raise refusal  # the others are followed
 
     async def _target_defaults(self) -> dict[str, str]:
         """Read once for all topics of a round."""

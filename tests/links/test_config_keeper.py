@@ -150,11 +150,13 @@ async def end(rig: Rig) -> None:
     await rig.controller.decide(lambda image: ([replace(state, phase=Phase.PROMOTED)], None))
 
 
-def source_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def source_has_changed(
+    monkeypatch: pytest.MonkeyPatch, refused: dict[str, LinkerError] | None = None
+) -> None:
     effective = {"retention.ms": "7", "max.message.bytes": "99"}
 
     async def each(*_: Any, **__: Any) -> Any:
-        return {"t": TopicConfigs(effective, {"max.message.bytes": "99"})}, {}
+        return {"t": TopicConfigs(effective, {"max.message.bytes": "99"})}, refused or {}
 
     async def defaults(*_: Any, **__: Any) -> Any:
         return {"retention.ms": "604800000"}
@@ -196,3 +198,16 @@ async def test_a_change_of_the_source_that_the_target_refuses_is_set_later(
         assert not rig.keeper.put_back, "that was nobody's doing"
     finally:
         task.cancel()
+
+
+async def test_a_topic_whose_configs_the_source_does_not_tell_is_no_success_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A promote would give it what somebody saw last."""
+    rig = await Rig.make()
+    source_has_changed(monkeypatch, {"u": LinkerError("not allowed")})
+    with pytest.raises(LinkerError, match="not allowed"):
+        await rig.keeper.follow(["t", "u"])
+    assert rig.overrides == {**OFF, "max.message.bytes": "99"}
+    assert "not allowed" in rig.keeper.behind["u"]
+    assert "t" not in rig.keeper.behind
