@@ -212,9 +212,9 @@ class BringUp:
             if found is None:
                 return
             mirror = self._controller.image.mirrors[self._link, topic]
-            await self._lead_stranded(mirror, found)
-            await self._adopt(mirror, found)
-            refused = await self._establish(mirror, found)
+            stuck, refused = await self._lead_stranded(mirror, found)
+            await self._adopt(mirror, found, stuck)
+            refused += await self._establish(mirror, found, stuck)
             await self._serve(mirror)
             await self._reassign(mirror, found)
             for error in refused:
@@ -309,39 +309,56 @@ class BringUp:
             mirror = self._controller.image.mirrors[self._link, topic]
             found = self._target.image.topics_by_id.get(mirror.topic_id)
             if found is not None:
-                await self._lead_stranded(mirror, found, unsure_too=unsure_too)
+                for error in (await self._lead_stranded(mirror, found, unsure_too=unsure_too))[1]:
+                    raise error
         self.ask(topic)
 
     async def _lead_stranded(
         self, mirror: MirrorTopic, topic: TopicImage, *, unsure_too: bool = False
-    ) -> None:
+    ) -> tuple[frozenset[TopicPartition], list[LinkerError]]:
+        """Partitions that nobody leads still, and why not: they hold up no other one of the topic."""
         states = self._controller.image.topic_partitions(self._link, mirror.topic)
         found = stranded(states, topic, self._link_brokers())
         sure = [one for one in found if unsure_too or not one.led_between]
+        refused: list[LinkerError] = []
         if sure:
-            await lead_again(self._target, sure, self._link_brokers())
+            try:
+                await lead_again(self._target, sure, self._link_brokers())
+            except LinkerError as error:
+                refused.append(error)
         unsure = [str(one.tp) for one in found if one not in sure]
         if unsure:
-            raise ControllerError(
-                f"nobody leads {', '.join(unsure[:5])} at the target, its ISR and ELR are empty, and a real broker may have "
-                f"led it meanwhile: see linker mirror repair {mirror.topic} --link {self._link} --dry-run"
+            refused.append(
+                ControllerError(
+                    f"nobody leads {', '.join(unsure[:5])} at the target, its ISR and ELR are empty, and a real broker may "
+                    f"have led it meanwhile: see linker mirror repair {mirror.topic} --link {self._link} --dry-run"
+                )
             )
+        return frozenset(one.tp for one in found if topic.partitions[one.tp.partition].leader < 0), refused
 
-    async def _adopt(self, mirror: MirrorTopic, topic: TopicImage) -> None:
+    async def _adopt(self, mirror: MirrorTopic, topic: TopicImage, stuck: frozenset[TopicPartition]) -> None:
+        """Who leads at the target. Of a stuck partition the last one stays, by which a real broker's time is seen."""
         changes: dict[TopicPartition, Leadership] = {}
         for state in self._controller.image.topic_partitions(self._link, mirror.topic):
             partition = topic.partitions.get(state.partition)
-            if partition is not None and state.phase not in ENDED and state.session_epoch >= 0:
+            if (
+                partition is not None
+                and state.phase not in ENDED
+                and state.session_epoch >= 0
+                and state.tp not in stuck
+            ):
                 changes[state.tp] = leadership_of(partition)
         await self._controller.adopt_leadership(self._link, changes)
 
-    async def _establish(self, mirror: MirrorTopic, topic: TopicImage) -> list[BrokerError]:
+    async def _establish(
+        self, mirror: MirrorTopic, topic: TopicImage, stuck: frozenset[TopicPartition]
+    ) -> list[BrokerError]:
         """Start offset and E0, once and durable, before anything can be copied. One partition of the source whose offset
         is not told holds up no other; its error is answered."""
         waiting = [
             state
             for state in self._controller.image.topic_partitions(self._link, mirror.topic)
-            if state.phase is Phase.LINKING
+            if state.phase is Phase.LINKING and state.tp not in stuck
         ]
         if not waiting:
             return []

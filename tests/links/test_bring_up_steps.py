@@ -212,6 +212,18 @@ async def test_e0_and_the_start_offset_outlive_a_restart_and_a_new_leader_epoch(
     assert rig.controller.image.partitions["east", T0].leader_epoch == 2
 
 
+async def test_a_partition_that_nobody_can_lead_keeps_no_other_of_its_topic_from_being_served(
+    rig: Rig,
+) -> None:
+    await rig.complete()
+    rig.quorum.change("orders", 0, leader=-1, isr=[1])  # a real broker may have led it
+    rig.again()
+    with pytest.raises(LinkerError, match="nobody leads orders-0"):
+        await rig.complete()
+    assert set(rig.fetcher.partitions) == {T1}
+    assert rig.controller.image.partitions["east", T0].leader == OWN, "by which a real broker's time is seen"
+
+
 async def test_positions_of_followers_hold_for_one_leader_epoch(rig: Rig) -> None:
     await rig.complete()
     unsubscribe = rig.target.metadata.subscribe(rig.bring_up.on_target_change)
