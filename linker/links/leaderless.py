@@ -73,13 +73,19 @@ async def lead_again(target: TargetCluster, found: Sequence[Stranded], link_brok
         for broker in sorted(link_brokers)
         if broker in image.brokers and not image.brokers[broker].fenced
     ]
+    lost = [one.tp for one in found if not any(broker in alive for broker in one.replicas)]
+    if len(lost) < len(found):
+        await _elect(target, [one for one in found if one.tp not in lost], alive, link_brokers)
+    if lost:
+        raise CannotLead(f"{lost[0]} has no leader, and no link broker that is there is among its replicas")
+
+
+async def _elect(
+    target: TargetCluster, found: Sequence[Stranded], alive: Collection[int], link_brokers: Collection[int]
+) -> None:
     ordered: dict[TopicPartition, list[int]] = {}
     for one in found:
         first = [broker for broker in one.replicas if broker in alive]
-        if not first:
-            raise CannotLead(
-                f"{one.tp} has no leader, and no link broker that is there is among its replicas"
-            )
         rest = [broker for broker in one.replicas if broker not in first]
         if list(one.replicas) != first + rest:
             ordered[one.tp] = first + rest

@@ -115,6 +115,17 @@ async def test_nothing_is_elected_without_a_link_broker_that_is_there() -> None:
     assert target.asked == []
 
 
+async def test_one_that_cannot_be_led_keeps_no_other_from_it() -> None:
+    target: Any = Target()
+    with pytest.raises(CannotLead, match="t-1 has no leader"):
+        await lead_again(
+            target,
+            [Stranded(TopicPartition("t", 1), (1, 2), False), Stranded(T0, (1, 2, 900), False)],
+            LINKS,
+        )
+    assert target.asked == [{T0: [900, 1, 2]}, [T0]]
+
+
 async def test_a_refusal_and_a_wrong_election_are_said() -> None:
     refusing: Any = Target(code=80)
     with pytest.raises(CannotLead, match="t-0"):
