@@ -66,6 +66,8 @@ class ConfigKeeper:
         self._turn = asyncio.Lock()
         # Topics whose plan has changed: the target's configs differ from it, and nobody else has done anything.
         self._planned: set[str] = set()
+        # Topics whose configs were asked to be set, until it is known that no promote has ended meanwhile.
+        self._in_doubt: set[str] = set()
         #: By topic, which configs somebody changed at the target, and how often they were put back.
         self.put_back: dict[str, Counter[str]] = {}
         #: By topic, why its configs cannot be kept, or followed.
@@ -137,6 +139,7 @@ class ConfigKeeper:
             ours = topic in self._planned
             if not found:
                 self._planned.discard(topic)
+                await self._let_go(topic)
                 return
             if not ours:
                 log.warning(
@@ -145,6 +148,7 @@ class ConfigKeeper:
                     self._link,
                     "; ".join(one.said for one in found),
                 )
+            self._in_doubt.add(topic)
             await self._target.operations.set_topic_configs(
                 topic,
                 {one.config: one.wanted for one in found if one.wanted is not None},
@@ -154,15 +158,22 @@ class ConfigKeeper:
             self._planned.discard(topic)
             if not ours:
                 self.put_back.setdefault(topic, Counter()).update(one.config for one in found)
-            mirror = self._controller.image.mirrors.get((self._link, topic))
-            if mirror is not None and self._ended(mirror):
-                # The last partition was promoted meanwhile; its configs may have been set before these were.
-                await self._target.operations.set_topic_configs(
-                    topic,
-                    {name: value for name, value in mirror.restore_configs.items() if value is not None},
-                    [name for name, value in mirror.restore_configs.items() if value is None],
-                    timeout=_CALL_TIMEOUT,
-                )
+            await self._let_go(topic)
+
+    async def _let_go(self, topic: str) -> None:
+        """If the last partition was promoted while configs were set here: the promote's may have been set before these were,
+        whether these were answered or not."""
+        if topic not in self._in_doubt:
+            return
+        mirror = self._controller.image.mirrors.get((self._link, topic))
+        if mirror is not None and self._ended(mirror):
+            await self._target.operations.set_topic_configs(
+                topic,
+                {name: value for name, value in mirror.restore_configs.items() if value is not None},
+                [name for name, value in mirror.restore_configs.items() if value is None],
+                timeout=_CALL_TIMEOUT,
+            )
+        self._in_doubt.discard(topic)
 
     def _drifts(self, topic: str) -> list[Drift]:
         mirror = self._controller.image.mirrors.get((self._link, topic))

@@ -142,6 +142,28 @@ async def test_a_promote_that_ends_meanwhile_has_the_last_word() -> None:
     assert rig.overrides == {"retention.ms": "5"}
 
 
+async def test_a_promote_that_ends_meanwhile_has_the_last_word_also_where_nothing_was_answered() -> None:
+    rig = await Rig.make()
+    rig.overrides["retention.ms"] = "1000"
+
+    async def promoted() -> None:
+        rig.after = None
+        await end(rig)
+        raise LinkerError("no answer in time")
+
+    rig.after = promoted
+    assert not await rig.keeper._try("t")
+    assert rig.overrides == OFF, "set all the same"
+    rig.refuses = LinkerError("no controller")
+    assert not await rig.keeper._try("t")
+    rig.refuses = None
+    assert await rig.keeper._try("t")
+    assert rig.overrides == {"retention.ms": "5"}
+    rig.overrides["retention.ms"] = "6"  # its owner
+    assert await rig.keeper._try("t")
+    assert rig.overrides == {"retention.ms": "6"}
+
+
 async def end(rig: Rig) -> None:
     """The state as after a promote."""
     tp = TopicPartition("t", 0)
