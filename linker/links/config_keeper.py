@@ -216,7 +216,7 @@ class ConfigKeeper:
             found, refused = await topic_configs_each(self._source, topics, timeout=_CALL_TIMEOUT, keys=_KEYS)
             defaults = await self._target_defaults()
         except LinkerError as error:
-            self._note(topics, f"the source's configs are not known: {error}")
+            self._note(topics, f"its configs at source and target are not known: {error}")
             raise
         self._note(found, None)
         for topic, why in refused.items():
@@ -250,9 +250,10 @@ class ConfigKeeper:
         """Read once for all topics of a round."""
         now = asyncio.get_running_loop().time()
         if now >= self._defaults_until:
-            self._defaults = await topic_defaults(
-                self._target.cluster, self._real_brokers(), timeout=_CALL_TIMEOUT
-            )
+            brokers = self._real_brokers()
+            if not brokers:
+                raise LinkerError("no broker of the target is there to tell its defaults")
+            self._defaults = await topic_defaults(self._target.cluster, brokers, timeout=_CALL_TIMEOUT)
             self._defaults_until = now + _INTERVAL
         return self._defaults
 

@@ -18,7 +18,7 @@ from linker.links.config_keeper import ConfigKeeper
 from linker.links.configs import TopicConfigs
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
-from wire.metadata.image import CONFIG_TOPIC, ClusterImage, TopicImage
+from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, TopicImage
 from wire.types import TopicPartition
 
 ID = b"\x01" * 16
@@ -35,6 +35,7 @@ class Rig:
         self.controller = controller
         self.image = ClusterImage()
         topic = TopicImage(ID, "t", {})
+        self.image.brokers[1] = BrokerImage(1, 1, bytes(16), None, {}, False, False, ())
         self.image.topics_by_name["t"] = self.image.topics_by_id[ID] = topic
         self.overrides = dict(OFF)
         self.image.configs[CONFIG_TOPIC, "t"] = self.overrides
@@ -233,3 +234,16 @@ async def test_a_topic_whose_configs_the_source_does_not_tell_is_no_success_and_
     assert rig.overrides == {**OFF, "max.message.bytes": "99"}
     assert "not allowed" in rig.keeper.behind["u"]
     assert "t" not in rig.keeper.behind
+
+
+async def test_without_a_broker_of_the_target_the_plan_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its controllers may be there, and would take what is planned from overrides alone."""
+    rig = await Rig.make()
+    source_has_changed(monkeypatch)
+    rig.image.brokers.clear()
+    with pytest.raises(LinkerError, match="no broker of the target"):
+        await rig.keeper.follow(["t"])
+    assert rig.controller.image.mirrors["l", "t"].copied_configs == OFF
+    assert rig.asked == []
