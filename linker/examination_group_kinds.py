@@ -11,7 +11,7 @@ from linker.groups import other_kinds
 from linker.groups.excluded import Excluded, candidates, in_one_line
 from linker.groups.group_ids import why_not
 from linker.groups.group_reader import GroupReader
-from linker.groups.views import GroupView, Listing
+from linker.groups.views import CONSUMERS, GroupView, Listing
 from linker.preflight import TIMEOUT
 from linker.shown_id import shown_id
 from wire.errors import LinkerError
@@ -22,7 +22,7 @@ def held(listing: Listing) -> list[str]:
     return [
         name
         for name, one in listing.groups.items()
-        if one.protocol_type in ("consumer", "")
+        if one.protocol_type in CONSUMERS
         and one.protocol is not None
         and cannot_be_held(one.protocol) is None
         and why_not(name) is None
