@@ -181,7 +181,7 @@ class ReplicaStarts:
 
     def _note(self, seen: Mapping[TopicPartition, list[LateStart]]) -> None:
         for tp, late in seen.items():
-            if self.seen.get(tp) != late:
+            if self.seen.get(tp) != late and late_starts.worst(late).records:
                 log.error(
                     "link %s: %s: a promote would lose records: %s", self._link, tp, late_starts.worst(late)
                 )

@@ -10,7 +10,7 @@ import pytest
 
 from controller.late_starts import LateStart
 from controller.phases import Phase
-from controller.state import MirrorPartition
+from controller.state import MirrorPartition, MissingRecords
 from linker.links import replica_starts
 from linker.links.replica_starts import ReplicaStarts
 from wire.errors import BrokerError, ConnectionLost
@@ -31,6 +31,7 @@ class Rig:
         self.source_errors: dict[TopicPartition, int] = {}
         self.source_away = False
         self.patience: dict[str, float] = {}
+        self.validations: dict[tuple[str, TopicPartition], Any] = {}
         states = [
             MirrorPartition(
                 link="l", topic=tp.topic, partition=0, phase=Phase.ACTIVE, session_epoch=3, start_offset=0
@@ -40,7 +41,7 @@ class Rig:
         image: Any = SimpleNamespace(
             link_partitions=lambda _: states,
             partitions={("l", state.tp): state for state in states},
-            validations={},
+            validations=self.validations,
         )
         source: Any = SimpleNamespace(list_offsets=self.list_offsets)
         target: Any = None
@@ -125,3 +126,16 @@ async def test_what_the_source_does_not_tell_of_now_stays_as_it_was_seen(
     rig.source_away = True
     await rig.starts.look()
     assert (rig.starts.of(T0), rig.starts.of(T1)) == ([LateStart(2, 0, 7)], [LateStart(2, 0, 8)])
+
+
+async def test_a_late_start_that_lacks_not_one_record_is_no_error_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.logs[2] = {T0: 7, T1: 7}
+    none = MissingRecords(start=0, end=7, batches=0, records=0)
+    rig.validations["l", T0] = SimpleNamespace(replicas=[SimpleNamespace(broker_id=2, missing=none)])
+    await rig.starts.look()
+    assert rig.starts.of(T0)
+    assert "u-0: a promote would lose records" in caplog.text
+    assert "t-0" not in caplog.text
