@@ -91,7 +91,7 @@ class TlsAcceptor:
         limits = self._owner.limits
         if len(self._handshakes) >= limits.max_handshakes:
             self._pause()
-            self._again = self._loop.call_at(self._due(self._first_to_go()), self._make_room)
+            self._wait_for_room()
             return
         for _ in range(min(_AT_ONCE, limits.max_handshakes - len(self._handshakes))):
             try:
@@ -116,10 +116,16 @@ class TlsAcceptor:
                 self._owner.refuse(address[0], why)
                 sock.close()
 
+    def _wait_for_room(self) -> None:
+        self._again = self._loop.call_at(self._due(self._first_to_go()), self._make_room)
+
     def _make_room(self) -> None:
-        """Somebody still waits, and the oldest handshake has had its time."""
+        """Somebody still waits, and the first to go has had its time, unless it has spoken meanwhile."""
         if self._handshakes:
             connection = self._first_to_go()
+            if self._loop.time() < self._due(connection):
+                self._wait_for_room()
+                return
             handshake = self._handshakes[connection]
             self._owner.refuse(handshake.address, "its TLS handshake took too long while others waited")
             self._give_up(connection)

@@ -447,3 +447,18 @@ async def test_the_silent_go_first_and_soon(reported: list[dict[str, Any]]) -> N
                 assert asyncio.get_running_loop().time() - started < 6
                 assert sum(map(hung_up, socks)) >= 9
                 assert not hung_up(spoken[0])
+
+
+async def test_who_speaks_at_last_has_the_time_of_those_who_speak(reported: list[dict[str, Any]]) -> None:
+    """As when many clients come back at once: whoever waits for the silent ones' time does not take theirs."""
+    limits = ListenerLimits(max_handshakes=2, handshake_patience=4.0)  # half a second for who says nothing
+    async with secured(limits, reported) as (listener, acceptor):
+        with silent(listener, 2) as socks, silent(listener, 1):
+            await until(lambda: acceptor._again is not None)
+            for sock in socks:
+                sock.send(b"\x16")
+            await until(lambda: not any(one.silent for one in acceptor._handshakes.values()))
+            await asyncio.sleep(1)
+            assert not any(map(hung_up, socks))
+            assert listener.refused_connections == 0
+            await until(lambda: listener.refused_connections == 1)
