@@ -10,6 +10,7 @@ in one; of a mirror we lead them all, so such a request may go on to several nod
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -175,6 +176,7 @@ class Express:
                 or (connection := route.connection) is None
                 or connection.closed
                 or route.replaced
+                or (connection.expires_at is not None and route.expired(time.monotonic()))
             ):
                 return False
             if at_source is None:  # not before: a link that does not forward may have no source here

@@ -91,3 +91,20 @@ async def test_a_source_that_takes_no_login_now_is_asked_again() -> None:
             await asyncio.sleep(0.05)
         assert one.router.stats.produce_lost == 0
         assert one.source.expired == 0
+
+
+async def test_behind_the_end_of_a_login_nothing_is_sent_however_long_there_is_no_new_one() -> None:
+    """Also by the short way of a producer that goes on as before (``express.py``)."""
+    async with rig() as one:
+        producer = Producer(await one.client(), one, producer_id=5)
+        assert (await producer.send(0))[0].error == 0
+        one.source.inject("sasl_authenticate", error=58, times=10_000)
+        until = time.monotonic() + 1.3 * LIFETIME
+        pending = []
+        while time.monotonic() < until:
+            pending.append(producer.send(0))
+            await asyncio.sleep(0.05)
+        one.source.clear_faults()
+        assert [(await asyncio.wait_for(told, 10))[0].error for told in pending] == [0] * len(pending)
+        assert one.values() == [(5, sequence) for sequence in range(1 + len(pending))]
+        without_retries(one)
