@@ -18,13 +18,13 @@ _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 def first_end(pem: str) -> datetime | None:
     """Of all certificates in the text, a chain is as good as its first that ends; None if there is none."""
-    ends = [_not_after(ssl.PEM_cert_to_DER_cert(block)) for block in _BLOCK.findall(pem)]
+    ends = [_not_after(block) for block in _BLOCK.findall(pem)]
     return min(ends, default=None)
 
 
-def _not_after(der: bytes) -> datetime:
+def _not_after(block: str) -> datetime:
     try:
-        _, certificate, _ = _element(der, _SEQUENCE)
+        _, certificate, _ = _element(ssl.PEM_cert_to_DER_cert(block), _SEQUENCE)
         _, rest, _ = _element(certificate, _SEQUENCE)
         if rest[0] == _VERSION:
             rest = _element(rest)[2]

@@ -145,6 +145,13 @@ def test_the_end_of_a_chain_is_its_first(year: int) -> None:
         first_end(cut)
 
 
+@pytest.mark.parametrize("body", ["MII", "MII\N{LATIN SMALL LETTER E WITH ACUTE}"])
+def test_a_certificate_that_is_no_base64(body: str) -> None:
+    """A metric stops nothing: whoever asks for it catches this error only."""
+    with pytest.raises(InvalidSecurityConfig, match="cannot be read"):
+        first_end(f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----")
+
+
 def test_running_out_of_descriptors_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
