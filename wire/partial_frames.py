@@ -50,10 +50,6 @@ class PartialFrames:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def full(self) -> bool:
-        return self.used >= self.limit
-
-    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
