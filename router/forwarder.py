@@ -63,7 +63,7 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
 class SourceRoute:
     """One connection to a source node, opened once; a new one replaces it when it is closed, or about to be."""
 
-    __slots__ = ("_due", "connection", "error", "last_used", "link", "node", "replaced")
+    __slots__ = ("_due", "connection", "error", "last_used", "link", "node", "renew_from", "replaced")
 
     def __init__(self, link: str, node: Node, now: float) -> None:
         self.link = link
@@ -71,6 +71,8 @@ class SourceRoute:
         self.connection: SourceConnectionLike | None = None
         self.error: LinkerError | None = None
         self.last_used = now
+        #: Of time.monotonic(): another one that was to take its place has failed, and the next is not tried before.
+        self.renew_from = 0.0
         self.replaced = False  # another one has taken its place; it is here for the answers that it owes
         self._due: deque[float] = deque()  # when each owed answer is overdue, in send order
 
@@ -180,8 +182,10 @@ class RouteTable:
                 return None
             now = time.monotonic()
             if route.ageing(now):
-                self._renew(key, route)
-                if route.expired(now):
+                expired = route.expired(now)
+                if expired or now >= route.renew_from:
+                    self._renew(key, route)
+                if expired:
                     return None
             return route
         if self._closed:
@@ -258,8 +262,11 @@ class RouteTable:
     def _failed(self, key: tuple[str, int], route: SourceRoute, error: LinkerError) -> None:
         if self._next.get(key) is route:
             del self._next[key]
-            if (old := self._routes.get(key)) is None or not old.expired(time.monotonic()):
-                return  # it is tried again, as long as the old one serves
+            if (old := self._routes.get(key)) is not None:
+                now = time.monotonic()
+                old.renew_from = now + self._limits.backoff_max
+                if not old.expired(now):
+                    return  # it is tried again, as long as the old one serves
         elif self._routes.get(key) is route:
             del self._routes[key]
         else:
@@ -295,7 +302,8 @@ class RouteTable:
         for key, route in list(self._routes.items()):
             if route.open and route.ageing(clock):
                 if route.owes or now - route.last_used < _IN_USE:
-                    self._renew(key, route)
+                    if clock >= route.renew_from:
+                        self._renew(key, route)
                 else:
                     self._drop(key, route)
             elif route.open and not route.owes:
