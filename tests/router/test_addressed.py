@@ -126,6 +126,17 @@ async def test_configs_of_this_broker_and_a_topics_in_one_request() -> None:
         assert told[BROKER, "x"].error_message == "Broker id must be an integer, but it is: x"
 
 
+@pytest.mark.parametrize("count", [1, 20_000])
+async def test_a_large_request_is_not_taken_apart(count: int) -> None:
+    """It goes to a real broker as it is: by the schema each byte of it takes time in which nobody else is served."""
+    async with rig_of() as rig:
+        client = await rig.client()
+        asked = [resource(BROKER, str(LINK_BROKER)), *[resource(TOPIC, f"topic-{i}") for i in range(count)]]
+        answer = await client.call("describe_configs", {"resources": asked}, timeout=30)
+        assert len(answer.results) == len(asked)
+        assert rig.router.stats.passed_through == (0 if count == 1 else 1)
+
+
 async def test_only_the_keys_that_were_asked_for() -> None:
     async with rig_of() as rig:
         client = await rig.client()
