@@ -23,6 +23,8 @@ from wire.types import TopicPartition
 
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
 _HANDED_OVER = frozenset({Phase.HANDED_OVER, Phase.PROMOTED})
+_TIME_INDEX_ENTRY = 12  # bytes
+_SMALLEST_BATCH = 61  # its header
 # What was found out of these stays, whatever becomes of the copies.
 _KEPT = _HANDED_OVER | {Phase.FAILED, Phase.FAILED_OVER}
 
@@ -41,7 +43,7 @@ class TopicRules:
     compacted: bool = False
     min_compaction_lag_ms: int = 0
     delete_retention_ms: int | None = None
-    segment_bytes: int | None = None
+    segment_bytes: int | None = None  # that fill a segment, or its indexes
     segment_ms: int | None = None
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -55,7 +57,7 @@ class TopicRules:
             compacted="compact" in policies,
             min_compaction_lag_ms=_limit(effective.get("min.compaction.lag.ms")) or 0,
             delete_retention_ms=_limit(effective.get("delete.retention.ms")),
-            segment_bytes=_limit(effective.get("segment.bytes")),
+            segment_bytes=_segment_full(effective),
             segment_ms=_shortest(effective.get("segment.ms"), effective.get("max.compaction.lag.ms")),
             retention_ms=_limit(effective.get("retention.ms")) if deletes else None,
             retention_bytes=_limit(effective.get("retention.bytes")) if deletes else None,
@@ -232,6 +234,16 @@ def positions_of(copy: CopyView, now: int, monotonic: float) -> dict[int, tuple[
 def lost(asked: Iterable[Position], through: int, since: int) -> bool:
     """Whether somebody who had everything below `through` at a time has asked for some of it afterwards."""
     return any(one.at > since and 0 <= one.offset < through for one in asked)
+
+
+def _segment_full(effective: Mapping[str, str]) -> int | None:
+    """A segment is closed as well when its time index is full, whose entries are larger than those of the offset index
+    (LogSegment.shouldRoll): there is at most one for each index.interval.bytes, or for each batch."""
+    full, index = _limit(effective.get("segment.bytes")), _limit(effective.get("segment.index.bytes"))
+    if full is None or index is None:
+        return full
+    entries = max(0, index // _TIME_INDEX_ENTRY - 1)
+    return min(full, entries * max(_limit(effective.get("index.interval.bytes")) or 0, _SMALLEST_BATCH))
 
 
 def _shortest(*texts: str | None) -> int | None:

@@ -43,6 +43,30 @@ def test_the_target_topics_settings_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("configs", "full"),
+    [
+        ({}, 1 << 30),
+        ({"segment.index.bytes": "10485760", "index.interval.bytes": "4096"}, 1 << 30),
+        ({"segment.index.bytes": "65536", "index.interval.bytes": "4096"}, 5460 * 4096),
+        ({"segment.index.bytes": "65536", "index.interval.bytes": "0"}, 5460 * 61),
+        ({"segment.index.bytes": "4", "index.interval.bytes": "4096"}, 0),
+    ],
+)
+def test_small_indexes_close_a_segment_before_its_size_does(configs: dict[str, str], full: int) -> None:
+    rules = TopicRules.of({"cleanup.policy": "compact", "segment.bytes": str(1 << 30), **configs})
+    assert rules.segment_bytes == full
+
+
+def test_a_log_that_its_indexes_may_have_rolled_is_not_one_segment() -> None:
+    rules = TopicRules.of(
+        {"segment.bytes": str(1 << 30), "segment.index.bytes": "65536", "index.interval.bytes": "4096"}
+    )
+    held = SourceLog(offsets=100, bytes=40 << 20, oldest=NOW_MS, newest=NOW_MS)
+    assert bounds_of(held, **WEEK).one_segment
+    assert not bounds_of(held, **{**WEEK, "segment_bytes": rules.segment_bytes}).one_segment
+
+
+@pytest.mark.parametrize(
     ("changes", "one_segment"),
     [
         ({}, True),
