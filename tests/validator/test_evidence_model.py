@@ -34,6 +34,11 @@ MISSING = Missing(start=0, end=60, batches=6, records=55, why="the target topic'
             "4 batches are not alike where",
         ),
         ({"lawful": {"expired_at_source_offsets": 9}}, Verdict.EQUAL, None),
+        (
+            {"digest": OTHER, "lawful": {"expired_at_source_offsets": 9}},
+            Verdict.DIFFERENT,
+            "the digests differ",
+        ),
         ({"lawful": {"expired_on_replica": 9}}, Verdict.NOT_PROVED, "an earlier version counted 9 batches"),
         (
             {"missing": MISSING},

@@ -11,6 +11,8 @@ CLEANED = ("compacted_on_replica", "compacted_at_source", "rewritten")
 """What a comparison by batches counts where a log cleaner may have been at work: which records went it cannot tell."""
 EXPIRED = "expired_on_replica"
 """Counted by versions that took a replica's own retention for an excuse, without saying of how many records."""
+GONE_BEFORE = ("expired_at_source_offsets", EXPIRED)
+"""What lay before the compared range: both digests are of what lies in it."""
 
 
 class Verdict(StrEnum):
@@ -48,7 +50,8 @@ def replica_verdict(partition: PartitionEvidence, replica: ReplicaEvidence) -> t
         return Verdict.DIFFERENT, "the last batch differed inside the fence"
     digests = (replica.source_digest, replica.digest)
     cleaned = sum(replica.lawful.get(kind, 0) for kind in CLEANED)
-    if None not in digests and digests[0] != digests[1] and not any(replica.lawful.values()):
+    excused = any(count for kind, count in replica.lawful.items() if kind not in GONE_BEFORE)
+    if None not in digests and digests[0] != digests[1] and not excused:
         return Verdict.DIFFERENT, "the digests differ"
     missing = replica.missing
     if missing is not None and missing.batches + missing.records:
