@@ -47,6 +47,8 @@ class ReplicaStarts:
         self._targets = targets
         #: Replicas that start late, as seen at the last look.
         self.seen: Mapping[TopicPartition, list[LateStart]] = {}
+        #: Partitions of which every replica told it then.
+        self._told_of: frozenset[TopicPartition] = frozenset()
 
     async def late(
         self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True
@@ -148,8 +150,9 @@ class ReplicaStarts:
         return self._judge(tp, seen[0].start, {one.broker_id: one.log_start for one in seen})
 
     def log_starts(self) -> dict[TopicPartition, dict[int, int]]:
-        """Of the late replicas alone."""
-        return {
+        """Of the late replicas alone; a partition without any is there if that is known."""
+        none: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self._told_of}
+        return none | {
             tp: {one.broker_id: one.log_start for one in late} for tp, late in dict(self.seen).items() if late
         }
 
@@ -168,6 +171,7 @@ class ReplicaStarts:
             if state.phase not in ENDED and state.session_epoch >= 0
         }
         told = await self._log_starts(targets, _TIMEOUT / 2, every=False)
+        told_of = [tp for tp, brokers in targets.items() if all(broker in told[tp] for broker in brokers)]
         for tp, brokers in targets.items():
             for one in self.seen.get(tp, ()):
                 if one.broker_id in brokers:
@@ -177,12 +181,15 @@ class ReplicaStarts:
         except LinkerError as error:
             log.debug("link %s: the source does not tell where its logs start: %s", self._link, error)
             return
-        self._note(found | {tp: self.seen[tp] for tp in refused if tp in self.seen})
+        kept = {tp: self.seen[tp] for tp in refused if tp in self.seen}
+        self._note(found | kept, [tp for tp in told_of if tp not in refused])
 
-    def _note(self, seen: Mapping[TopicPartition, list[LateStart]]) -> None:
+    def _note(
+        self, seen: Mapping[TopicPartition, list[LateStart]], told_of: Collection[TopicPartition]
+    ) -> None:
         for tp, late in seen.items():
             if self.seen.get(tp) != late and late_starts.worst(late).records:
                 log.error(
                     "link %s: %s: a promote would lose records: %s", self._link, tp, late_starts.worst(late)
                 )
-        self.seen = seen
+        self.seen, self._told_of = seen, frozenset(told_of)

@@ -101,8 +101,8 @@ def plan(
     log_starts: Mapping[TopicPartition, Mapping[int, int]] | None = None,
 ) -> Plan:
     """With `source_ends` only what is not proved up to there is due, and replicas whose log starts (`log_starts`, of those
-    that start later than the source) are not what was counted last. Records are always compared from the start: no
-    watermark is kept for them."""
+    that start later than the source; a partition of which nothing is known is not there) are not what was counted last.
+    Records are always compared from the start: no watermark is kept for them."""
     found: list[m.PartitionPlan] = []
     bases: dict[tuple[TopicPartition, int], int | None] = {}
     epochs: dict[TopicPartition, int] = {}
@@ -131,7 +131,8 @@ def plan(
             known_end = end if end is not None else (source_ends or {}).get(tp)
             proved = replica.through is not None and known_end is not None and replica.through >= known_end
             counted = None if replica.missing is None else replica.missing.end
-            start = (log_starts or {}).get(tp, {}).get(broker_id, counted)
+            starts = (log_starts or {}).get(tp)
+            start = counted if starts is None else starts.get(broker_id)
             if source_ends is not None and proved and start == counted:
                 continue
             bases[tp, broker_id] = replica.through

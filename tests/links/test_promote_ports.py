@@ -16,6 +16,7 @@ from controller.alignment import SourceEnd
 from controller.fleet.progress import copy_lag
 from controller.handover import plan_hand_over
 from controller.late_starts import LateStart
+from controller.phases import Phase
 from controller.state import MissingRecords, PartitionValidation, ReplicaValidation
 from linker.links import tail_batches
 from linker.links.promote_ports import (
@@ -261,6 +262,34 @@ async def test_each_replica_is_asked_where_it_starts(source: FakeCluster, replic
     assert await late(source, replicas) == {T0: [LateStart(2, 2, 3)]}
     source.partition("orders").log.delete_until(4)
     assert await late(source, replicas) == {}  # the source has it no more than the replica
+
+
+async def test_a_replica_that_is_late_no_more_is_known_not_to_be(
+    source: FakeCluster, replicas: FakeCluster
+) -> None:
+    five_batches(source, replicas)
+    own = replicas.partition("orders").replica_logs[2] = copy_log(replicas.partition("orders").log)
+    own.delete_until(3)
+    ours, theirs = client(source, "source"), client(replicas, "target")
+    state = SimpleNamespace(tp=T0, phase=Phase.ACTIVE, session_epoch=1, start_offset=0)
+    image: Any = SimpleNamespace(
+        partitions={("east", T0): state}, validations={}, link_partitions=lambda _: [state]
+    )
+    controller: Any = SimpleNamespace(image=image)
+    starts = ReplicaStarts("east", ours, theirs, controller, lambda _: tuple(replicas.brokers))
+    try:
+        await ours.connect()
+        await theirs.connect()
+        await ours.refresh(["orders"])
+        assert starts.log_starts() == {}
+        await starts.look()
+        assert starts.log_starts() == {T0: {2: 3}}
+        source.partition("orders").log.delete_until(4)
+        await starts.look()
+        assert starts.log_starts() == {T0: {}}
+    finally:
+        await ours.close()
+        await theirs.close()
 
 
 async def test_a_replica_that_does_not_tell_where_it_starts_is_not_taken_for_a_good_one(

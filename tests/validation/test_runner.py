@@ -16,7 +16,15 @@ import pytest_asyncio
 from controller.decisions import Leadership
 from controller.manager import LinkController
 from controller.phases import Phase
-from controller.state import Attempt, EvidenceStatus, JobStatus, MirrorTopic, PromoteJob, ValidationPolicy
+from controller.state import (
+    Attempt,
+    EvidenceStatus,
+    JobStatus,
+    MirrorTopic,
+    MissingRecords,
+    PromoteJob,
+    ValidationPolicy,
+)
 from controller.stored_controller import StoredController
 from linker.admin.validation_models import ValidationState
 from linker.config_validation import ValidationConfig
@@ -229,6 +237,26 @@ async def test_a_run_moves_the_watermarks_and_the_next_begins_there(stage: Stage
     assert (plan.end, plan.compacted, plan.retention_ms, plan.source_partitions) == (None, False, 1000, 2)
     assert (plan.source_topic_id, plan.target_topic_id) == ((b"s" * 16).hex(), TOPIC_ID.hex())
     assert second.source.properties == {"sasl.jaas.config": "hush"}
+
+
+async def test_a_replica_that_is_late_no_more_is_looked_at_again_although_nothing_was_written(
+    stage: Stage,
+) -> None:
+    await stage.over(stage.validation.start(["t"], Mode.BATCHES))
+    known = stage.controller.image.validations[LINK, T0]
+    missing = MissingRecords(start=0, end=60, batches=6, records=60, why="retention")
+    late = tuple(replace(one, missing=missing) if one.broker_id == 2 else one for one in known.replicas)
+    stage.controller.image.validations[LINK, T0] = replace(known, replicas=late)
+
+    async def due(starts: dict[TopicPartition, dict[int, int]]) -> list[int]:
+        stage.validation.log_starts = lambda: starts
+        found = await stage.validation.plan([T0, T1], only_behind=True)
+        return [one.broker_id for plan in found.partitions for one in plan.replicas]
+
+    assert await due({}) == []  # nobody knows
+    assert await due({T0: {2: 60}, T1: {}}) == []
+    assert await due({T0: {2: 80}, T1: {}}) == [2]
+    assert await due({T0: {}, T1: {}}) == [2]  # the source has dropped the records too
 
 
 async def test_a_mismatch_stops_the_partition(stage: Stage) -> None:
