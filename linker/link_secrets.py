@@ -86,6 +86,8 @@ class LinkSecrets:
 
     def _may_name(self, key: str, name: str) -> None:
         # By its text: whether there is such a file elsewhere is nobody's to learn.
+        if "\0" in name:
+            raise SecretError(f"{key}: no file has a name with a null character in it")
         path = Path(name)
         below = any(path.is_relative_to(one) for one in (self.directory, self.directory.resolve()))
         if not path.is_absolute() or ".." in path.parts or not below:
