@@ -59,8 +59,8 @@ def one_segment(
     plan: PartitionPlan, bounds: PartitionBounds, found: ReplicaBounds, source: SourceLog
 ) -> bool:
     """Whether the replica's log cannot have rolled: all that was ever in it is still at the source, and is less than half
-    of what fills a segment, in bytes as in time (brokers take off up to segment.jitter.ms)."""
-    if plan.segment_bytes is None or plan.segment_ms is None or source.oldest is None:
+    of what fills a segment, in bytes as in time. Records without a timestamp: brokers go by their own clocks then."""
+    if plan.segment_bytes is None or plan.segment_ms is None or source.oldest is None or source.oldest < 0:
         return False
     whole = found.begin == found.missing_from == plan.start and not found.starts_late
     dense = source.offsets == bounds.end - found.begin

@@ -44,7 +44,7 @@ class TopicRules:
     min_compaction_lag_ms: int = 0
     delete_retention_ms: int | None = None
     segment_bytes: int | None = None  # that fill a segment, or its indexes
-    segment_ms: int | None = None
+    segment_ms: int | None = None  # after which a segment is closed at the soonest
     retention_ms: int | None = None
     retention_bytes: int | None = None
 
@@ -58,7 +58,7 @@ class TopicRules:
             min_compaction_lag_ms=_limit(effective.get("min.compaction.lag.ms")) or 0,
             delete_retention_ms=_limit(effective.get("delete.retention.ms")),
             segment_bytes=_segment_full(effective),
-            segment_ms=_shortest(effective.get("segment.ms"), effective.get("max.compaction.lag.ms")),
+            segment_ms=_segment_age(effective),
             retention_ms=_limit(effective.get("retention.ms")) if deletes else None,
             retention_bytes=_limit(effective.get("retention.bytes")) if deletes else None,
         )
@@ -247,8 +247,12 @@ def _segment_full(effective: Mapping[str, str]) -> int | None:
     return min(full, entries * max(_limit(effective.get("index.interval.bytes")) or 0, _SMALLEST_BATCH))
 
 
-def _shortest(*texts: str | None) -> int | None:
-    return min((limit for text in texts if (limit := _limit(text)) is not None), default=None)
+def _segment_age(effective: Mapping[str, str]) -> int | None:
+    """Each segment is closed sooner by a random part of segment.jitter.ms (LogConfig.randomSegmentJitter)."""
+    limits = (_limit(effective.get(name)) for name in ("segment.ms", "max.compaction.lag.ms"))
+    oldest = min((limit for limit in limits if limit is not None), default=None)
+    jitter = _limit(effective.get("segment.jitter.ms")) or 0
+    return None if oldest is None else max(0, oldest - jitter)
 
 
 def _limit(text: str | None) -> int | None:

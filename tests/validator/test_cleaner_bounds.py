@@ -57,6 +57,20 @@ def test_small_indexes_close_a_segment_before_its_size_does(configs: dict[str, s
     assert rules.segment_bytes == full
 
 
+@pytest.mark.parametrize(
+    ("configs", "after"),
+    [
+        ({}, 7 * DAY_MS),
+        ({"max.compaction.lag.ms": str(DAY_MS)}, DAY_MS),
+        ({"segment.jitter.ms": str(6 * DAY_MS)}, DAY_MS),
+        ({"max.compaction.lag.ms": str(DAY_MS), "segment.jitter.ms": str(6 * DAY_MS)}, 0),
+    ],
+)
+def test_the_jitter_closes_a_segment_sooner(configs: dict[str, str], after: int) -> None:
+    assert TopicRules.of({"segment.ms": str(7 * DAY_MS), **configs}).segment_ms == after
+    assert TopicRules.of({"segment.jitter.ms": "1"}).segment_ms is None
+
+
 def test_a_log_that_its_indexes_may_have_rolled_is_not_one_segment() -> None:
     rules = TopicRules.of(
         {"segment.bytes": str(1 << 30), "segment.index.bytes": "65536", "index.interval.bytes": "4096"}
@@ -78,6 +92,7 @@ def test_a_log_that_its_indexes_may_have_rolled_is_not_one_segment() -> None:
         ({"source": SourceLog(100, 1 << 29, NOW_MS, NOW_MS)}, False),
         ({"source": SourceLog(100, 1, NOW_MS - 4 * DAY_MS, NOW_MS)}, False),
         ({"source": SourceLog()}, False),
+        ({"source": SourceLog(100, 1, -1, -1)}, False),
         ({"replica_start": 10}, False),
         ({"segment_ms": None}, False),
         # The replica had what the source has dropped since: with it the log may have rolled.
