@@ -8,6 +8,7 @@ wait for a process that does not serve yet. That somebody takes it in the second
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import tempfile
@@ -87,12 +88,22 @@ def _check_security(key: str, properties: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _bound(key: str, host: str, port: int) -> Iterator[None]:
-    """Every address that the host has, as whoever serves it will bind them."""
+    """Of the host's addresses those that will be bound: of a listener all, but those of a family that this machine has not;
+    of the admin API IPv4's alone, unless it is told an IPv6 address; of the control listener the first."""
     sockets: list[socket.socket] = []
+    family = socket.AF_INET if key == "admin.listen" and ":" not in host else socket.AF_UNSPEC
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sockets.append(one := socket.socket(family, kind, protocol))
+        found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in (
+            found[:1] if key == "control.listener" else dict.fromkeys(found)
+        ):
+            try:
+                one = socket.socket(family, kind, protocol)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                    continue
+                raise
+            sockets.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import Iterator
@@ -65,6 +66,51 @@ def test_a_port_that_is_held_for_the_listener_already(tmp_path: Path) -> None:
         check_local(config(tmp_path, listeners=[f"PLAINTEXT://127.0.0.1:{port}"]), doors)
     finally:
         doors.close()
+
+
+def test_a_name_with_an_address_that_the_admin_api_does_not_bind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of localhost in a container: ::1 is in its hosts file, and IPv6 is switched off."""
+    known: list[Any] = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+
+    def look_up(host: str, port: int, family: int = 0, *_: Any, **__: Any) -> list[Any]:
+        return [one for one in known if family in (socket.AF_UNSPEC, one[0])]
+
+    with taken() as port:
+        monkeypatch.setattr("linker.local_checks.socket.getaddrinfo", look_up)
+        check_local(
+            config(tmp_path, listeners=["PLAINTEXT://127.0.0.1:0"], **{"admin.listen": "localhost:1"}),
+            Doors(),
+        )
+        known[1] = (*known[1][:4], ("127.0.0.1", port))
+        with pytest.raises(CannotListen, match=r"admin\.listen: cannot bind to localhost:1: .*in use"):
+            check_local(config(tmp_path, **{"admin.listen": "localhost:1"}), Doors())
+
+
+def test_a_family_that_this_machine_has_not_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = socket.socket
+
+    def without_ipv6(family: int, *more: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return made(family, *more)
+
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr("linker.local_checks.socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr("linker.local_checks.socket.socket", without_ipv6)
+    check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), Doors())
+    del found[1]
+    with pytest.raises(CannotListen, match="Address family not supported"):
+        check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), Doors())
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
