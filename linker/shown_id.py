@@ -7,8 +7,7 @@ import json
 
 def shown_id(name: str) -> str:
     """As it may go to a person: a plain id as it is; one with blanks at its ends, control characters or nothing in it
-    quoted, with escapes
-    for what cannot be seen."""
+    quoted, with escapes for what cannot be seen."""
     plain = (
         bool(name)
         and name.isprintable()
