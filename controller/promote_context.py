@@ -15,6 +15,7 @@ from controller.manager import LinkController
 from controller.phases import LED_ELSEWHERE, PROMOTING, Phase
 from controller.ports import PromotePorts, PromoteProgress, PromoteSettings, Report
 from controller.store.base import ControllerFenced, StoreError
+from controller.topic_configs import at_promote
 from wire.errors import BrokerError, LinkerError
 from wire.types import TopicId, TopicPartition
 
@@ -303,7 +304,7 @@ class BatchContext:
                 states = self.controller.image.topic_partitions(self.link, topic)
                 mirror = self.controller.image.mirrors[self.link, topic]
                 if mirror.restore_configs and all(state.phase in LED_ELSEWHERE for state in states):
-                    await self._restore(topic, mirror.restore_configs)
+                    await self._restore(topic, at_promote(mirror.copied_configs, mirror.restore_configs))
             await self.before_the_end(over)
             await self.controller.advance(self.link, over, self.final, reasons=self.final_reasons(over))
         self.promoted += over

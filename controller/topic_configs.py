@@ -168,9 +168,8 @@ def plan_configs(
             copied[name] = value
     for name in FOLLOWED:
         if name == CLEANUP_POLICY and "compact" in effective.get(name, "") and name not in from_target:
-            copied[name] = effective[
-                name
-            ]  # also where both clusters' brokers say so: it decides how logs are compared
+            # Also where both clusters' brokers say so: it decides how logs are compared.
+            copied[name] = effective[name]
         if name not in effective or name not in defaults or _same(name, effective[name], defaults[name]):
             continue
         differences.append(Difference(name, effective[name], defaults[name], name in from_target))
@@ -219,6 +218,15 @@ def keep_segments(
     return create, restore
 
 
+def at_promote(create: Mapping[str, str], restore: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Overrides that a promote or a failover sets (None: deletes) on a topic that was mirrored with this plan.
+
+    A plan that is older than one of the forced configs has the source's value among those to create. If it has none, nobody
+    knows what the source means: what was forced stays, for deleted records do not come back.
+    """
+    return {name: create[name] for name in FORCED if name != UNCLEAN and name in create} | dict(restore)
+
+
 class Drift(NamedTuple):
     """Somebody changed a config of a mirror at the target."""
 
@@ -237,12 +245,13 @@ def drifts(
     wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Drift]:
     """What has to be put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic has
-    at the target now. Overrides that are nobody's business here (quotas, tiered storage) are left alone; all others
-    too as long as `wanted` is of a version that did not force retention, until the source was read for a plan of today: an
-    operator may have turned the retention off by hand.
+    at the target now. The forced configs are wanted of every mirror, also of one whose plan is older than they are. Of such
+    a plan nothing else is told that an operator may have set by hand: that is left alone until there is a plan of today.
+    Overrides of configs that are nobody's business here (quotas, tiered storage) are left alone always.
     """
     found = []
     of_today = FORCED.keys() <= wanted.keys()
+    wanted = {**wanted, **FORCED}
     for name in sorted({*wanted, *FOLLOWED} if of_today else wanted):
         if name in from_target and name not in FORCED:
             continue

@@ -39,8 +39,8 @@ def take_records(
         # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
         mirror.fail(
             f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {lane.position}, the target's "
-            f"segment.bytes is {segment_bytes}: no follower could append it; raise segment.bytes of the topic at "
-            "the target, then mirror resume --restart"
+            f"segment.bytes is {segment_bytes}: no follower could append it; mirror resume --restart takes over "
+            "the source's present segment.bytes"
         )
         return False
     mirror.batches_fetched += walk.batches

@@ -24,6 +24,7 @@ from controller.topic_configs import (
     TIMESTAMP_DIFFERENCE,
     UNCLEAN,
     Drift,
+    at_promote,
     drifts,
     keep_segments,
     plan_configs,
@@ -82,12 +83,8 @@ class ConfigKeeper:
         """From the metadata log's subscription; takes note and returns."""
         for topic_id in topics:
             topic = image.topics_by_id.get(topic_id)
-            if topic is not None and self._drifts(topic.name):
+            if topic is not None and self.drift(topic.name):
                 self._ask(topic.name)
-
-    def drift(self, topic: str) -> list[Drift]:
-        """What is not as it should be at this moment."""
-        return self._drifts(topic)
 
     async def run(self) -> None:
         """Both ways, until cancelled."""
@@ -135,7 +132,7 @@ class ConfigKeeper:
     async def put_right(self, topic: str) -> None:
         """Set what differs."""
         async with self._turn:
-            found = self._drifts(topic)
+            found = self.drift(topic)
             ours = topic in self._planned
             if not found:
                 self._planned.discard(topic)
@@ -167,15 +164,17 @@ class ConfigKeeper:
             return
         mirror = self._controller.image.mirrors.get((self._link, topic))
         if mirror is not None and self._ended(mirror):
+            last = at_promote(mirror.copied_configs, mirror.restore_configs)
             await self._target.operations.set_topic_configs(
                 topic,
-                {name: value for name, value in mirror.restore_configs.items() if value is not None},
-                [name for name, value in mirror.restore_configs.items() if value is None],
+                {name: value for name, value in last.items() if value is not None},
+                [name for name, value in last.items() if value is None],
                 timeout=_CALL_TIMEOUT,
             )
         self._in_doubt.discard(topic)
 
-    def _drifts(self, topic: str) -> list[Drift]:
+    def drift(self, topic: str) -> list[Drift]:
+        """What is not as it should be at this moment."""
         mirror = self._controller.image.mirrors.get((self._link, topic))
         found = self._target.image.topics_by_name.get(topic)
         if mirror is None or mirror.topic_id == UNBOUND or found is None or found.id != mirror.topic_id:
@@ -195,6 +194,7 @@ class ConfigKeeper:
     async def _watch(self) -> None:
         while True:
             topics = self._open_topics()
+            self._forget_all_but(topics)
             for first in range(0, len(topics), _AT_ONCE):
                 part = topics[first : first + _AT_ONCE]
                 with contextlib.suppress(
@@ -203,6 +203,11 @@ class ConfigKeeper:
                     await self.follow(part)
                 await asyncio.sleep(len(part) / _TOPICS_A_SECOND)
             await asyncio.sleep(max(1.0, _INTERVAL - len(topics) / _TOPICS_A_SECOND))
+
+    def _forget_all_but(self, topics: Collection[str]) -> None:
+        for told in (self.put_back, self.trouble, self.behind):
+            for topic in told.keys() - set(topics):
+                del told[topic]
 
     def _open_topics(self) -> list[str]:
         mirrors = self._controller.image.link_mirrors(self._link)

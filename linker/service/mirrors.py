@@ -12,6 +12,7 @@ from controller.phases import ENDED, PROMOTING, Phase
 from controller.placement import Broker, Load, place
 from controller.source_fence import owed_topics
 from controller.state import UNBOUND, MirrorTopic
+from controller.topic_configs import at_promote
 from linker import preflight
 from linker.admin.models import (
     Action,
@@ -196,7 +197,7 @@ class MirrorChanges(ServiceBase):
             replication_factor=len(mirror.target_replicas[0]) if mirror.target_replicas else 0,
             created_at=view.moment(mirror.created_at),
             configs=dict(mirror.copied_configs),
-            configs_at_promote=dict(mirror.restore_configs),
+            configs_at_promote=at_promote(mirror.copied_configs, mirror.restore_configs),
             configs_from_target=list(mirror.configs_from_target),
             configs_put_back=dict(runtime.configs.put_back.get(topic, {})),
             held_readers=held_readers(runtime, topic),

@@ -19,6 +19,7 @@ from controller.errors import ControllerError
 from controller.manager import LinkController, wall_clock_ms
 from controller.phases import Phase
 from controller.state import EvidenceStatus, JobStatus, MirrorPartition, PromoteEvidence, PromoteJob
+from controller.topic_configs import at_promote
 from linker import __version__
 from linker.admin.validation_models import ValidationState
 from linker.target import TargetCluster
@@ -261,7 +262,10 @@ class EvidenceWriter:
                     target_topic_id=mirror.topic_id.hex(),
                     source_partitions=mirror.partitions,
                     compacted="compact" in mirror.copied_configs.get("cleanup.policy", ""),
-                    configs={**mirror.copied_configs, **mirror.restore_configs},
+                    configs={
+                        **mirror.copied_configs,
+                        **at_promote(mirror.copied_configs, mirror.restore_configs),
+                    },
                 )
                 for mirror in mirrors
             ),

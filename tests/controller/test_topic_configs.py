@@ -147,10 +147,29 @@ def test_retention_that_was_turned_off_by_hand_for_a_mirror_of_an_earlier_versio
     """Until the source is read, which may be away: the target would delete what nobody has any more."""
     before = {"unclean.leader.election.enable": "false", "max.message.bytes": "5"}
     have = {**before, "retention.ms": "-1", "unclean.leader.election.enable": "true"}
-    assert [one.config for one in drifts(before, have)] == ["unclean.leader.election.enable"]
+    assert [one.config for one in drifts(before, have)] == [
+        "retention.bytes",
+        "unclean.leader.election.enable",
+    ]
     assert [one.config for one in drifts({**before, **OFF}, {**before, **OFF, "segment.ms": "1"})] == [
         "segment.ms"
     ]
+
+
+def test_a_mirror_of_an_older_version_loses_nothing_before_its_plan_is_made_anew() -> None:
+    """Its plan copies the source's retention, and knows nothing of what a promote has to put back."""
+    create = {"retention.ms": "1000", "unclean.leader.election.enable": "false"}
+    restore: dict[str, str | None] = {"unclean.leader.election.enable": None}
+    assert [(one.config, one.wanted) for one in drifts(create, create)] == [
+        ("retention.bytes", "-1"),
+        ("retention.ms", "-1"),
+    ]
+    assert topic_configs.at_promote(create, restore) == {
+        **restore,
+        "retention.ms": "1000",
+    }
+    made = plan_configs({}, {"retention.ms": MONTH}, {"retention.ms": WEEK})
+    assert topic_configs.at_promote(made.create, made.restore) == made.restore
 
 
 def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
