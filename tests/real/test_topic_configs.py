@@ -242,7 +242,6 @@ async def test_a_mirror_without_isr_and_elr_is_led_again_with_its_copies(pair: P
         pair.alter(pair.target.bootstrap, "stranded", min_insync_replicas="1")
     else:
         await set_for_the_cluster(pair.target, "min.insync.replicas", "2")
-    await asyncio.sleep(1)
     await pair.sidecar.start()
     await pair.until("stranded", MirrorState.ACTIVE)
     after = log.stat()

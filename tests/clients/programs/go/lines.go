@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
+	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -46,6 +50,42 @@ func (a arguments) number(key string, otherwise int) int {
 type lines struct {
 	sync.Mutex
 	acks [][3]int64
+}
+
+// program is one run of a client: its arguments, its lines, and how far a producer is.
+type program struct {
+	lines
+	arguments
+	began      time.Time
+	sent, next int
+}
+
+func newProgram() *program {
+	given := parse(os.Args[1:])
+	return &program{arguments: given, began: time.Now(), next: given.number("first", 0)}
+}
+
+// run plays the role that the arguments name until the process is told to end.
+func (p *program) run(roles map[string]func(context.Context)) {
+	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	role, ok := roles[p.text("role")]
+	if !ok {
+		panic("no role " + p.text("role"))
+	}
+	role(stop)
+}
+
+// versionOf is the version of a module that this program was built with.
+func versionOf(module string) string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, one := range info.Deps {
+			if one.Path == module {
+				return one.Version
+			}
+		}
+	}
+	return "unknown"
 }
 
 type fields map[string]any

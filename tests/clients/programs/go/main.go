@@ -4,13 +4,9 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -22,28 +18,15 @@ const (
 	closeTimeout = time.Minute
 )
 
-type client struct {
-	lines
-	arguments
-	began      time.Time
-	sent, next int
-}
+type client struct{ *program }
 
 func main() {
-	given := parse(os.Args[1:])
-	c := &client{arguments: given, began: time.Now(), next: given.number("first", 0)}
-	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer cancel()
-	switch c.text("role") {
-	case "producer":
-		c.produce(stop)
-	case "transactions":
-		c.transactions(stop)
-	case "consumer":
-		c.consume(stop)
-	default:
-		panic("no role " + c.text("role"))
-	}
+	c := &client{newProgram()}
+	c.run(map[string]func(context.Context){
+		"producer":     c.produce,
+		"transactions": c.transactions,
+		"consumer":     c.consume,
+	})
 }
 
 func (c *client) connect(more ...kgo.Opt) *kgo.Client {
@@ -60,16 +43,7 @@ func (c *client) connect(more ...kgo.Opt) *kgo.Client {
 	return made
 }
 
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range info.Deps {
-			if module.Path == "github.com/twmb/franz-go" {
-				return module.Version
-			}
-		}
-	}
-	return "unknown"
-}
+func version() string { return versionOf("github.com/twmb/franz-go") }
 
 // due is the records whose time has come, by number.
 func (c *client) due() []*kgo.Record {

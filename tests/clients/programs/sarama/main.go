@@ -4,13 +4,9 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -23,38 +19,17 @@ const (
 	commitEvery = 50
 )
 
-type client struct {
-	lines
-	arguments
-	began      time.Time
-	sent, next int
-}
+type client struct{ *program }
 
 func main() {
-	given := parse(os.Args[1:])
-	c := &client{arguments: given, began: time.Now(), next: given.number("first", 0)}
-	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer cancel()
-	switch c.text("role") {
-	case "producer":
-		c.produce(stop)
-	case "consumer":
-		c.consume(stop)
-	default:
-		panic("no role " + c.text("role"))
-	}
+	c := &client{newProgram()}
+	c.run(map[string]func(context.Context){
+		"producer": c.produce,
+		"consumer": c.consume,
+	})
 }
 
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range info.Deps {
-			if module.Path == "github.com/IBM/sarama" {
-				return module.Version
-			}
-		}
-	}
-	return "unknown"
-}
+func version() string { return versionOf("github.com/IBM/sarama") }
 
 func (c *client) brokers() []string { return strings.Split(c.text("bootstrap"), ",") }
 
