@@ -387,10 +387,11 @@ class FetcherManager:
         """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
         mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
         mirror.leave_behind_log_start()
+        looked_up = self._resolver.looked_up(mirror.tp)  # of this leader; never kept for a later one
         if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
             mirror.truncate(max(latest, mirror.log_start_offset))
             return
-        note_looked_up(mirror, self._resolver.looked_up(mirror.tp))
+        note_looked_up(mirror, looked_up)
 
     # --- time
 

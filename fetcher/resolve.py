@@ -16,6 +16,7 @@ from wire.cluster import Cluster, PartitionMetadata
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from wire.errors import LinkerError, error_name
 from wire.list_offsets import EARLIEST, LATEST
+from wire.task_group import TaskGroup
 from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 
 _TIMEOUT = 15.0
@@ -74,19 +75,28 @@ class Resolver:
         earliest = await self._cluster.list_offsets(dict.fromkeys(tps, EARLIEST), timeout=_OFFSETS_TIMEOUT)
         latest = await self._cluster.list_offsets(dict.fromkeys(tps, LATEST), timeout=_OFFSETS_TIMEOUT)
         found: dict[TopicPartition, tuple[int, int] | str] = {}
+        doubtful: list[tuple[TopicPartition, int, int]] = []
         for tp in tps:
             first, last = earliest.get(tp), latest.get(tp)
             if first is None or last is None or first.error or last.error:
                 code = next((r.error for r in (first, last) if r is not None and r.error), -1)
                 found[tp] = f"the source does not tell the offsets of {tp}: {error_name(code)}"
                 continue
+            found[tp] = (first.offset, last.offset)
+            if self._doubts.get(tp):
+                doubtful.append((tp, first.offset, last.offset))
+
+        async def look_up(tp: TopicPartition, earliest: int, latest: int) -> None:
             try:
-                await self._look_up(tp, first.offset, last.offset)
+                await self._look_up(tp, earliest, latest)
             except LinkerError as error:
                 found[tp] = str(error)
-                continue
-            self._ask_offsets.discard(tp)
-            found[tp] = (first.offset, last.offset)
+
+        # At once: a source node that hangs holds up its own partitions only.
+        async with TaskGroup() as group:
+            for one in doubtful:
+                group.create_task(look_up(*one))
+        self._ask_offsets.difference_update(tp for tp, one in found.items() if not isinstance(one, str))
         return found
 
     async def _look_up(self, tp: TopicPartition, earliest: int, latest: int) -> None:

@@ -44,9 +44,9 @@ class ListenerLimits:
     """Bounds of one connection."""
 
     max_frame: int = 110 * 1024 * 1024
-    #: On SASL listeners, until the handler says that the peer is known: what strangers send is kept, too. Kafka's own
-    #: (sasl.server.max.receive.size) is 512 KiB, for Kerberos; tokens that fit into the headers of HTTP fit in here.
-    max_frame_before_login: int = 16 * 1024
+    #: On SASL listeners, until the handler says that the peer is known: the requests of strangers are kept, too. Kafka's own
+    #: bound (sasl.server.max.receive.size) is 512 KiB; Kerberos tokens of users with many groups take tens of KiB.
+    max_frame_before_login: int = 64 * 1024
     #: Who has sent no request, or on SASL listeners has not logged in, is gone by then.
     stranger_timeout: float = 30.0
     max_pipelined: int = 32

@@ -5,7 +5,7 @@ And the target's metadata log shows every change of a topic's configs; the plan'
 of them decide whether records survive. With `unclean.leader.election.enable` an unfinished copy is elected when the sidecar
 dies; with retention the target deletes what the source still has.
 
-Only the link controller does this. What the plan is: controller.topic_configs.
+Only the link controller does this. The plan is made in controller.topic_configs.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class MirrorRepairs(ServiceBase):
     async def repair_mirror(
         self, link: str, topic: str, *, drop_target_records: bool, dry_run: bool
     ) -> ChangeResult:
-        """Have the link broker lead again what nobody leads. What a real broker leads is not taken from it."""
+        """Have the link broker lead again what nobody leads. It takes nothing from a real broker that leads."""
         runtime, mirror = self._mirror(link, topic)
         self._require_ready()
         found = self._sidecar.target.image.topics_by_name.get(topic)
