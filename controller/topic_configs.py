@@ -206,13 +206,13 @@ def with_timestamp_bounds(effective: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_segments(
-    plan: ConfigPlan, before: Mapping[str, str]
+    plan: ConfigPlan, before: Mapping[str, str], target_defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """(create, restore) of a mirror that is there already. Its segment.bytes does not become less while it is mirrored:
     the source may still have a batch of the time before, and a follower fails a partition whose batch fits no segment."""
     create, restore = dict(plan.create), dict(plan.restore)
-    now, then = _number(create, SEGMENT_BYTES), _number(before, SEGMENT_BYTES)
-    if then is not None and (now is None or now < then):
+    now, then = _number(create, SEGMENT_BYTES), _number({**target_defaults, **before}, SEGMENT_BYTES)
+    if then is not None and (now < then if now is not None else SEGMENT_BYTES in before):
         restore[SEGMENT_BYTES] = create.get(SEGMENT_BYTES)
         create[SEGMENT_BYTES] = str(then)
     return create, restore
@@ -245,9 +245,9 @@ def drifts(
     wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
 ) -> list[Drift]:
     """What has to be put back. `wanted`: the mirror's overrides (`ConfigPlan.create`); `overrides`: those that the topic has
-    at the target now. The forced configs are wanted of every mirror, also of one whose plan is older than they are. Of such
-    a plan nothing else is told that an operator may have set by hand: that is left alone until there is a plan of today.
-    Overrides of configs that are nobody's business here (quotas, tiered storage) are left alone always.
+    at the target now. The forced configs are wanted of every mirror, also of one whose plan is older than they are. Other
+    overrides of such a mirror are left alone until there is a plan of today: an operator may have set them by hand.
+    Overrides that are nobody's business here (quotas, tiered storage) are always left alone.
     """
     found = []
     of_today = FORCED.keys() <= wanted.keys()

@@ -231,7 +231,7 @@ class ConfigKeeper:
             if mirror is None or self._ended(mirror):
                 continue
             plan = plan_configs(configs.overrides, configs.effective, defaults, mirror.configs_from_target)
-            create, restore = keep_segments(plan, mirror.copied_configs)
+            create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 continue
             log.info(

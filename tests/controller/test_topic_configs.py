@@ -173,15 +173,22 @@ def test_a_mirror_of_an_older_version_loses_nothing_before_its_plan_is_made_anew
 
 
 def test_segments_do_not_shrink_while_a_topic_is_mirrored() -> None:
+    defaults = {"segment.bytes": "4000000"}
     before = {**OFF, "segment.bytes": "5000000"}
     smaller = plan_configs({"segment.bytes": "2000000"})
-    create, restore = keep_segments(smaller, before)
+    create, restore = keep_segments(smaller, before, defaults)
     assert create["segment.bytes"] == "5000000"
     assert restore["segment.bytes"] == "2000000"
-    create, restore = keep_segments(plan_configs({}), before)
+    create, restore = keep_segments(plan_configs({}), before, defaults)
     assert (create["segment.bytes"], restore["segment.bytes"]) == ("5000000", None)
-    create, restore = keep_segments(plan_configs({"segment.bytes": "6000000"}), before)
+    create, restore = keep_segments(plan_configs({"segment.bytes": "6000000"}), before, defaults)
     assert create["segment.bytes"] == "6000000"
+    assert "segment.bytes" not in restore
+    # Without an override the target's default was what followers went by.
+    create, restore = keep_segments(smaller, OFF, defaults)
+    assert (create["segment.bytes"], restore["segment.bytes"]) == ("4000000", "2000000")
+    create, restore = keep_segments(plan_configs({}), OFF, defaults)
+    assert "segment.bytes" not in create
     assert "segment.bytes" not in restore
 
 
