@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from controller import codec, paths
+from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import (
     Entity,
     JobStatus,
@@ -28,7 +29,6 @@ from controller.state import (
     RemoveSidecar,
     SidecarIdentity,
 )
-from controller.store.base import Delete, Operation, Put, Versioned
 from wire.types import TopicPartition
 
 

@@ -25,7 +25,7 @@ from controller.late_starts import lost, refusal, refusal_text, worst
 from controller.phases import Phase
 from controller.promote_context import BatchContext
 from controller.promote_source import SourceTransactions, name_writers
-from controller.source_fence import close_source
+from controller.promote_source_fence import close_source
 from controller.state import ValidationPolicy
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup

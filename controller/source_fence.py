@@ -1,5 +1,5 @@
 """A source that refuses writes while a topic is promoted (`--fence-source`): when, and how that is undone. What makes it
-refuse is the port's.
+refuse is the port's, and the step of a promote is `promote_source_fence`.
 
 The routers' fence holds what comes through the sidecars; a producer that was not moved is only found afterwards, and
 keeps the promote from happening. With this it is refused instead. Rules:
@@ -20,18 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from controller.errors import PromoteAbandoned, SourceClosed
+from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.phases import LED_ELSEWHERE
 from controller.state import JobStatus, PromoteJob, Record
 from wire.types import TopicPartition
-
-if TYPE_CHECKING:  # it needs the decisions, which ask here what is owed
-    from controller.promote_context import BatchContext
-
-# Judgements.
 
 
 def debts(image: ControllerImage, link: str) -> dict[int, list[str]]:
@@ -98,36 +92,3 @@ def whole_topics(
         ]
         (parts if others else whole).append(topic)
     return whole, parts
-
-
-# Steps of a promote.
-
-
-async def close_source(context: BatchContext) -> None:
-    """Behind the fence; returns when the source refuses writes to the batch's topics."""
-    port = context.ports.source_fence
-    if not context.settings.fence_source:
-        return
-    if port is None:
-        raise PromoteAbandoned("the source is to refuse writes, and nothing can make it")
-    image = context.controller.image
-    topics, parts = whole_topics(image, context.link, context.tps)
-    context.warnings = (
-        *context.warnings,
-        *(f"topic {topic} is promoted in parts: its source is not fenced" for topic in parts),
-    )
-    if not topics:
-        return
-    with context.timed("fence_source"):
-        timeout = min(context.fence_left(), context.settings.call_timeout)
-        theirs = await context.within(
-            port.closed(topics, timeout=timeout), timeout, "asking whether the source refuses writes"
-        )
-        mine = [topic for topic in topics if topic not in theirs]
-        if mine:
-            await context.written(
-                context.controller.note_source_fence(context.link, context.job_id, closed=mine)
-            )
-        timeout = min(context.fence_left(), context.settings.call_timeout)
-        await context.within(port.close(topics, timeout=timeout), timeout, "making the source refuse writes")
-        context.close_is_over = True

@@ -1,6 +1,6 @@
 """The sidecar process: config, CLI, admin API, membership in the target cluster, supervision, metrics.
 
-File map: `cli/` the command line (`__main__`), `doors` and `stand_ins` for a quick start; `config_file` reads the
+File map: `cli/` the command line (`__main__`), `doors` for a quick start; `config_file` reads the
 configuration, `config`, `config_store` and `config_validation` say what may be in it, `properties` and `secrets` how
 clusters are named and trusted, `link_secrets` what a link may refer to; `sidecar` puts everything together and takes
 it apart, `local_checks` what must not fail after the target has heard of it. `target/` membership in the target

@@ -25,7 +25,7 @@ from linker.examination import (
     finding_check,
     validator_check,
 )
-from linker.groups.settings import group_settings
+from linker.links.group_options import group_settings
 from linker.properties import parse_bootstrap_servers
 from linker.secrets import hiding_values
 from linker.validation.needs import missing_parts

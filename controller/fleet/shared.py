@@ -16,6 +16,7 @@ from controller.errors import ControllerError
 from controller.fleet.messages import Ask, Delta, Welcome, What
 from controller.image import ControllerImage, Stamp
 from controller.manager import LinkController, wall_clock_ms
+from controller.operations import Versioned
 from controller.state import (
     Record,
     Removal,
@@ -25,7 +26,7 @@ from controller.state import (
     RemovePromoteJob,
     RemoveSidecar,
 )
-from controller.store.base import Seat, Versioned
+from controller.store.base import Seat
 from controller.stored_controller import StoredController
 from wire.types import TopicPartition
 

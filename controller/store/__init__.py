@@ -12,18 +12,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from controller.operations import Delete, Operation, Put, Versioned
 from controller.store.base import (
     ControllerFenced,
-    Delete,
     NodeNotEmpty,
-    Operation,
-    Put,
     Store,
     StoreError,
     StoreLocked,
     StoreTooNew,
     VersionConflict,
-    Versioned,
 )
 from controller.store.sqlite import SqliteStore
 

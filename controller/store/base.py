@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from controller.errors import ControllerError
-from controller.state import JsonValue
+from controller.operations import Operation, Versioned
 
 
 class StoreError(ControllerError):
@@ -75,31 +75,6 @@ class NodeNotEmpty(StoreError):
 
 def _version(version: int | None) -> str:
     return "no node" if version is None else f"version {version}"
-
-
-class Versioned(NamedTuple):
-    value: JsonValue
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Write a node; `expect` is the version it must have now, None meaning that it must not exist."""
-
-    path: str
-    value: JsonValue
-    expect: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Remove a node; `expect` is the version it must have now."""
-
-    path: str
-    expect: int
-
-
-Operation = Put | Delete
 
 
 class Store(Protocol):

@@ -10,15 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from controller import paths
+from controller.operations import Delete, Operation, Versioned
 from controller.state import JsonValue
-from controller.store.base import (
-    Delete,
-    NodeNotEmpty,
-    Operation,
-    StoreError,
-    VersionConflict,
-    Versioned,
-)
+from controller.store.base import NodeNotEmpty, StoreError, VersionConflict
 
 
 class Node(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from controller.store.base import Candidate, Operation, Seat, Store, Versioned
+from controller.operations import Operation, Versioned
+from controller.store.base import Candidate, Seat, Store
 
 
 class SoleSeat:

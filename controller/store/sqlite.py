@@ -25,18 +25,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from controller import paths
+from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import JsonValue
 from controller.store.base import (
     ControllerFenced,
-    Delete,
     NodeNotEmpty,
-    Operation,
-    Put,
     StoreError,
     StoreLocked,
     StoreTooNew,
     VersionConflict,
-    Versioned,
 )
 
 T = TypeVar("T")

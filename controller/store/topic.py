@@ -24,15 +24,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller import paths
 from controller.errors import ControllerError
+from controller.operations import Versioned
 from controller.state import JsonValue
 from controller.store import nodes
-from controller.store.base import (
-    Candidate,
-    ControllerFenced,
-    Seat,
-    StoreError,
-    Versioned,
-)
+from controller.store.base import Candidate, ControllerFenced, Seat, StoreError
 from controller.store.nodes import Node
 from controller.store.topic_admin import prepare_topic
 from controller.store.topic_brokers import Address, Brokers, Refused

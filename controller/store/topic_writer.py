@@ -13,9 +13,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from controller import paths
+from controller.operations import Operation
 from controller.state import JsonValue
 from controller.store import nodes
-from controller.store.base import ControllerFenced, Operation, StoreError
+from controller.store.base import ControllerFenced, StoreError
 from controller.store.nodes import Node
 from controller.store.topic_brokers import Brokers
 from controller.store.topic_producer import (

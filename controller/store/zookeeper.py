@@ -26,16 +26,8 @@ from collections.abc import Mapping, Sequence
 
 from controller import paths
 from controller.errors import CorruptState
-from controller.store.base import (
-    Candidate,
-    ControllerFenced,
-    NodeNotEmpty,
-    Operation,
-    Seat,
-    StoreError,
-    VersionConflict,
-    Versioned,
-)
+from controller.operations import Operation, Versioned
+from controller.store.base import Candidate, ControllerFenced, NodeNotEmpty, Seat, StoreError, VersionConflict
 from controller.store.zookeeper_client import Rejected, Stored, ZooKeeperClient
 from controller.store.zookeeper_plan import (
     COMMITS,

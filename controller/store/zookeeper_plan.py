@@ -19,18 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from controller import paths
 from controller.errors import CorruptState
+from controller.operations import Delete, Operation, Put
 from controller.state import JsonValue
-from controller.store.base import (
-    Candidate,
-    Delete,
-    NodeNotEmpty,
-    Operation,
-    Put,
-    Seat,
-    StoreError,
-    StoreTooNew,
-    VersionConflict,
-)
+from controller.store.base import Candidate, NodeNotEmpty, Seat, StoreError, StoreTooNew, VersionConflict
 
 FORMAT = 1
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from pydantic import BaseModel
 
-from linker.stand_ins import standing_in
-
 _DEFER = "defer_build"
 
 
@@ -17,13 +15,14 @@ def load_admin(alone: bool) -> None:
     """The modules of the admin API; those that pass requests on to other sidecars unless it is `alone`."""
     with _built_when_used():
         importlib.import_module("fastapi")
-    # Its command line, and processes to watch over: 1.5 MiB with all that they need. Its files of how to log, too.
-    with standing_in("uvicorn.main", "logging.config"):
-        importlib.import_module("uvicorn")
-    # Servers and clients of its own for the metrics; ours are one more answer of the admin API.
-    with standing_in("http.server", "socketserver", "urllib.request", "wsgiref.simple_server"):
-        importlib.import_module("prometheus_client")
-    for name in ("linker.admin.api", "linker.admin.server", "linker.metrics", "linker.service"):
+    for name in (
+        "uvicorn",
+        "prometheus_client",
+        "linker.admin.api",
+        "linker.admin.server",
+        "linker.metrics",
+        "linker.service",
+    ):
         importlib.import_module(name)
     if not alone:  # the HTTP client comes with it
         importlib.import_module("linker.admin.forward")

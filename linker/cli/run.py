@@ -56,10 +56,7 @@ def run(arguments: Arguments) -> None:
     """Start the sidecar; returns when it has ended."""
     for name in _UNUSED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    from linker.stand_ins import no_time_zones
-
-    with no_time_zones():
-        from linker.config_file import load_config
+    from linker.config_file import load_config
     from linker.doors import Doors
 
     settings = load_config(arguments.config)
@@ -84,10 +81,7 @@ def run(arguments: Arguments) -> None:
 
 def load_sidecar() -> None:
     """All modules but those of the admin API."""
-    from linker.stand_ins import standing_in
-
-    with standing_in("crc32c._cli"):  # a command line, with what reads its arguments
-        importlib.import_module("linker.sidecar")
+    importlib.import_module("linker.sidecar")
     importlib.import_module("linker.logs")
 
 

@@ -14,8 +14,9 @@ from linker.groups.gate_maker import TargetGates
 from linker.groups.gates import Coordinators
 from linker.groups.group_reader import GroupReader
 from linker.groups.manager import GroupManager
-from linker.groups.settings import GroupSettings, group_settings
+from linker.groups.settings import GroupSettings
 from linker.groups.tools import Tools
+from linker.links.group_options import group_settings
 from linker.target import TargetCluster
 from router.dispatch import Router
 from wire.cluster import Cluster

@@ -29,11 +29,11 @@ from fetcher.source_ports import FetchLimits
 from linker.admin.models import LinkOptions
 from linker.cluster_addresses import not_found
 from linker.groups.link_groups import LinkGroups
-from linker.groups.settings import GROUP_OPTIONS
 from linker.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.copies import Copies
+from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import HeadTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_ports import LinkPorts

@@ -36,10 +36,10 @@ from linker.examination import (
     finding_check,
     validator_check,
 )
-from linker.groups.settings import group_settings
 from linker.groups.status import groups_status
 from linker.links import forks, left_behind, proved
 from linker.links import status as view
+from linker.links.group_options import group_settings
 from linker.links.reads import held_readers
 from linker.links.rehearsal import rehearse
 from linker.links.runtime import LinkRuntime

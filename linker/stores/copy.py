@@ -17,18 +17,9 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, Field
 
 from controller import paths
+from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import JsonValue
-from controller.store.base import (
-    Candidate,
-    Delete,
-    FleetStore,
-    Operation,
-    Put,
-    StoreError,
-    StoreLocked,
-    StoreMissing,
-    Versioned,
-)
+from controller.store.base import Candidate, FleetStore, StoreError, StoreLocked, StoreMissing
 from linker.stores import COPYING, MOVED_TO, StoreMoved, _place
 from linker.stores.location import Location
 

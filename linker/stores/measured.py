@@ -5,14 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from controller.store.base import (
-    Candidate,
-    ControllerFenced,
-    FleetStore,
-    Operation,
-    Seat,
-    Versioned,
-)
+from controller.operations import Operation, Versioned
+from controller.store.base import Candidate, ControllerFenced, FleetStore, Seat
 from linker.samples import LatencyHistogram
 
 

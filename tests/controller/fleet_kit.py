@@ -14,9 +14,10 @@ from controller.fleet.member import Member
 from controller.fleet.progress import CopyReport
 from controller.fleet.settings import FleetSettings
 from controller.fleet.shared import SharedController
+from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
-from controller.store.base import Operation, StoreError
+from controller.store.base import StoreError
 from controller.stored_controller import StoredController
 from tests.controller.memory_store import MemoryStore
 from wire.types import TopicPartition

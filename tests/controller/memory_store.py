@@ -6,16 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from controller import paths
-from controller.store import (
-    ControllerFenced,
-    Delete,
-    NodeNotEmpty,
-    Operation,
-    Put,
-    StoreError,
-    VersionConflict,
-    Versioned,
-)
+from controller.operations import Delete, Operation, Put, Versioned
+from controller.store import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 
 
 class MemoryStore:

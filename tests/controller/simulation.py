@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from controller.alignment import ReplicaPosition, SourceEnd
 from controller.handover import HandOverItem, listed_targets, revoke_assignments
 from controller.manager import LinkController
+from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.ports import PromotePorts, PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
 from controller.replica_plan import Brokers, Cancel, Reassign, open_step
 from controller.state import MirrorPartition, MirrorTopic
-from controller.store import Operation, StoreError
+from controller.store import StoreError
 from controller.stored_controller import StoredController
 from tests.controller.kraft_model import Alter, Broker, Image, Kraft, Partition, Topic
 from tests.controller.memory_store import MemoryStore

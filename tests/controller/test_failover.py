@@ -13,11 +13,12 @@ from controller.decisions import Leadership
 from controller.errors import IllegalTransition, PromoteStuck, Refused
 from controller.failover import Chosen, KnownEnds, choose_ends, describe_loss, missing
 from controller.manager import LinkController
+from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, MirrorState, Phase, shown_state
 from controller.ports import PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import AbortedTransaction, Failover, JobStatus, MirrorTopic
-from controller.store import Operation, StoreError
+from controller.store import StoreError
 from controller.stored_controller import StoredController
 from controller.take_over import TakeOverPorts
 from tests.controller.memory_store import MemoryStore

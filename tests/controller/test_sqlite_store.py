@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.store import Delete, Put, SqliteStore, StoreError, StoreLocked, StoreTooNew, Versioned
+from controller.operations import Delete, Put, Versioned
+from controller.store import SqliteStore, StoreError, StoreLocked, StoreTooNew
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,7 +144,8 @@ def _block_until(release: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Non
 
 _WRITER = """
 import asyncio, sys
-from controller.store import Put, SqliteStore
+from controller.operations import Put
+from controller.store import SqliteStore
 
 async def main():
     store = await SqliteStore.open(sys.argv[1])

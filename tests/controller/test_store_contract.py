@@ -8,17 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.errors import InvalidName
-from controller.store import (
-    ControllerFenced,
-    Delete,
-    NodeNotEmpty,
-    Put,
-    SqliteStore,
-    Store,
-    StoreError,
-    VersionConflict,
-    Versioned,
-)
+from controller.operations import Delete, Put, Versioned
+from controller.store import ControllerFenced, NodeNotEmpty, SqliteStore, Store, StoreError, VersionConflict
 from tests.controller.memory_store import MemoryStore
 
 

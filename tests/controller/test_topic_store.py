@@ -13,16 +13,8 @@ import pytest
 
 import tests.controller.test_store_contract as contract
 from controller.errors import CorruptState
-from controller.store import (
-    ControllerFenced,
-    Delete,
-    Put,
-    Store,
-    StoreError,
-    StoreTooNew,
-    VersionConflict,
-    Versioned,
-)
+from controller.operations import Delete, Put, Versioned
+from controller.store import ControllerFenced, Store, StoreError, StoreTooNew, VersionConflict
 from controller.store.base import Candidate, Seat
 from controller.store.topic import TopicStore
 from controller.store.topic_admin import spread

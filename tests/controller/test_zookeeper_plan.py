@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import CorruptState, InvalidName
-from controller.store import Delete, NodeNotEmpty, Operation, Put, StoreError, StoreTooNew, VersionConflict
+from controller.operations import Delete, Operation, Put
+from controller.store import NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
 from controller.store.base import Candidate, Seat
 from controller.store.zookeeper_plan import (
     PINNED,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from controller.groups import GateKind, GateRecord, GateStage
+from controller.operations import Operation
 from controller.state import GroupProtocol, MirrorGroup
-from controller.store import Operation, StoreError
+from controller.store import StoreError
 from controller.stored_controller import StoredController
 from linker.groups.book import GroupBook
 from linker.groups.sync import OffsetSync, SyncStats

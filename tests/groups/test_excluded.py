@@ -26,10 +26,11 @@ from linker.config_validation import ValidationConfig
 from linker.examination import check_groups
 from linker.groups import other_kinds
 from linker.groups.excluded import ExcludedGroups, in_one_line, why_excluded
-from linker.groups.settings import GroupSettings, group_settings
+from linker.groups.settings import GroupSettings
 from linker.groups.status import group_summaries, groups_status
 from linker.groups.views import ListedGroup, Listing, Offsets
 from linker.links import status as view
+from linker.links.group_options import group_settings
 from linker.service import SidecarService
 from tests.links.group_rig import LINK, Rig
 from wire.types import TopicPartition

@@ -15,8 +15,8 @@ from linker.admin.models import GroupsStatus
 from linker.cli.group_tables import in_one_line
 from linker.groups import discovery, other_kinds, status
 from linker.groups.group_ids import left_out_ids
-from linker.groups.settings import group_settings
 from linker.groups.views import ListedGroup, Listing, protocol_of
+from linker.links.group_options import group_settings
 from linker.shown_id import shown_id
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_promote

@@ -12,8 +12,8 @@ import pytest
 
 from controller.stored_controller import StoredController
 from linker.admin.api import create_app
-from linker.groups.settings import GROUP_OPTIONS
 from linker.link_secrets import LinkSecrets
+from linker.links.group_options import GROUP_OPTIONS
 from linker.metrics import Metrics
 from linker.samples import Snapshot
 from linker.service import SidecarService

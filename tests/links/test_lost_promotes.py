@@ -12,11 +12,12 @@ import pytest_asyncio
 from controller.decisions import Leadership
 from controller.errors import ControllerError
 from controller.manager import LinkController
+from controller.operations import Operation
 from controller.phases import Phase
 from controller.ports import PromoteSettings
 from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import JobStatus, MirrorTopic, PromoteJob, SidecarIdentity
-from controller.store import Operation, StoreError
+from controller.store import StoreError
 from controller.stored_controller import StoredController
 from linker.links import promotes as promotes_module
 from linker.links import running as running_module

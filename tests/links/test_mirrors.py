@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from controller.decisions import Leadership
+from controller.operations import Operation
 from controller.state import UNBOUND, MirrorTopic
 from controller.store import StoreError
-from controller.store.base import Operation
 from controller.stored_controller import StoredController
 from fetcher.directory import MirrorDirectory
 from linker.links.mirrors import Mirrors, ServedPartition

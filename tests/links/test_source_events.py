@@ -14,9 +14,9 @@ from controller.fleet.head import Head
 from controller.fleet.member import Member
 from controller.fleet.shared import SharedController
 from controller.manager import LinkController
+from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorTopic
-from controller.store.base import Operation
 from controller.stored_controller import StoredController
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.spec import MirrorSpec

@@ -10,12 +10,8 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from controller.store import (
-    ControllerFenced,
-    Put,
-    StoreError,
-    VersionConflict,
-)
+from controller.operations import Put
+from controller.store import ControllerFenced, StoreError, VersionConflict
 from controller.store.base import Candidate
 from controller.store.zookeeper import ZooKeeperStore
 from tests.real.harness_zookeeper_server import ZooKeeperServer

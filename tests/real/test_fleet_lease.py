@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 import pytest_asyncio
 
-from controller.store.base import Versioned
+from controller.operations import Versioned
 from linker.admin.models import PromotePhase
 from linker.demo.inspection import Placement, placements
 from linker.demo.kafka_cluster import KafkaCluster

@@ -18,7 +18,8 @@ import pytest_asyncio
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import tests.controller.test_store_contract as contract
-from controller.store import ControllerFenced, Delete, Put, Store, StoreError, Versioned
+from controller.operations import Delete, Put, Versioned
+from controller.store import ControllerFenced, Store, StoreError
 from controller.store.base import Candidate
 from controller.store.topic import TopicStore
 from controller.store.topic_producer import OutcomeUnknown
@@ -200,7 +201,7 @@ async def committed_order(store: TopicStore) -> list[tuple[str, int]]:
 
 HOLDER = """
 import asyncio, sys
-from controller.store import Put
+from controller.operations import Put
 from controller.store.base import Candidate
 from controller.store.topic import TopicStore
 from controller.store.topic_records import Item, Replay

@@ -11,16 +11,8 @@ from pathlib import Path
 import pytest
 
 from controller.errors import CorruptState
-from controller.store import (
-    ControllerFenced,
-    Delete,
-    NodeNotEmpty,
-    Put,
-    StoreError,
-    StoreTooNew,
-    VersionConflict,
-    Versioned,
-)
+from controller.operations import Delete, Put, Versioned
+from controller.store import ControllerFenced, NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
 from controller.store.zookeeper import ZooKeeperStore
 from controller.store.zookeeper_client import MAX_TRANSACTION_BYTES
 from linker.demo.ports import PortReservation

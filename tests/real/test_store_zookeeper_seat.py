@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.store import (
-    ControllerFenced,
-    Put,
-    StoreError,
-)
+from controller.operations import Put
+from controller.store import ControllerFenced, StoreError
 from controller.store.base import Candidate, FleetStore
 from controller.store.zookeeper_plan import Remove
 from tests.real import harness_store_zookeeper as rig

@@ -8,12 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.store import (
-    ControllerFenced,
-    Put,
-    StoreError,
-    Versioned,
-)
+from controller.operations import Put, Versioned
+from controller.store import ControllerFenced, StoreError
 from controller.store.zookeeper import ZooKeeperStore
 from controller.store.zookeeper_client import Rejected
 from controller.store.zookeeper_plan import Step

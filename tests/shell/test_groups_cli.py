@@ -18,7 +18,7 @@ from linker.admin.models import (
     patterns,
 )
 from linker.cli import group as group_module
-from linker.groups.settings import group_settings
+from linker.links.group_options import group_settings
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.store import Put, SqliteStore, StoreError
-from controller.store.base import Candidate, Versioned
+from controller.operations import Put, Versioned
+from controller.store import SqliteStore, StoreError
+from controller.store.base import Candidate
 from linker.config import Config
 from linker.config_file import load_config
 from linker.secrets import SecretError

@@ -17,8 +17,9 @@ from controller.fleet.head import Head
 from controller.fleet.lease import Holder, Lease, LeaseTable
 from controller.fleet.member import Member
 from controller.fleet.shared import SharedController
+from controller.operations import Delete, Operation, Put
 from controller.promote_checks import Checks
-from controller.store.base import ControllerFenced, Delete, Operation, Put
+from controller.store.base import ControllerFenced
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from controller.operations import Operation, Put, Versioned
 from controller.phases import TRANSITIONS, Phase
-from controller.store.base import Candidate, ControllerFenced, Operation, Put, Seat, StoreError, Versioned
+from controller.store.base import Candidate, ControllerFenced, Seat, StoreError
 from tests.controller.memory_store import MemoryStore
 from tests.sim.loop import Process
 from tests.sim.network import NoAnswer

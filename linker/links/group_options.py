@@ -1,0 +1,36 @@
+"""A link's options about groups, read from what is stored of the link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from controller.group_decisions import GroupRules
+from controller.groups import GateKind
+from controller.state import GroupPolicy, JsonValue
+from linker.admin.models import LinkOptions, patterns
+from linker.groups.settings import GroupSettings
+
+#: The options that are about groups. They are followed as soon as they are written: nothing else of a link depends on them.
+GROUP_OPTIONS = frozenset(
+    {"groups_include", "groups_exclude", "groups_sync_interval_ms", "groups_promote", "groups_gate"}
+)
+
+
+def group_settings(options: Mapping[str, JsonValue]) -> GroupSettings:
+    """Of a link's stored options; what is not there has its default."""
+    given = LinkOptions.model_validate(dict(options))
+    return GroupSettings(
+        GroupRules(
+            _compiled(given.groups_include),
+            _compiled(given.groups_exclude),
+            GroupPolicy(given.groups_promote),
+            None if given.groups_gate == "auto" else GateKind(given.groups_gate),
+        ),
+        given.groups_sync_interval_ms / 1000,
+    )
+
+
+def _compiled(given: str) -> tuple[re.Pattern[str], ...]:
+    """A group id may have line breaks in it, which `.` takes too: `.*` means every group."""
+    return tuple(re.compile(one, re.DOTALL) for one in patterns(given))
