@@ -236,7 +236,7 @@ class FetcherManager:
         if lane.failures >= _MALFORMED_LIMIT:
             lane.mirror.fail(refused_in_range(lane))
         else:
-            self._resolver.ask_offsets(lane.mirror.tp, (lane.last_epoch, lane.position))
+            self._resolver.ask_offsets(lane.mirror, lane.last_epoch, lane.position)
             self._displace(lane)
 
     def preferred_replica(self, lane: Lane, fetcher: SourceFetcher, node_id: int) -> None:

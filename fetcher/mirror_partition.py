@@ -175,14 +175,17 @@ class MirrorPartition:
         if noted is Noted.KNOWN:
             return
         if noted is Noted.REPLACED:
-            if self._mirrored_to > offset:
+            # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
+            known = self._mirrored_to > offset
+            if known:
                 # Nobody told us of the truncation but this batch: the answer it came in knows the new end.
                 self._mirrored_to = offset
                 self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
                 self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
+            known = any(one.may_pass(offset) for one in self.followers.values()) or known
             news = self._must_truncate(offset)
             self._lanes.truncate_others(lane, offset)
-            if news:
+            if news and known:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
 
@@ -287,7 +290,7 @@ class MirrorPartition:
         if offset > border:
             return border
         del self.untruncated[replica]
-        self._events.source_truncated(self.tp, border, tuple(sorted(self.untruncated)))
+        self._events.truncation_seen(self.tp, border, tuple(sorted(self.untruncated)))
         return None
 
     def follower_gone(self, replica: int) -> None:

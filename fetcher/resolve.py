@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fetcher.join import source_joins
+from fetcher.join import Doubt, source_joins
 from fetcher.mirror_partition import MirrorPartition
 from wire.cluster import Cluster, PartitionMetadata
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -40,14 +40,14 @@ class Resolver:
         self._deleted_after = deleted_after
         self._missing_since: dict[TopicPartition, float] = {}
         self._ask_offsets: set[TopicPartition] = set()
-        self._doubts: dict[TopicPartition, set[tuple[int, int]]] = {}
+        self._doubts: dict[TopicPartition, set[Doubt]] = {}
         self._looked_up: dict[TopicPartition, list[tuple[int, int, str | None]]] = {}
 
-    def ask_offsets(self, tp: TopicPartition, doubt: tuple[int, int]) -> None:
+    def ask_offsets(self, mirror: MirrorPartition, epoch: int, position: int) -> None:
         """The next resolve of the partition asks where the source's log begins and ends, and whether the batch before a
-        position is of an epoch: `doubt` is the epoch and the position."""
-        self._ask_offsets.add(tp)
-        self._doubts.setdefault(tp, set()).add(doubt)
+        position is of an epoch."""
+        self._ask_offsets.add(mirror.tp)
+        self._doubts.setdefault(mirror.tp, set()).add(Doubt(epoch, position, mirror.source_epochs))
 
     def forget(self, tp: TopicPartition) -> None:
         self._missing_since.pop(tp, None)
@@ -101,11 +101,11 @@ class Resolver:
 
     async def _look_up(self, tp: TopicPartition, earliest: int, latest: int) -> None:
         """Whether the source has the batches that were read before the places in doubt."""
-        for epoch, position in list(self._doubts.get(tp, ())):
+        for doubt in list(self._doubts.get(tp, ())):
             leader = self._cluster.leader(tp)
-            if leader is not None and epoch >= 0 and earliest < position <= latest:
-                other = await source_joins(self._cluster, leader.id, tp, position, epoch)
-                self._looked_up.setdefault(tp, []).append((epoch, position, other))
+            if leader is not None and doubt.epoch >= 0 and earliest <= doubt.position <= latest:
+                other = await source_joins(self._cluster, leader.id, tp, earliest, doubt)
+                self._looked_up.setdefault(tp, []).append((doubt.epoch, doubt.position, other))
         self._doubts.pop(tp, None)
 
     def looked_up(self, tp: TopicPartition) -> list[tuple[int, int, str | None]]:

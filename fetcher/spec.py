@@ -60,6 +60,9 @@ class FetcherEvents(Protocol):
         (MirrorSpec.untruncated).
         """
 
+    def truncation_seen(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        """A replica that had to truncate, or might have had to, was seen at `offset` or below; `replicas` have not been."""
+
     def source_unavailable(self, tp: TopicPartition, since: float) -> None:
         """The source cannot be read; `since` is time.monotonic() of the first failure."""
 

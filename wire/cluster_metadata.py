@@ -1,12 +1,20 @@
-"""What a client knows of a cluster, fed by Metadata answers. Pure: no I/O, no clock."""
+"""What a client knows of a cluster, fed by Metadata answers. Pure but for the time of day: no I/O."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wire.errors import BrokerError
 from wire.types import Node, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_BELIEVED_AFTER = 10.0  # seconds; a broker that lives hears of a new leader much sooner
+_BELIEVED_ANSWERS = 5
 
 
 class PartitionMetadata(NamedTuple):
@@ -29,12 +37,21 @@ class TopicMetadata:
     partitions: dict[int, PartitionMetadata]
 
 
+class _Older(NamedTuple):
+    """Answers in a row that told an older leader epoch than the one that is known."""
+
+    since: float
+    answers: int
+
+
 class ClusterMetadata:
-    """Invariant: within one topic id a partition's leader epoch never goes back, whichever stale node
-    answered.
+    """Invariant: within one topic id a partition's leader epoch does not go back because a stale node answered. If nobody
+    tells anything else for some time it does: a cluster whose metadata were restored begins again where they end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._older: dict[TopicPartition, _Older] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.nodes: dict[int, Node] = {}
@@ -71,6 +88,7 @@ class ClusterMetadata:
         found = {topic.name: self._topic(topic) for topic in answer.topics if topic.name is not None}
         if all_topics:
             self.topics = found
+            self._older = {tp: one for tp, one in self._older.items() if tp.topic in found}
         else:
             self.topics.update(found)
 
@@ -89,6 +107,28 @@ class ClusterMetadata:
                 int(item.error_code),
             )
             known = old.partitions.get(item.partition_index) if comparable and old is not None else None
-            stale = known is not None and fresh.leader_epoch < known.leader_epoch
-            partitions[item.partition_index] = known if stale and known is not None else fresh
+            tp = TopicPartition(raw.name, item.partition_index)
+            partitions[item.partition_index] = fresh if known is None else self._newer(tp, known, fresh)
         return TopicMetadata(raw.name, topic_id, int(raw.error_code), partitions)
+
+    def _newer(
+        self, tp: TopicPartition, known: PartitionMetadata, fresh: PartitionMetadata
+    ) -> PartitionMetadata:
+        if fresh.leader_epoch >= known.leader_epoch:
+            self._older.pop(tp, None)
+            return fresh
+        now = self._clock()
+        since, answers = self._older.get(tp, _Older(now, 0))
+        if now - since < _BELIEVED_AFTER or answers < _BELIEVED_ANSWERS:
+            self._older[tp] = _Older(since, answers + 1)
+            return known
+        del self._older[tp]
+        log.warning(
+            "the leader epoch of %s went back from %d to %d: for %.0f s nothing else was answered. Were the cluster's "
+            "metadata restored?",
+            tp,
+            known.leader_epoch,
+            fresh.leader_epoch,
+            now - since,
+        )
+        return fresh

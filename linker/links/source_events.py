@@ -73,6 +73,9 @@ class SourceEvents:
         )
         self._write(tp, lambda: self._save_copies(tp))
 
+    def truncation_seen(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        self._write(tp, lambda: self._save_copies(tp))
+
     def source_unavailable(self, tp: TopicPartition, since: float) -> None:
         if not self.unavailable:
             mirror = self._partition(tp)

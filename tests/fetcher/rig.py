@@ -38,6 +38,7 @@ class Events:
         self.epochs: list[tuple[TopicPartition, int, int]] = []
         self.damages: list[tuple[TopicPartition, str]] = []
         self.truncations: list[tuple[TopicPartition, int, tuple[int, ...]]] = []
+        self.losses: list[tuple[TopicPartition, int]] = []
         self.availability: list[tuple[TopicPartition, bool]] = []
 
     def failed(self, tp: TopicPartition, reason: str) -> None:
@@ -50,6 +51,10 @@ class Events:
         self.epochs.append((tp, epoch, start_offset))
 
     def source_truncated(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
+        self.losses.append((tp, offset))
+        self.truncations.append((tp, offset, replicas))
+
+    def truncation_seen(self, tp: TopicPartition, offset: int, replicas: tuple[int, ...]) -> None:
         self.truncations.append((tp, offset, replicas))
 
     def source_unavailable(self, tp: TopicPartition, since: float) -> None:

@@ -41,6 +41,7 @@ async def test_epochs_that_went_back_before_the_mirror_was_made() -> None:
             assert rig.events.failures == {}
             # A replica that has not asked yet is only remembered.
             assert all(replicas in ((3,), ()) for _, _, replicas in rig.events.truncations)
+            assert rig.events.losses == [], "nothing is said to be lost because a log has epochs"
             assert mirror.source_epochs == ((0, 0), (5, 10), (0, 90), (1, 150), (2, 170), (7, 190))
             assert all(not log.truncations for one in rig.followers.values() for log in one.logs.values())
 
@@ -105,6 +106,77 @@ async def test_a_source_that_lost_both_its_metadata_and_records_is_refused() -> 
             again.start(follower)
             await eventually(lambda: TP in again.events.failures, 20)
             assert "replaced what was there" in again.events.failures[TP]
+            assert (logs[0].data(), logs[0].truncations) == (before, [])
+
+
+def cleaned(source: FakeCluster, first: int, behind: int) -> None:
+    """The source's cleaner takes whole batches, from one offset up to another."""
+    log = source.partition("t").log
+    log.batches = [one for one in log.batches if not first <= one.info.base_offset < behind]
+
+
+@pytest.mark.parametrize(
+    ("first", "behind", "log_start"),
+    [(18, 20, 0), (8, 26, 0), (2, 36, 0), (0, 20, 0), (0, 50, 0), (0, 0, 20)],
+)
+async def test_the_cleaner_has_taken_the_batch_before_the_place(
+    first: int, behind: int, log_start: int
+) -> None:
+    """Or retention all that was before it: what is left, if anything, tells that the log is the one that was copied."""
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        under(source, 3, 5)
+        under(source, 5, 5)
+        rig = Rig(source, replicas=(1,))
+        async with rig.running():
+            rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            logs = list(rig.followers[1].logs.values())
+        before = logs[0].data()
+        under(source, 0, 20)
+        cleaned(source, first, behind)
+        if log_start:
+            source.partition("t").log.delete_until(log_start)
+        again = Rig(source, replicas=(1,))
+        async with again.running():
+            again.mirror("t", source_epochs=((3, 0), (5, 10)))
+            follower = again.follow(1, start=False)
+            follower.logs = {log.key: log for log in logs}
+            again.start(follower)
+            log = source.partition("t").log
+            await eventually(lambda: logs[0].end == log.log_end_offset or again.events.failures, 20)
+            assert (again.events.failures, again.events.truncations) == ({}, [])
+            assert logs[0].truncations == []
+            assert log_start or logs[0].data().startswith(before)
+
+
+async def test_what_the_cleaner_has_left_is_not_what_was_copied() -> None:
+    async with FakeCluster(1) as source:
+        source.add_topic("t", 1)
+        under(source, 5, 20)
+        rig = Rig(source, replicas=(1,))
+        async with rig.running():
+            rig.mirror("t")
+            rig.follow(1)
+            await rig.settled()
+            logs = list(rig.followers[1].logs.values())
+        before = logs[0].data()
+        source.partition("t").log.truncate(20)
+        for _ in range(30):
+            source.partition("t").log.add(2, leader_epoch=0, value_size=50)
+        source.partition("t").leader_epoch = 0
+        cleaned(source, 26, 50)
+        again = Rig(source, replicas=(1,))
+        async with again.running():
+            again.mirror("t", source_epochs=((5, 0),))
+            follower = again.follow(1, start=False)
+            follower.logs = {log.key: log for log in logs}
+            again.start(follower)
+            await eventually(lambda: TP in again.events.failures, 20)
+            assert (
+                "replaced what was there: its batch there has offsets 24 to 25" in again.events.failures[TP]
+            )
             assert (logs[0].data(), logs[0].truncations) == (before, [])
 
 

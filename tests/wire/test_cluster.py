@@ -112,6 +112,26 @@ def test_a_stale_answer_does_not_bring_an_old_leader_back() -> None:
     assert known.topics["t"].partitions[0].leader_epoch == 0
 
 
+def test_epochs_that_stay_where_they_went_back_to_are_believed() -> None:
+    """The cluster's metadata were restored: no answer will ever tell the epoch that is known."""
+    now = 0.0
+    known = ClusterMetadata(lambda: now)
+
+    def epoch_after(leader_epoch: int, *, seconds: float = 2.0) -> int:
+        nonlocal now
+        now += seconds
+        known.apply(metadata(b"a" * 16, 1, leader_epoch), all_topics=False)
+        return known.topics["t"].partitions[0].leader_epoch
+
+    assert epoch_after(7) == 7
+    assert [epoch_after(5) for _ in range(5)] == [7] * 5
+    assert epoch_after(7) == 7  # it was a stale node
+    assert [epoch_after(5, seconds=60) for _ in range(5)] == [7] * 5  # nobody asked for long: few answers
+    assert epoch_after(5) == 5
+    assert epoch_after(6) == 6
+    assert [epoch_after(5) for _ in range(7)] == [6] * 5 + [5] * 2
+
+
 def test_an_answer_without_brokers_keeps_the_known_ones() -> None:
     known = ClusterMetadata()
     known.apply(metadata(b"a" * 16, 1, 5), all_topics=False)

@@ -1,0 +1,90 @@
+"""A source that was restored from a backup: its leader epochs begin again where they were, with its logs or without them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from linker.admin.models import MirrorState
+from linker.demo.kafka_cluster import KafkaCluster
+from linker.demo.replica_log import open_replica
+from linker.demo.source_data import SourceFiller, SourceTopic
+from tests.real.harness_trouble import (
+    TroubleScene,
+    create_topic,
+    fingerprint,
+    linked_sidecar,
+)
+
+METADATA = "__cluster_metadata-0"
+
+
+async def test_leader_epochs_that_went_back(
+    target_cluster: KafkaCluster,
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    tmp_path: Path,
+    unique_topic: Callable[[str], str],
+    _numbers: Iterator[int],
+) -> None:
+    """Of a log that was kept all is copied, by the mirror that is there and by a later one. One that was restored too has
+    other records where it was copied: its mirror fails, and keeps what it has."""
+    source = await start_cluster(name="restored")
+    [broker] = source.brokers
+    kept, later, lost = topics = [
+        SourceTopic(unique_topic(name), 1, SourceFiller.history) for name in ("kept", "later", "lost")
+    ]
+    for topic in topics:
+        await asyncio.to_thread(create_topic, source.bootstrap, topic.name)
+        await asyncio.to_thread(say, source.bootstrap, topic.name, 100)
+    backup = tmp_path / "backup"
+    await broker.stop()
+    shutil.copytree(broker.data, backup)
+    await broker.start()
+    await broker.restart()  # each start is another leader epoch
+    for topic in topics:
+        await asyncio.to_thread(say, source.bootstrap, topic.name, 100)
+    async with linked_sidecar(source, target_cluster, 900 + next(_numbers), tmp_path / "s") as sidecar:
+        scene = TroubleScene(source, target_cluster, sidecar, [kept, lost])
+        await scene.mirror()
+        await scene.copied()
+        [gone] = lost.topic_partitions()
+        before = await asyncio.to_thread(fingerprint, target_cluster, gone, (1, 2, 3))
+        await broker.stop()
+        for name in (METADATA, f"{gone.topic}-{gone.partition}"):
+            shutil.rmtree(broker.data / name)
+            shutil.copytree(backup / name, broker.data / name)
+        await broker.start()
+        for topic in topics:
+            await asyncio.to_thread(say, source.bootstrap, topic.name, 300)
+        found = await scene.shown(MirrorState.FAILED, "has replaced what was there", lost.name)
+        assert "the mirror has copied up to offset 200" in (found.reason or "")
+        assert await asyncio.to_thread(fingerprint, target_cluster, gone, (1, 2, 3)) == before
+        scene.topics = [later]
+        await scene.mirror()  # its epochs went back before it was made
+        scene.topics = [kept, later]
+        for tp in scene.tps:
+            epochs = [one.header.leader_epoch for one in open_replica(source.log_dir(1), tp).batches()]
+            assert epochs != sorted(epochs), epochs
+        await scene.copied()
+        await scene.promoted()
+        await scene.judge()
+        assert "leader epochs went back behind offset 200" in sidecar.log.read_text()
+        await scene.close()
+
+
+def say(bootstrap: str, topic: str, records: int) -> None:
+    """Not idempotent: a restored cluster hands out the producer ids of before, whose sequences its logs know."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 30})
+    for number in range(records):
+        producer.produce(
+            topic,
+            b"%08d" % number,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert producer.flush(60) == 0
+    assert not errors, errors[0]
