@@ -123,6 +123,11 @@ class Cluster:
         """The addresses that answered for another cluster lately, with a sentence about each."""
         return self._connections.identity.foreign()
 
+    @property
+    def hung_up(self) -> dict[str, str]:
+        """The addresses that lately took a connection and ended it at once, with the error."""
+        return self._connections.hung_up()
+
     # --- metadata -------------------------------------------------------------------------------------------
 
     async def connect(self, *, timeout: float = 30.0) -> None:

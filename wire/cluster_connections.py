@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ from wire.errors import (
     AuthenticationFailed,
     ClusterUnreachable,
     ConnectionLost,
+    HungUp,
     WireError,
     WrongCluster,
 )
 from wire.security import ClientSecurity
 from wire.types import Node, format_address
+
+_TOLD_FOR = 600.0  # seconds
 
 
 class ClusterConnections:
@@ -46,6 +50,7 @@ class ClusterConnections:
         self._connections: dict[tuple[int | str, str], Connection] = {}
         self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
         self._stale: list[Connection] = []  # others took their places; closed when they owe nothing
+        self._hung_up: dict[str, tuple[float, str]] = {}
         self.closed = False
 
     def connected(self, node: Node, purpose: str) -> Connection | None:
@@ -105,19 +110,28 @@ class ClusterConnections:
             raise refused
         raise self.unreachable(tried)
 
+    def hung_up(self) -> dict[str, str]:
+        """The addresses that lately took a connection and ended it at once, with the error."""
+        oldest = time.monotonic() - _TOLD_FOR
+        return {address: error for address, (seen, error) in self._hung_up.items() if seen > oldest}
+
     async def open(
         self, host: str, port: int, *, alloc: Callable[[int], bytearray] | None = None
     ) -> Connection:
         """A connection of its own for the caller, who closes it. It leads to this cluster and to no other."""
         options = self._options if alloc is None else {**self._options, "alloc": alloc}
-        connection = await Connection.open(
-            host,
-            port,
-            self._security,
-            client_id=self._client_id,
-            timeout=self._connect_timeout,
-            **options,
-        )
+        try:
+            connection = await Connection.open(
+                host,
+                port,
+                self._security,
+                client_id=self._client_id,
+                timeout=self._connect_timeout,
+                **options,
+            )
+        except HungUp as error:
+            self._hung_up[format_address(host, port)] = (time.monotonic(), str(error))
+            raise
         await self.identity.verify(connection, self._connect_timeout)
         return connection
 

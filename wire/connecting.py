@@ -12,7 +12,7 @@ import socket
 import ssl
 
 from wire.channel import Channel, describe
-from wire.errors import AuthenticationFailed, ConnectionLost
+from wire.errors import AuthenticationFailed, ConnectionLost, HungUp
 from wire.types import format_address
 
 
@@ -31,6 +31,8 @@ async def connect(channel: Channel, host: str, port: int, context: ssl.SSLContex
         _never_silent(transport)
     except ssl.SSLError as error:
         raise AuthenticationFailed(f"TLS failed: {describe(error)}", peer=peer) from error
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        raise HungUp(describe(error), sent=False, peer=peer) from error  # in the midst of TLS
     except OSError as error:
         raise ConnectionLost(describe(error), sent=False, peer=peer) from error
     except ValueError as error:  # UnicodeError above all, of a name that IDNA cannot encode

@@ -19,6 +19,7 @@ from wire.error_codes import UNSUPPORTED_VERSION
 from wire.errors import (
     BrokerError,
     ConnectionLost,
+    HungUp,
     RequestTimedOut,
     UnsupportedApi,
     WireError,
@@ -31,6 +32,11 @@ RENEW_BEFORE = 5.0
 """Seconds before a peer that limits sessions (connections.max.reauth.ms) would end one; half of it if it is shorter."""
 SOFTWARE_NAME = "kafka-linker"
 SOFTWARE_VERSION = "0.1.0"
+
+_HUNG_UP = (
+    "; nothing had been answered, as by a broker that allows no more connections (max.connections.per.ip, max.connections) "
+    "or whose listener has another security.protocol"
+)
 
 _API_VERSIONS = 18
 
@@ -72,8 +78,8 @@ class Connection:
     ) -> Connection:
         """Connect and authenticate within `timeout` seconds.
 
-        ConnectionLost(sent=False) if the peer cannot be reached or hangs up, RequestTimedOut when it takes
-        too long, AuthenticationFailed when TLS or SASL refuses.
+        ConnectionLost(sent=False) if the peer cannot be reached, HungUp if it hangs up at once, RequestTimedOut when it
+        takes too long, AuthenticationFailed when TLS or SASL refuses.
         """
         address = format_address(host, port)
         channel = Channel(max_frame=max_frame, alloc=alloc)
@@ -87,7 +93,10 @@ class Connection:
             raise RequestTimedOut(f"no connection within {timeout:g} s", sent=False, peer=address) from None
         except ConnectionLost as error:
             channel.close()
-            raise ConnectionLost(f"cannot connect: {error.message}", sent=False, peer=address) from error
+            message = f"cannot connect: {error.message}"
+            if isinstance(error, HungUp) or (error.sent and not channel.bytes_received):
+                raise HungUp(f"{message}{_HUNG_UP}", sent=False, peer=address) from error
+            raise ConnectionLost(message, sent=False, peer=address) from error
         except BaseException:
             channel.close()
             raise

@@ -115,6 +115,10 @@ class RequestTimedOut(ConnectionLost):
     """No answer within the deadline; the connection was closed because answers come in order."""
 
 
+class HungUp(ConnectionLost):
+    """The peer took the connection and ended it before it had said anything."""
+
+
 class WrongCluster(ConnectionLost):
     """The address answers for another cluster: nothing was asked of it, and nothing it says counts."""
 

@@ -5,6 +5,7 @@ overlook, because each client had its own before: behind a link all of them come
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from linker.admin.models import Check, CheckResult
@@ -40,7 +41,7 @@ async def check_limits(
     side: str, cluster: Cluster, brokers: Collection[int], user: str | None, client_id: str | None
 ) -> list[Check]:
     """side: what people call the cluster. user, client_id: of the link; None: not asked for quotas."""
-    checks = connection_checks(side, await _limits(cluster, brokers))
+    checks = connection_checks(side, await _limits(cluster, brokers), cluster.hung_up)
     if client_id is not None:
         try:
             quotas = await _quotas(cluster)
@@ -58,8 +59,10 @@ async def check_limits(
     return checks
 
 
-def connection_checks(side: str, limits: Mapping[int, Mapping[str, str]]) -> list[Check]:
-    """limits: configs by broker."""
+def connection_checks(
+    side: str, limits: Mapping[int, Mapping[str, str]], hung_up: Mapping[str, str] = MappingProxyType({})
+) -> list[Check]:
+    """limits: configs by broker. hung_up: the addresses that lately ended a connection at once."""
     told: list[str] = []
     for broker, configs in sorted(limits.items()):
         few = [
@@ -71,15 +74,27 @@ def connection_checks(side: str, limits: Mapping[int, Mapping[str, str]]) -> lis
             few.append(f"{_OVERRIDES}={configs[_OVERRIDES]}")
         if few:
             told.append(f"broker {broker} has {', '.join(few)}")
-    if not told:
+    if not told and not hung_up:
         return []
-    more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    details = []
+    if told:
+        more = f"; and {len(told) - _MOST} more" if len(told) > _MOST else ""
+        details.append(
+            f"the {side} limits connections: {'; '.join(told[:_MOST])}{more}. Connections of all moved clients come "
+            "from the sidecar's address; one above the limit is closed without a word"
+        )
+    if hung_up:
+        more = f" and {len(hung_up) - _MOST} more" if len(hung_up) > _MOST else ""
+        details.append(
+            f"in the last ten minutes brokers of the {side} closed new connections before they had answered anything, "
+            f"{'probably over that limit' if told else 'as above a limit of connections'}: "
+            f"{', '.join(sorted(hung_up)[:_MOST])}{more}"
+        )
     return [
         Check(
             name="connections",
-            result=CheckResult.WARN,
-            detail=f"the {side} limits connections: {'; '.join(told[:_MOST])}{more}. Connections of all moved clients come "
-            "from the sidecar's address; one above the limit is closed without a word",
+            result=CheckResult.FAIL if told and hung_up else CheckResult.WARN,
+            detail=". ".join(details),
             remedy="allow the sidecar's address as many as there are clients, in max.connections.per.ip.overrides",
         )
     ]

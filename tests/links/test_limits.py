@@ -25,6 +25,12 @@ def test_connections_of_one_address() -> None:
         in check.detail
     )
     assert "broker 2" not in check.detail
+    [over] = connection_checks("source", {1: few}, {"one:9092": "hung up"})
+    assert over.result is CheckResult.FAIL
+    assert "probably over that limit: one:9092" in over.detail
+    [unknown] = connection_checks("source", {1: unlimited}, {"one:9092": "hung up"})
+    assert unknown.result is CheckResult.WARN
+    assert unknown.detail.startswith("in the last ten minutes brokers of the source closed new connections")
     [many] = connection_checks("source", dict.fromkeys(range(9), few))
     assert "and 4 more" in many.detail
 

@@ -19,6 +19,7 @@ from wire.connection import Connection
 from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
+    HungUp,
     MalformedFrame,
     RequestTimedOut,
     UnsupportedApi,
@@ -326,3 +327,20 @@ async def test_mutual_tls_with_sasl(tmp_path: Path, password: str | None) -> Non
         del extra["ssl.keystore.location"]
         with pytest.raises((AuthenticationFailed, ConnectionLost)):
             await connect(cluster, trusting(extra, "SASL_SSL"))
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+async def test_a_peer_that_hangs_up_at_once(protocol: str) -> None:
+    """As a broker does above max.connections.per.ip; one that answers something first has another reason."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    security = ClientSecurity.from_properties({"security.protocol": protocol})
+    try:
+        with pytest.raises(HungUp, match=r"max\.connections\.per\.ip"):
+            await Connection.open("127.0.0.1", port, security, client_id="test", timeout=5)
+    finally:
+        server.close()
