@@ -29,6 +29,7 @@ from linker.by_hand import undo_source_fence
 from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
+from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
 _WRITE_DOWN = 30.0
+_ANSWERS_WITHIN = 5.0
 
 
 class ServiceBase:
@@ -142,6 +144,21 @@ class ServiceBase:
         if not found:
             raise preflight.PreflightError("no broker of the target is alive")
         return found
+
+
+async def source_away(runtime: LinkRuntime) -> str | None:
+    """Why nothing can be asked of a link's source; None if it answers. It may, and give nothing of what is mirrored: if the
+    only partition of the only mirror has no leader, say."""
+    if runtime.source_available:
+        return None
+    why: object = runtime.trouble
+    if why is None:
+        try:
+            await runtime.source.refresh((), timeout=_ANSWERS_WITHIN)
+            return None
+        except LinkerError as error:
+            why = error
+    return f"the source of link {runtime.name} cannot be reached: {why}"
 
 
 def still_closed(error: SourceClosed) -> str:

@@ -38,7 +38,7 @@ from linker.checks.topic_names import collisions, is_internal
 from linker.links import status as view
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
-from linker.service.base import ServiceBase, still_closed
+from linker.service.base import ServiceBase, source_away, still_closed
 from wire.errors import LinkerError
 from wire.metadata.image import TopicImage
 from wire.types import topic_id_str
@@ -50,8 +50,8 @@ class MirrorChanges(ServiceBase):
     ) -> ChangeResult:
         runtime = self._runtime(link)
         self._require_ready()
-        if not runtime.source_available:
-            raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
+        if (away := await source_away(runtime)) is not None:
+            raise NotReady(away)
         async with self._changing:
             runtime = self._runtime(link)  # a link update may have begun it anew
             for topic in request.topics:

@@ -34,6 +34,7 @@ from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
 from linker.links.source_fence import check_source_fence
 from linker.links.topic_shape import grown_at_target
+from linker.service.base import source_away
 from linker.service.validations import Validations
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
@@ -260,7 +261,10 @@ class Promotes(Validations):
         runtime = self._runtime(link)
         self._require_ready()
         if not runtime.source_available:
-            raise NotReady(f"the source of link {link} cannot be reached: {runtime.trouble}")
+            raise NotReady(
+                await source_away(runtime)
+                or f"the source of link {link} answers, but nothing of what is mirrored can be read there"
+            )
         if runtime.settling:
             raise NotReady(f"link {link} still settles a promote that nobody runs; try again in a moment")
         topics = self._promote_topics(link, request)

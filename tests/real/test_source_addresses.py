@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,15 @@ from linker.demo.ports import PortReservation
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, PATIENCE
-from tests.real.harness_trouble import TroubleScene, create_topic, in_sync, linked_sidecar, patiently
+from tests.real.harness_trouble import (
+    TroubleScene,
+    create_topic,
+    in_sync,
+    linked_sidecar,
+    patiently,
+    reassign,
+)
+from tests.real.kafka_admin import kafka_admin
 from wire.cluster import Cluster
 from wire.list_offsets import LATEST
 from wire.security import ClientSecurity
@@ -88,3 +97,64 @@ async def test_another_cluster_takes_over_the_address_of_a_dead_broker(
         await scene.promoted()
         await scene.judge()
         await scene.close()
+
+
+@pytest.mark.timeout(300)
+async def test_every_broker_is_replaced_by_another_one(
+    target_cluster: KafkaCluster,
+    start_cluster: StartCluster,
+    tmp_path: Path,
+    unique_topic: Callable[[str], str],
+    _numbers: Iterator[int],
+) -> None:
+    """New ids at new addresses, one after the other, under load. The link goes on with those that it learns of; doctor says
+    that its bootstrap.servers are dead, and after a restart the link says so too, and what helps."""
+    source = await start_cluster(name="moving", brokers=4, controllers=1)
+    old, new = source.brokers[:2], source.brokers[2:]
+    await asyncio.gather(*(node.stop() for node in new))  # not there before their time
+    first = SimpleNamespace(bootstrap=",".join(node.address() for node in old))
+    async with linked_sidecar(first, target_cluster, 900 + next(_numbers), tmp_path / "s") as sidecar:  # type: ignore[arg-type]
+        topic = SourceTopic(unique_topic("t"), 2, SourceFiller.history)
+        scene = TroubleScene(source, target_cluster, sidecar, [topic])
+        placed = {tp: [node.node_id for node in old] for tp in scene.tps}
+        await asyncio.to_thread(
+            create_topic, first.bootstrap, topic.name, 2, assignment=list(placed.values())
+        )
+        await scene.mirror()
+        scene.add_writers(50)
+        for producer in scene.producers:
+            await producer.start(target_cluster.bootstrap)
+        for leaves, comes in zip(old, new, strict=True):
+            await comes.start()
+            for replicas in placed.values():
+                replicas[replicas.index(leaves.node_id)] = comes.node_id
+            await reassign(source, placed)
+            await patiently("moved", lambda: replicas_are(source, placed))
+            await leaves.stop()
+            await scene.acked_more(20)
+        found = await scene.describe()
+        assert found.state is MirrorState.ACTIVE, found
+        doctor = await sidecar.run("doctor", "--link", LINK, "-o", "json")
+        assert "no address of bootstrap.servers answers any more" in doctor.output, doctor
+        await sidecar.stop()
+        await sidecar.start()
+        reason = await link_reason(sidecar, f"linker link update {LINK} --config bootstrap.servers=...")
+        assert all(node.address() in reason for node in old), reason
+        now = ",".join(node.address() for node in new)
+        await sidecar.linker("link", "update", LINK, "--config", f"bootstrap.servers={now}")
+        await scene.shown(MirrorState.ACTIVE)
+        await scene.acked_more(20)
+        await scene.promoted()
+        await scene.judge()
+        await scene.close()
+
+
+def replicas_are(source: KafkaCluster, wanted: Mapping[TopicPartition, Sequence[int]]) -> bool:
+    """All of them in sync, and no other."""
+    topics = kafka_admin(source.bootstrap).list_topics(timeout=10).topics
+    return all(
+        sorted(topics[tp.topic].partitions[tp.partition].isrs)
+        == sorted(topics[tp.topic].partitions[tp.partition].replicas)
+        == sorted(replicas)
+        for tp, replicas in wanted.items()
+    )
