@@ -1,9 +1,10 @@
 """The regression guard: a ratio that was recorded and has fallen by a quarter fails the benchmark. Pure but for its files.
 
 Ratios compare two things of one run, larger is better, so they hold between machines better than any figure in MB/s.
-`python -m bench.guard --record build/bench` takes the report and the page of a full run into `docs/benchmarks/`, and its
-ratios as those to be held. A run that failed is not recorded; one that failed for fallen ratios alone is if somebody says
-why they are right as they are (`--because`), which is kept beside them.
+`python -m bench.guard --record build/bench` takes the page of a full run into `docs/benchmarks/`, and its ratios, as those
+to be held, into `bench/recorded.json`. Raw rounds stay in `build/`: a repository is no place for them. A run that failed is
+not recorded; one that failed for fallen ratios alone is if somebody says why they are right as they are (`--because`),
+which is kept beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 FALLEN = 0.75
-RECORDED = Path(__file__).parents[1] / "docs" / "benchmarks" / "recorded.json"
+RECORDED = Path(__file__).with_name("recorded.json")
+PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
 
 Ratios = Mapping[str, Mapping[str, float]]  # by case, by name
 
@@ -83,9 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     document = recorded_from(report, before, lowered, options.because)
     RECORDED.write_text(json.dumps(document, indent=2) + "\n")
-    for name in ("report.json", "report.html"):
-        shutil.copyfile(directory / name, RECORDED.with_name(name))
-    sys.stdout.write(f"recorded in {RECORDED.parent}\n")
+    shutil.copyfile(directory / "report.html", PAGES / "report.html")
+    sys.stdout.write(f"recorded in {RECORDED}, page in {PAGES}\n")
     return 0
 
 

@@ -53,6 +53,7 @@ def test_recording_keeps_cases_that_were_not_run(tmp_path: Path, monkeypatch: py
     recorded.parent.mkdir()
     recorded.write_text(json.dumps({"ratios": {"old": {"r": 2.0}, "case": {"r": 9.0}}}))
     monkeypatch.setattr(guard, "RECORDED", recorded)
+    monkeypatch.setattr(guard, "PAGES", recorded.parent)
     monkeypatch.setattr(guard.load, "__defaults__", (recorded,))
     cases = [CaseResult("case", "what", ratios={"r": 1.5})]
     document = report.as_json(
@@ -63,6 +64,7 @@ def test_recording_keeps_cases_that_were_not_run(tmp_path: Path, monkeypatch: py
     assert guard.main(["--record", str(tmp_path)]) == 0
     assert guard.load() == {"old": {"r": 2.0}, "case": {"r": 1.5}}
     assert recorded.with_name("report.html").read_text() == "page"
+    assert not recorded.with_name("report.json").exists()  # raw rounds stay where they were made
 
 
 def test_quick_or_failed_runs_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +85,7 @@ def test_fallen_ratios_are_recorded_only_with_a_reason(
     recorded.parent.mkdir()
     recorded.write_text(json.dumps({"ratios": {"case": {"r": 9.0}}}))
     monkeypatch.setattr(guard, "RECORDED", recorded)
+    monkeypatch.setattr(guard, "PAGES", recorded.parent)
     monkeypatch.setattr(guard.load, "__defaults__", (recorded,))
     (tmp_path / "report.html").write_text("page")
 
