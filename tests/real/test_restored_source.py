@@ -1,4 +1,6 @@
-"""A source that was restored from a backup: its leader epochs begin again where they were, with its logs or without them."""
+"""A source that has not what it had: after an unclean election, or restored from a backup, with leader epochs that begin
+again where they were.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import ElectionType, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from linker.admin.models import MirrorState
 from linker.demo.kafka_cluster import KafkaCluster
@@ -17,12 +21,18 @@ from tests.real.harness_trouble import (
     TroubleScene,
     create_topic,
     fingerprint,
+    in_sync,
     linked_sidecar,
+    patiently,
+    write,
 )
+from tests.real.kafka_admin import kafka_admin
+from wire.types import TopicPartition
 
 METADATA = "__cluster_metadata-0"
 
 
+@pytest.mark.timeout(300)
 async def test_leader_epochs_that_went_back(
     target_cluster: KafkaCluster,
     start_cluster: Callable[..., Awaitable[KafkaCluster]],
@@ -74,6 +84,49 @@ async def test_leader_epochs_that_went_back(
         await scene.judge()
         assert "leader epochs went back behind offset 200" in sidecar.log.read_text()
         await scene.close()
+
+
+@pytest.mark.timeout(300)
+async def test_an_unclean_election_at_the_source(
+    target_cluster: KafkaCluster,
+    start_cluster: Callable[..., Awaitable[KafkaCluster]],
+    tmp_path: Path,
+    unique_topic: Callable[[str], str],
+    _numbers: Iterator[int],
+) -> None:
+    """The source has dropped what was copied and has written something else: so have the replicas, from that offset on."""
+    source = await start_cluster(name="unclean", brokers=2, controllers=1)
+    ahead, behind = source.brokers
+    async with linked_sidecar(source, target_cluster, 900 + next(_numbers), tmp_path / "s") as sidecar:
+        topic = SourceTopic(unique_topic("t"), 1, SourceFiller.history)
+        scene = TroubleScene(source, target_cluster, sidecar, [topic])
+        [tp] = scene.tps
+        await asyncio.to_thread(
+            create_topic, source.bootstrap, topic.name, assignment=[[ahead.node_id, behind.node_id]]
+        )
+        await asyncio.to_thread(write, source.bootstrap, topic.name, 100)
+        await patiently("both have it", lambda: in_sync(source, scene.topics, 2))
+        await scene.mirror()
+        await behind.stop()
+        await asyncio.to_thread(write, source.bootstrap, topic.name, 100)
+        await scene.copied()
+        await ahead.stop()
+        await behind.start()
+        await scene.shown(MirrorState.SOURCE_UNAVAILABLE)
+        admin = await asyncio.to_thread(kafka_admin, source.bootstrap)
+        elected = admin.elect_leaders(ElectionType.UNCLEAN, [KafkaPartition(tp.topic, tp.partition)])
+        await asyncio.to_thread(elected.result, 60)
+        await asyncio.to_thread(write, source.bootstrap, topic.name, 70, size=400)
+        await scene.shown(MirrorState.ACTIVE)
+        await patiently("the replicas have the new log", lambda: ends(target_cluster, tp) == [170] * 3)
+        assert "lost everything from offset 100 on" in sidecar.log.read_text()
+        await scene.promoted()
+        await scene.judge()
+        await scene.close()
+
+
+def ends(cluster: KafkaCluster, tp: TopicPartition) -> list[int]:
+    return [open_replica(cluster.log_dir(broker), tp).end() for broker in (1, 2, 3)]
 
 
 def say(bootstrap: str, topic: str, records: int) -> None:

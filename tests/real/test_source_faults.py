@@ -1,9 +1,12 @@
-"""Faults of a source's log while it is copied: bytes that are damaged, records that are purged, a start inside a batch."""
+"""Faults of a source's log while it is copied: bytes that are damaged, records that are purged, a start inside a batch, a
+partition that nobody leads.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +22,8 @@ from linker.demo.kafka_cluster import KafkaCluster
 from linker.demo.replica_log import Batch, open_replica
 from linker.demo.sidecar_process import SidecarProcess
 from linker.demo.source_data import SourceFiller, SourceTopic
-from tests.real.harness_promote import LINK, eventually
+from tests.fakes.batches import build_batch
+from tests.real.harness_promote import LINK, PATIENCE, eventually
 from tests.real.harness_trouble import (
     TroubleScene,
     create_topic,
@@ -29,7 +33,12 @@ from tests.real.harness_trouble import (
     patiently,
     write,
 )
+from wire.connection import Connection
+from wire.error_codes import LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
+from wire.security import ClientSecurity
 from wire.types import TopicPartition
+
+RETRIABLE = (LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -199,3 +208,71 @@ async def test_a_log_that_starts_inside_a_batch(scene: TroubleScene) -> None:
     await scene.promoted()
     await scene.judge()
     assert await asyncio.to_thread(log_start, scene.target.bootstrap, tp) == start
+
+
+async def test_one_request_with_mixed_answers(scene: TroubleScene) -> None:
+    """One partition is written, the other has no leader: each is told its own, and what is sent again is there once, the
+    part that was written too."""
+    [lives] = [node for node in scene.source.brokers if node.is_controller]
+    [victim] = [node for node in scene.source.brokers if not node.is_controller]
+    scene.topics = [SourceTopic(scene.names[0], 2, SourceFiller.history)]
+    await asyncio.to_thread(
+        create_topic,
+        scene.source.bootstrap,
+        scene.names[0],
+        2,
+        assignment=[[lives.node_id], [victim.node_id]],
+    )
+    await scene.mirror()
+    host, _, port = scene.sidecar.address().rpartition(":")
+    client = await Connection.open(host, int(port), ClientSecurity.plaintext(), client_id="mixed", timeout=30)
+    try:
+        asked = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        producer = await client.call("init_producer_id", asked, timeout=30)
+
+        async def send(sequence: int) -> dict[int, tuple[int, int]]:
+            """By partition: error code and base offset."""
+            batch = build_batch(
+                2,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=sequence,
+            )
+            partitions = [{"index": index, "records": batch} for index in (0, 1)]
+            answer = await client.call(
+                "produce",
+                {
+                    "transactional_id": None,
+                    "acks": -1,
+                    "timeout_ms": 2000,
+                    "topic_data": [{"name": scene.names[0], "partition_data": partitions}],
+                },
+                timeout=60,
+                version=9,
+            )
+            [topic] = answer.responses
+            return {one.index: (int(one.error_code), one.base_offset) for one in topic.partition_responses}
+
+        assert await send(0) == {0: (0, 0), 1: (0, 0)}
+        await victim.stop()
+        try:
+            mixed = await send(2)
+            assert mixed[0] == (0, 2)
+            code, offset = mixed[1]
+            assert offset == -1
+            assert code in RETRIABLE, mixed
+        finally:
+            await victim.start()
+        await scene.shown(MirrorState.ACTIVE)
+        # As a client does that sends the whole request again.
+        deadline = time.monotonic() + PATIENCE
+        while (again := await send(2))[1][0] in RETRIABLE:
+            assert time.monotonic() < deadline, again
+        assert again == {0: (0, 2), 1: (0, 2)}
+        assert await send(4) == {0: (0, 4), 1: (0, 4)}
+    finally:
+        client.close()
+    assert set((await asyncio.to_thread(scene.source_ends)).values()) == {6}
+    await scene.copied()
+    await scene.promoted()
+    await scene.judge()

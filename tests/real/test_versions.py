@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -105,19 +106,20 @@ async def test_old_source(
 async def test_records_of_an_old_format_are_refused(
     target_cluster: KafkaCluster, unique_topic: Callable[[str], str], tmp_path: Path, _numbers: Iterator[int]
 ) -> None:
-    """Kafka 2.8 writes v1 where it is told to; said before anything is made, by a dry run too."""
-    name = unique_topic("v1")
-    old = {"message.format.version": "0.10.2"}
+    """Kafka 2.8 writes v0 and v1 where it is told to; said before anything is made, by a dry run too."""
+    names = {unique_topic("v0"): "0.9.0", unique_topic("v1"): "0.10.2"}
     async with ZooKeeperKafka(1, tmp_path / "old") as source:
-        await asyncio.to_thread(create_topic, source.bootstrap, name, 2, configs=old)
         producer = Producer({"bootstrap.servers": source.bootstrap})  # not idempotent: that needs v2
-        for _ in range(20):
-            producer.produce(name, b"old", partition=1)
+        for name, version in names.items():
+            old = {"message.format.version": version}
+            await asyncio.to_thread(create_topic, source.bootstrap, name, 2, configs=old)
+            for _ in range(20):
+                producer.produce(name, b"old", partition=1)
         assert await asyncio.to_thread(producer.flush, 60) == 0
         own_id = 900 + next(_numbers)
         async with linked_sidecar(source, target_cluster, own_id, tmp_path / "sidecar") as sidecar:  # type: ignore[arg-type]
-            for further in (["--dry-run"], []):
+            for name, further in itertools.product(names, (["--dry-run"], [])):
                 result = await sidecar.run("mirror", "create", name, "--link", LINK, *further)
-                refused(result, name, "message format v1", "before Kafka 0.11")
+                refused(result, name, f"message format {name[:2]}", "before Kafka 0.11")
             listed = (await sidecar.linker("mirror", "list", "--link", LINK, "-o", "json")).json()
             assert listed == []
