@@ -2,5 +2,6 @@
 
 `programs/` is one small application per library, all behind one line protocol (said there); `build.py` makes
 them runnable; `catalog.py` says which there are. `program.py` runs one, `stage.py` is where they run.
-`producers.py` and `groups.py` are the scenarios, `plain.py` the same without a link. `judge.py` is pure.
+`producers.py` and `groups.py` are the scenarios, `plain.py` the same without a link,
+`leaders.py` a change of leaders there. `judge.py` is pure.
 """

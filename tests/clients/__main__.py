@@ -17,10 +17,12 @@ from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
 from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
 from tests.clients.hand_over import hand_overs
+from tests.clients.leaders import leader_changes
 from tests.clients.plain import plain_groups, plain_producers, standbys
 from tests.clients.producers import HELD_SECONDS, producers
 from tests.clients.stage import stage
 
+PARTS = ("producers", "groups", "standbys", "leaders")
 BOOKKEEPING = ("version", "ok", "error_texts", "evidence", "skipped", "broke")
 
 
@@ -45,6 +47,11 @@ async def matrix(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"kafka": DEFAULT_VERSION, "load_average_before": round(os.getloadavg()[0], 1)}
     try:
         with tempfile.TemporaryDirectory(prefix="linker-clients-") as scratch:
+            if "leaders" in options.parts:
+                rows = report["leaders"] = {}
+                await leader_changes(
+                    Path(scratch), builder, out / "logs", [*some_producers, *some_groups], rows, show
+                )
             async with stage(
                 Path(scratch), builder, out / "logs", link=not options.plain, gate=options.gate
             ) as made:
@@ -66,7 +73,7 @@ async def matrix(options: argparse.Namespace) -> int:
         report["broke"] = repr(error)
         raise
     finally:  # what was seen until then is worth keeping
-        every = [row for part in ("producers", "groups", "standbys") for row in report.get(part, {}).values()]
+        every = [row for part in PARTS for row in report.get(part, {}).values()]
         report["load_average_after"] = round(os.getloadavg()[0], 1)
         report["seconds"] = round(time.monotonic() - began)
         report["ok"] = (
@@ -120,8 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plain", action="store_true", help="the programs alone, on one cluster without a link"
     )
     options = parser.parse_args(arguments)
-    if "standbys" in options.parts and not options.plain:
-        parser.error("standbys are looked at without a link: --plain")
+    if not options.plain and (alone := {"standbys", "leaders"}.intersection(options.parts)):
+        parser.error(f"{', '.join(sorted(alone))}: looked at without a link: --plain")
     options.crash = options.crash or ("both" if options.all else "half")
     return asyncio.run(matrix(options))
 

@@ -1,4 +1,4 @@
-"""From the programs' sources to commands that run: jars by Maven, javac, go; all of it kept, done once.
+"""From the programs' sources to commands that run: jars by Maven, javac, go, npm; all of it kept, done once.
 
 What a machine cannot build is left out with the reason, which stands in the report.
 """
@@ -18,6 +18,8 @@ from tests.clients.catalog import Library
 PROGRAMS = Path(__file__).with_name("programs")
 JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 BUILD_TIMEOUT = 300.0
+NPM_TIMEOUT = 900.0  # node-rdkafka compiles librdkafka: 100 s of two cores that have nothing else to do
+MINIMUM_NODE = 20
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>kafka-linker</groupId><artifactId>client-{artifact}</artifactId><version>{version}</version>
@@ -49,6 +51,8 @@ class Builder:
             return [sys.executable, "-m", f"tests.clients.programs.{library.program}"]
         if library.kind == "go":
             return [str(await self._go(library))]
+        if library.kind == "node":
+            return await self._node(library)
         return await self._java(library)
 
     async def _java(self, library: Library) -> list[str]:
@@ -100,6 +104,39 @@ class Builder:
             scratch.replace(binary)
         return binary
 
+    async def _node(self, library: Library) -> list[str]:
+        """The package of the library's program with what its lock file names, and the lines that all of them share."""
+        node, npm = shutil.which("node"), shutil.which("npm")
+        if node is None or npm is None:
+            raise CannotBuildError("node or npm was not found: install Node.js")
+        version = (await _run([node, "--version"], "node --version")).strip()
+        if int(version.removeprefix("v").split(".")[0]) < MINIMUM_NODE:
+            raise CannotBuildError(f"Node.js is {version}: install {MINIMUM_NODE} or later")
+        sources = sorted({*(PROGRAMS / library.program).iterdir(), PROGRAMS / "node" / "lines.mjs"})
+        # an addon that was compiled for one Node.js does not load into another
+        package = self._directory / f"{library.name}-{version}-{_hash(sources)}"
+        if not package.exists():
+            scratch = package.with_name(f"{package.name}.new")
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            for source in sources:
+                shutil.copy(source, scratch)
+            command = [
+                npm,
+                "ci",
+                "--prefix",
+                str(scratch),
+                "--ignore-scripts=false",
+                "--no-audit",
+                "--no-fund",
+            ]
+            home = Path(node).resolve().parents[1]
+            if (home / "include" / "node" / "node.h").exists():
+                command.append(f"--nodedir={home}")  # else node-gyp fetches the headers
+            await _run(command, f"npm ci for {library.name}", NPM_TIMEOUT)
+            scratch.replace(package)
+        return [node, str(package / "main.mjs")]
+
 
 async def _jars(artifact: str, version: str) -> Path:
     """The jars of a client library, fetched once into the same cache as the brokers'."""
@@ -123,9 +160,9 @@ async def _jars(artifact: str, version: str) -> Path:
     return home / "libs"
 
 
-async def _run(command: Sequence[str], what: str) -> None:
+async def _run(command: Sequence[str], what: str, timeout: float = BUILD_TIMEOUT) -> str:
     try:
-        await kafka_dist.run_to_end(command, BUILD_TIMEOUT, what)
+        return await kafka_dist.run_to_end(command, timeout, what)
     except kafka_dist.DistributionError as error:
         raise CannotBuildError(str(error)) from error
 

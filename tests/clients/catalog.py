@@ -11,9 +11,16 @@ class Library:
     """A client library in one version, and the program that stands for it."""
 
     name: str
-    kind: str  # java, streams, python, go
+    kind: str  # java, streams, python, go, node
     program: str  # main class, module, or directory
     version: str = ""  # of the jars; the others say theirs themselves
+    # At any change of leaders, as `--plain --parts leaders` shows on stock brokers:
+    own_error: str = ""  # an error of the library's own
+    rereads: bool = False  # its members begin anew, and read again what they had not committed yet
+
+    def owns(self, error: str) -> bool:
+        """Whether the library gets this error from stock brokers, too."""
+        return bool(self.own_error) and self.own_error in error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,18 @@ KAFKA_PYTHON = Library(name="kafka-python", kind="python", program="kafka_python
 FRANZ_GO = Library(name="franz-go", kind="go", program="go")
 SARAMA = Library(name="sarama", kind="go", program="sarama")
 KAFKA_GO = Library(name="kafka-go", kind="go", program="kafka_go")
+# A fetch that is answered NOT_LEADER_OR_FOLLOWER makes it join again (its ConsumerGroup.recoverFromFetch).
+KAFKAJS = Library(name="kafkajs", kind="node", program="kafkajs", rereads=True)
+# It takes the number of tagged fields for their length, so it cannot read an answer that says who leads now (KIP-951); its
+# 2.x, for Node.js 22, counts them. Its idempotent producer tries for ever without asking who leads, and so has no row.
+PLATFORMATIC = Library(
+    name="platformatic-kafka",
+    kind="node",
+    program="platformatic",
+    own_error="Out of bounds.",
+    rereads=True,
+)
+NODE_RDKAFKA = Library(name="node-rdkafka", kind="node", program="node_rdkafka")
 
 PRODUCERS = tuple(
     ProducerCase(library=library, transactional=transactional, quick=quick)
@@ -81,12 +100,18 @@ PRODUCERS = tuple(
         (AIOKAFKA, True, False),
         (KAFKA_PYTHON, True, False),
         (FRANZ_GO, True, False),
+        (NODE_RDKAFKA, False, False),
+        (KAFKAJS, True, False),
     )
 ) + tuple(
-    ProducerCase(
-        library=SARAMA, transactional=False, quick=mode == "idempotent", label=mode, arguments={"mode": mode}
+    ProducerCase(library=library, transactional=False, quick=quick, label=mode, arguments={"mode": mode})
+    for library, mode, quick in (
+        (SARAMA, "sync", False),
+        (SARAMA, "idempotent", True),
+        (KAFKAJS, "plain", True),
+        (KAFKAJS, "idempotent", False),
+        (PLATFORMATIC, "plain", False),
     )
-    for mode in ("sync", "idempotent")
 )
 
 RANGE = {"assignor": "range"}
@@ -125,4 +150,9 @@ GROUPS = (
     GroupCase(library=KAFKA_GO, label="range", arguments=RANGE, quick=True),
     GroupCase(library=SARAMA, label="range", arguments=RANGE),
     GroupCase(library=SARAMA, label="sticky", arguments={"assignor": "sticky"}),
+    GroupCase(library=KAFKAJS, label="roundrobin", quick=True),
+    GroupCase(library=PLATFORMATIC, label="roundrobin"),
+    GroupCase(library=PLATFORMATIC, label="consumer-protocol", arguments=NEW_PROTOCOL),
+    GroupCase(library=NODE_RDKAFKA, label="range", arguments=RANGE),
+    GroupCase(library=NODE_RDKAFKA, label="cooperative", arguments=COOPERATIVE),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,9 +114,15 @@ class Group:
 
 
 async def assemble(
-    stage: Stage, case: GroupCase, suffix: str = "", *, partitions: int = PARTITIONS, members: int = MEMBERS
+    stage: Stage,
+    case: GroupCase,
+    suffix: str = "",
+    *,
+    partitions: int = PARTITIONS,
+    members: int = MEMBERS,
+    make_topic: Callable[[str, int], Awaitable[None]] | None = None,
 ) -> Group:
-    """Topics and applications of a case; nothing runs yet.
+    """Topics and applications of a case; nothing runs yet. make_topic: in place of the stage's.
 
     Raises:
         CannotBuildError: This machine lacks what the library needs.
@@ -138,7 +144,7 @@ async def assemble(
             }
         group.members.append(await stage.program(case.library, member, arguments, partitions=partitions))
     for topic in group.topics:
-        await stage.topic(topic, partitions)
+        await (make_topic or stage.topic)(topic, partitions)
     return group
 
 
@@ -160,6 +166,7 @@ def describe(group: Group, verdict: GroupVerdict) -> Row:
         "misread": len(verdict.misread),
         "too_early": len(verdict.early),
         "repeated": len(verdict.repeated_across) + len(verdict.repeated_at_target),
+        "repeated_at_target": len(verdict.repeated_at_target),
         "repeated_back_ms": verdict.repeated_back_ms,
         "repeated_at_source": len(verdict.repeated_at_source),
         "longest_pause_ms": verdict.longest_pause_ms,

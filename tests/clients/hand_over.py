@@ -167,11 +167,15 @@ async def _finish(stage: Stage, move: Move, *, crash: bool) -> None:
         "first_read_after_opening_ms": round((min(held) - move.opened) * 1000) if held else None,
         "opening_goal_met": (verdict.opening_ms or 0.0) <= (group.join_ms or 0.0) + OPENING_GOAL_MS,
     }
-    row["ok"] = written.ok and acceptable(row, crash=crash, exactly_once=group.exactly_once)
+    row["ok"] = written.ok and acceptable(
+        row, crash=crash, exactly_once=group.exactly_once, rereads=group.case.library.rereads
+    )
 
 
-def acceptable(row: Row, *, crash: bool, exactly_once: bool) -> bool:
+def acceptable(row: Row, *, crash: bool, exactly_once: bool, rereads: bool = False) -> bool:
     """Nothing missed or too early; nothing repeated, after a crash at most what one sync interval holds.
+
+    A library that rereads by itself when leaders move does so on the target, after its group was promoted.
 
     An application that promises exactly once may read a record again whose transaction was aborted: its output counts.
     """
@@ -179,7 +183,8 @@ def acceptable(row: Row, *, crash: bool, exactly_once: bool) -> bool:
         return False
     if exactly_once:
         return not row["output_repeated"]
-    return not row["repeated"] or (crash and row["repeated_back_ms"] <= SYNC_INTERVAL_MS)
+    repeated = row["repeated"] - (row["repeated_at_target"] if rereads else 0)
+    return not repeated or (crash and row["repeated_back_ms"] <= SYNC_INTERVAL_MS)
 
 
 @contextlib.asynccontextmanager

@@ -142,6 +142,9 @@ async def _judge(stage: Stage, move: Move) -> Row:
     verdict = check(said.history(), logs, promote=move.promote, drained=False)
     moved = [ack.time for ack in said.acks[move.at_source :]]
     row = describe(said.version, verdict, [error.error for error in said.errors])
+    own = sum(case.library.owns(one.error) for one in said.unacked)
+    own_only = verdict.unknown == own and all(case.library.owns(text) for text in verdict.client_errors)
+    row["ok"] = own_only and verdict.violations.keys() <= {"client_errors"}
     row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(move.restarted, moved[0])])
     if case.transactional:
         # what was written before the promote waits for it: that is the hold, and no gap

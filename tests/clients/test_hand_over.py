@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.clients.catalog import Library
 from tests.clients.hand_over import acceptable
 
 GOOD: dict[str, Any] = {"missed": 0, "misread": 0, "too_early": 0, "repeated": 0, "repeated_back_ms": 0.0}
@@ -28,6 +30,22 @@ def test_repeated_only_after_a_crash_and_only_of_one_sync_interval() -> None:
     assert not acceptable(GOOD | {"repeated": 1, "repeated_back_ms": 10.0}, crash=False, exactly_once=False)
     assert acceptable(GOOD | {"repeated": 9, "repeated_back_ms": 1000.0}, crash=True, exactly_once=False)
     assert not acceptable(GOOD | {"repeated": 9, "repeated_back_ms": 1000.1}, crash=True, exactly_once=False)
+
+
+def test_a_library_that_rereads_by_itself_does_so_on_the_target_only() -> None:
+    at_target = GOOD | {"repeated": 3, "repeated_at_target": 3}
+    assert acceptable(at_target, crash=False, exactly_once=False, rereads=True)
+    assert not acceptable(at_target, crash=False, exactly_once=False)
+    across = at_target | {"repeated": 4}
+    assert not acceptable(across, crash=False, exactly_once=False, rereads=True)
+    assert not acceptable(at_target | {"missed": 1}, crash=False, exactly_once=False, rereads=True)
+
+
+def test_an_error_is_a_librarys_own_only_if_it_is_named() -> None:
+    library = Library(name="it", kind="node", program="it", own_error="Out of bounds.")
+    assert library.owns("produce failed 4 times. [Out of bounds.]")
+    assert not library.owns("produce failed 4 times. [Request timed out]")
+    assert not replace(library, own_error="").owns("Out of bounds.")
 
 
 def test_exactly_once_is_judged_by_the_output() -> None:
