@@ -51,6 +51,12 @@ class MirrorTopic:
         return tuple(TopicPartition(self.topic, index) for index in range(self.partitions))
 
 
+def same_source_topic(mirrored: TopicId | None, found: TopicId | None) -> bool:
+    """Whether the source's topic may be the one that was mirrored: an upgrade gives ids to topics that had none, and a
+    broker that is not upgraded yet tells none."""
+    return mirrored is None or found is None or mirrored == found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """The epochs an AlterPartition carried. It can succeed only while the partition has exactly these."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from controller.state import MirrorTopic
+from controller.state import MirrorTopic, same_source_topic
 from linker import preflight
 from linker.admin.models import Action
 from linker.checks.replica_logs import Extent, replica_extents, source_extents
@@ -189,8 +189,7 @@ async def _at_source(
     try:
         seen = await preflight.seen_source_topics(runtime.source, [mirror.topic])
         there = seen.get(mirror.topic)
-        other = there is not None and mirror.source_topic_id not in (None, there.topic_id)
-        if there is None or other:
+        if there is None or not same_source_topic(mirror.source_topic_id, there.topic_id):
             return dict.fromkeys(tps)
         kept = [tp for tp in tps if tp.partition < there.partitions]
         found = await source_extents(runtime.source, kept, timeout=_TIMEOUT)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from controller.alignment import gone_on
 from controller.image import ControllerImage
 from controller.phases import Phase
+from controller.state import same_source_topic
 from linker.admin.models import Check, CheckResult
 from linker.links.runtime import LinkRuntime
 from linker.preflight import TIMEOUT, seen_source_topics
@@ -83,7 +84,7 @@ async def _ends_of_the_same_topics(
     ours = {
         topic: one
         for topic, one in seen.items()
-        if one.topic_id == mirrors[runtime.name, topic].source_topic_id
+        if same_source_topic(mirrors[runtime.name, topic].source_topic_id, one.topic_id)
     }
     there = {tp: LATEST for tp in ends if tp.topic in ours}
     for topic, one in ours.items():

@@ -11,7 +11,7 @@ from controller.manager import wall_clock_ms
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.placement import Broker, Load, place
 from controller.source_fence import owed_topics
-from controller.state import UNBOUND, MirrorTopic
+from controller.state import UNBOUND, MirrorTopic, same_source_topic
 from controller.topic_configs import at_promote
 from linker import preflight
 from linker.admin.models import (
@@ -228,7 +228,9 @@ class MirrorChanges(ServiceBase):
             raise PreflightFailed(str(error)) from error
         if missing:
             raise SourceTopicNotFound(missing)
-        if topics[topic].topic_id != mirror.source_topic_id or topics[topic].partitions != mirror.partitions:
+        there = topics[topic]
+        same = same_source_topic(mirror.source_topic_id, there.topic_id)
+        if not same or there.partitions != mirror.partitions:
             raise IllegalState(
                 f"topic {topic} is another one at the source now (deleted and created again, or with other "
                 "partitions): delete the mirror and create it again"

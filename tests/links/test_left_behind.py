@@ -94,6 +94,15 @@ async def test_a_source_that_nobody_wrote_to(ids: dict[str, bytes | None]) -> No
     assert check.detail == "of 3 promoted partitions 2 are still at the source, and nobody wrote there since"
 
 
+async def test_a_source_that_gave_its_topics_ids_since(ids: dict[str, bytes | None]) -> None:
+    """An upgrade of a source of before 2.8; while it lasts, some brokers tell no ids of topics that have one."""
+    ids |= {"old": OTHER, "new": None}
+    runtime = link(Source({tp("old"): 9, tp("new"): 8}), old=(Phase.PROMOTED, 7), new=(Phase.PROMOTED, 7))
+    runtime.controller.image.mirrors["east", "old"].source_topic_id = None  # type: ignore[index, misc]
+    checks = await left_behind.look(runtime)
+    assert [check.detail.partition(" offsets")[0] for check in checks] == ["topic new: 1", "topic old: 2"]
+
+
 async def test_writes_that_stayed_behind_are_counted_and_placed(ids: dict[str, bytes | None]) -> None:
     ids |= {"a": ID, "b": ID}
     [check] = await left_behind.look(

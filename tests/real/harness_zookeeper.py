@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -49,12 +50,15 @@ class _Process(ChildProcess):
 class OldBroker(_Process):
     """One broker."""
 
-    def __init__(self, dist: KafkaDistribution, node_id: int, zookeeper: int, directory: Path) -> None:
+    def __init__(
+        self, dist: KafkaDistribution, node_id: int, zookeeper: int, directory: Path, more: Mapping[str, str]
+    ) -> None:
         self.node_id = node_id
         self.is_controller = False  # any may be
         self.data = directory / f"broker-{node_id}"
         self.port = PortReservation()
-        properties = {
+        self._file = directory / f"broker-{node_id}.properties"
+        self._properties: dict[str, object] = {
             "broker.id": node_id,
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port.port}",
             "zookeeper.connect": f"127.0.0.1:{zookeeper}",
@@ -66,17 +70,27 @@ class OldBroker(_Process):
             "log.cleaner.dedupe.buffer.size": 4194304,
             "zookeeper.session.timeout.ms": 6000,
         }
-        file = directory / f"broker-{node_id}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        command = dist.command("kafka.Kafka", str(file))
-        super().__init__(f"old-{node_id}", directory, command, b"[KafkaServer id=%d] started" % node_id)
+        super().__init__(f"old-{node_id}", directory, [], b"[KafkaServer id=%d] started" % node_id)
+        self._become(dist, more)
+
+    def _become(self, dist: KafkaDistribution, more: Mapping[str, str]) -> None:
+        self._properties |= more
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in self._properties.items()))
+        self._command = dist.command("kafka.Kafka", str(self._file))
+
+    async def restart_as(self, dist: KafkaDistribution, more: Mapping[str, str]) -> None:
+        """Controlled shutdown, and a start with the jars of another version, with further properties."""
+        await self.stop()
+        self._become(dist, more)
+        await self.start()
 
 
 class ZooKeeperKafka:
     """`async with ZooKeeperKafka(2, directory) as source:` with as much of KafkaCluster as scenes use."""
 
-    def __init__(self, brokers: int, directory: Path) -> None:
+    def __init__(self, brokers: int, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         self._count = brokers
+        self._more = dict(properties or {})
         self._directory = directory
         self._port = PortReservation()
         self._zookeeper: _Process | None = None
@@ -102,7 +116,7 @@ class ZooKeeperKafka:
         try:
             await self._zookeeper.start()
             for node_id in range(1, self._count + 1):
-                self.brokers.append(OldBroker(dist, node_id, self._port.port, self._directory))
+                self.brokers.append(OldBroker(dist, node_id, self._port.port, self._directory, self._more))
             await asyncio.gather(*(broker.start() for broker in self.brokers))
         except BaseException:
             await asyncio.shield(self.close())
