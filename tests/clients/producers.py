@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from linker.demo.checker import Verdict, check
+from linker.demo.history import Unacked
 from tests.clients.build import CannotBuildError
-from tests.clients.catalog import ProducerCase
+from tests.clients.catalog import Library, ProducerCase
 from tests.clients.judge import Window, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
@@ -142,9 +143,7 @@ async def _judge(stage: Stage, move: Move) -> Row:
     verdict = check(said.history(), logs, promote=move.promote, drained=False)
     moved = [ack.time for ack in said.acks[move.at_source :]]
     row = describe(said.version, verdict, [error.error for error in said.errors])
-    own = sum(case.library.owns(one.error) for one in said.unacked)
-    own_only = verdict.unknown == own and all(case.library.owns(text) for text in verdict.client_errors)
-    row["ok"] = own_only and verdict.violations.keys() <= {"client_errors"}
+    row["ok"] = clean(case.library, verdict, said.unacked)
     row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(move.restarted, moved[0])])
     if case.transactional:
         # what was written before the promote waits for it: that is the hold, and no gap
@@ -159,6 +158,13 @@ async def _judge(stage: Stage, move: Move) -> Row:
     row["promote_phases_ms"] = move.phases_ms
     row["gap_goal_met"] = (row["largest_ack_gap_ms"] or 0) <= GAP_GOAL_MS
     return row
+
+
+def clean(library: Library, verdict: Verdict, unacked: Iterable[Unacked]) -> bool:
+    """Nothing lost or doubled, and no error and no unknown outcome but those that the library gets from any brokers."""
+    own = sum(library.owns(one.error) for one in unacked)
+    own_only = verdict.unknown == own and all(library.owns(text) for text in verdict.client_errors)
+    return own_only and verdict.violations.keys() <= {"client_errors"}
 
 
 def describe(version: str, verdict: Verdict, errors: Sequence[str]) -> Row:

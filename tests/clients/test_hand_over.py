@@ -1,4 +1,4 @@
-"""Which rows of the groups' report are good ones."""
+"""Which rows of the reports are good ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from linker.demo.checker import Finding, Verdict
+from linker.demo.history import Outcome, Unacked
 from tests.clients.catalog import Library
 from tests.clients.hand_over import acceptable
+from tests.clients.producers import clean
+from wire.types import TopicPartition
 
 GOOD: dict[str, Any] = {"missed": 0, "misread": 0, "too_early": 0, "repeated": 0, "repeated_back_ms": 0.0}
 STREAMS = GOOD | {"output_missed": 0, "output_repeated": 0}
@@ -46,6 +50,27 @@ def test_an_error_is_a_librarys_own_only_if_it_is_named() -> None:
     assert library.owns("produce failed 4 times. [Out of bounds.]")
     assert not library.owns("produce failed 4 times. [Request timed out]")
     assert not replace(library, own_error="").owns("Out of bounds.")
+
+
+OWN = Library(name="it", kind="node", program="it", own_error="Out of bounds.")
+
+
+@pytest.mark.parametrize(
+    ("library", "text", "unknown", "is_clean"),
+    [
+        (OWN, "it record 7: failed [Out of bounds.]", 1, True),
+        (replace(OWN, own_error=""), "it record 7: failed [Out of bounds.]", 1, False),
+        (OWN, "it record 7: Request timed out", 1, False),
+        (OWN, "it record 7: failed [Out of bounds.]", 2, False),  # one more that nobody was told of
+    ],
+)
+def test_a_producer_is_not_blamed_for_what_it_gets_from_any_brokers(
+    library: Library, text: str, unknown: int, is_clean: bool
+) -> None:
+    unacked = [Unacked("it", 7, TopicPartition("t", 0), Outcome.UNKNOWN, text, 1.0)]
+    verdict = Verdict(acked=9, failed=0, unknown=unknown, read=0, reread=0, client_errors=[text])
+    assert clean(library, verdict, unacked) is is_clean
+    assert not clean(library, replace(verdict, lost=[Finding(TopicPartition("t", 0), 3, "gone")]), unacked)
 
 
 def test_exactly_once_is_judged_by_the_output() -> None:
