@@ -31,14 +31,15 @@ demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, pr
 
 test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
 	rm -f build/fast.xml build/real.xml build/unstable.txt
-	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS) \
+	# Each worker imports all that it is shown, so neither part is shown the other's; tests/conftest.py keeps them apart.
+	$(BIN)/python -m pytest -m "not real and not slow" --ignore=tests/real -n $(WORKERS) \
 		--junitxml=build/fast.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/fast.xml
-	$(BIN)/python -m pytest -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) \
+	$(BIN)/python -m pytest tests/real -m "real and not slow" -p no:randomly -n $(REAL_WORKERS) \
 		--dist loadfile --no-loadscope-reorder \
 		--junitxml=build/real.xml -o junit_family=xunit1 || $(BIN)/python -m tests.again build/real.xml
 
 test-fast: $(STAMP)  ## only what needs no broker
-	$(BIN)/python -m pytest -m "not real and not slow" -n $(WORKERS)
+	$(BIN)/python -m pytest -m "not real and not slow" --ignore=tests/real -n $(WORKERS)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import contracts, generated tables
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from wire.errors import LinkerError
 
 READY_TIMEOUT = 60.0
 COMMAND_TIMEOUT = 180.0
+NOT_IN_A_SIDECAR = Path(__file__).parent / "not_in_a_sidecar"
 
 
 class CommandError(LinkerError):
@@ -39,6 +41,12 @@ class CommandResult(NamedTuple):
     def json(self) -> Any:
         """The answer of a command that was run with `-o json`."""
         return json.loads(self.output)
+
+
+def sidecar_path() -> dict[str, str]:
+    """Where a sidecar and its commands find this very package, and miss what is for tests only."""
+    path = python_path()
+    return {**path, "PYTHONPATH": os.pathsep.join([str(NOT_IN_A_SIDECAR), path["PYTHONPATH"]])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +156,7 @@ class SidecarProcess(ChildProcess):
         if not self.config_file.exists():
             self.write_config()
         command = [*self._python, "-m", "linker", "run", "--config", str(self.config_file)]
-        self._launch(command, self.directory, python_path())
+        self._launch(command, self.directory, sidecar_path())
 
     async def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Wait until `/readyz` says so."""
@@ -171,7 +179,7 @@ class SidecarProcess(ChildProcess):
         """Run `linker ARGUMENTS` against this sidecar, whatever it exits with."""
         environment = {
             **parent_environment(),
-            **python_path(),
+            **sidecar_path(),
             "LINKER_ADMIN_URL": self.admin_url,
             "NO_COLOR": "1",
         }

@@ -15,6 +15,7 @@ import pytest
 
 from linker.demo.child_process import ChildError, ChildProcess, die_with_us, parent_environment
 from linker.demo.ports import PortReservation
+from linker.demo.sidecar_process import sidecar_path
 
 
 class Child(ChildProcess):
@@ -149,3 +150,13 @@ def test_a_reserved_port_goes_to_nobody_else_and_can_be_listened_on() -> None:
                     pass
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", reservation.port), timeout=5)
+
+
+def test_a_sidecar_loads_nothing_that_is_for_tests_only() -> None:
+    """kio would import hypothesis, which is not there where a sidecar is installed."""
+    says = "import kio.static.primitive, sys; print('hypothesis.strategies' in sys.modules)"
+    environment = {**os.environ, **sidecar_path()}
+    done = subprocess.run(
+        [sys.executable, "-c", says], env=environment, capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout == "False\n"
