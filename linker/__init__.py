@@ -10,9 +10,9 @@ consumer groups, `upstreams` its clients' way to real brokers, `validation/` its
 `preflight`, `examination` (`examination_alone` before there is a sidecar), `clocks`, `cluster_addresses` and
 `checks/` what is checked first, `by_hand` what is left to an operator. `snapshot` collects and `samples` holds the
 numbers that `metrics` prints; `logs`, `tasks` what all of them use, `heap` gives memory back.
-`examination_group_kinds` looks for groups that are not held, `shown_id` shows ids of others; `sparing` spares the
-log what strangers cause; `private_files`, `own_certificates` and `descriptors` look after the process. `demo/` the
-demonstration, and the clusters that tests run on.
+`examination_group_kinds` looks for groups that are not held, `shown_id` shows ids of others;
+`private_files`, `own_certificates` and `descriptors` look after the process. `demo/` the demonstration, and the clusters
+that tests run on.
 """
 
 __version__ = "0.1.0"

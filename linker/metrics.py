@@ -79,7 +79,11 @@ CATALOGUE: dict[str, Entry] = {
     "linker_refused_connections": Entry(
         "counter",
         "Connections closed because there were too many of them, of one address or of all, or because they did not log in "
-        "in time.",
+        "in time, or read nothing for ten minutes.",
+    ),
+    "linker_partial_cut": Entry(
+        "counter",
+        "Connections cut off because their request did not come while others needed the memory that it takes.",
     ),
     "linker_certificate_expiry_seconds": Entry(
         "gauge",
@@ -261,6 +265,7 @@ def _fill(page: _Page, now: Snapshot) -> None:
     page.add("linker_client_connections", now.client_connections)
     page.add("linker_protocol_errors", now.protocol_errors)
     page.add("linker_refused_connections", now.refused_connections)
+    page.add("linker_partial_cut", now.partial_cut)
     for of, end in now.certificate_ends.items():
         page.add("linker_certificate_expiry_seconds", end, of)
     page.add("linker_unread_bytes", now.unread_bytes)

@@ -123,6 +123,7 @@ class Snapshot:
     client_connections: int | None = None
     protocol_errors: int = 0
     refused_connections: int = 0
+    partial_cut: int = 0
     #: Of the certificates that this sidecar shows: when they end, in seconds since 1970, by who sees them.
     certificate_ends: dict[str, float] = field(default_factory=dict)
     unread_bytes: int = 0

@@ -44,6 +44,7 @@ def take_snapshot(sidecar: Sidecar, certificate_ends: dict[str, float] | None = 
         produce_answer_seconds=sidecar.router.stats.produce_seconds,
         protocol_errors=sum(listener.protocol_errors for listener in sidecar.listeners),
         refused_connections=sum(listener.refused_connections for listener in sidecar.listeners),
+        partial_cut=sidecar.partial.cut,
         certificate_ends=certificate_ends or {},
         unread_bytes=sidecar.router.hub.unread.used,
         unread_cut=sidecar.router.hub.unread.cut,

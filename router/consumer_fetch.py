@@ -100,7 +100,7 @@ class FetchSession:
     def _may_answer(self) -> bool:
         """Whether another answer may be made. One that nobody takes stays in memory: there is one of a client at most, and
         of all clients no more than their budget."""
-        if not self._connection.answers_taken:
+        if not self._connection.offer_answers():
             self._waits = True
             self._connection.when_taken(self._taken)
         elif self.hub.unread.full:
@@ -355,7 +355,7 @@ class FetchSession:
         )
         exchange.reply(buffers)  # which may bring the next request in: it comes behind those that wait
         self._busy = False
-        if size > _UNSENT and not self._closed and not self._connection.answers_taken:
+        if size > _UNSENT and not self._closed and not self._connection.offer_answers():
             self.hub.unread.add(self._connection, size)
             if not self._waits:
                 self._waits = True

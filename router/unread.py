@@ -8,11 +8,15 @@ read nothing of its answer for a while loses its connection to those who would r
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from wire.errors import WireError
+from wire.sparing import Sparing
+
+log = logging.getLogger(__name__)
 
 #: Seconds in which somebody who reads has read something.
 PATIENCE: Final = 5.0
@@ -45,6 +49,7 @@ class Unread:
         self.used = 0
         #: Connections that were cut for it (metric linker_unread_cut).
         self.cut = 0
+        self._sparing = Sparing()
         self._loop = loop
         self._answers: dict[Reader, _Answer] = {}  # who has waited longest comes first
         self._waiting: deque[Callable[[], None]] = deque()
@@ -104,13 +109,14 @@ class Unread:
             if not self.full:
                 break
             self.cut += 1
-            reader.abort(
-                WireError(
-                    f"nothing was read of an answer of {self._answers[reader].size} bytes for {PATIENCE:g} s, and other "
-                    "consumers need the memory",
-                    peer=reader.peer,
-                )
+            why = (
+                f"nothing was read of an answer of {self._answers[reader].size} bytes for {PATIENCE:g} s, and other "
+                "consumers need the memory"
             )
+            more = self._sparing.spare()
+            if more is not None:
+                log.warning("the connection of %s was closed: %s%s", reader.peer, why, more)
+            reader.abort(WireError(why, peer=reader.peer))
             self.taken(reader)
         self._serve()
         if self._waiting:

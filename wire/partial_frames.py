@@ -9,9 +9,13 @@ the oldest first.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Protocol
 
 from wire.errors import WireError
+from wire.sparing import Sparing
+
+log = logging.getLogger(__name__)
 
 #: In which a request arrives, if others wait for the room that it takes. Seconds.
 PATIENCE: Final = 30.0
@@ -43,8 +47,9 @@ class PartialFrames:
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.used = 0
-        #: Connections that were cut because their request did not come.
+        #: Connections that were cut because their request did not come (metric linker_partial_cut).
         self.cut = 0
+        self._sparing = Sparing()
         self._parts: dict[Sender, _Part] = {}
         self._waiting: dict[Sender, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -110,12 +115,11 @@ class PartialFrames:
             if sender not in self._parts:
                 continue
             self.cut += 1
-            sender.abort(
-                WireError(
-                    f"a request did not come within {PATIENCE:g} s while others waited for the memory that it takes",
-                    peer=sender.peer,
-                )
-            )
+            why = f"a request did not come within {PATIENCE:g} s while others waited for the memory that it takes"
+            more = self._sparing.spare()
+            if more is not None:
+                log.warning("the connection of %s was closed: %s%s", sender.peer, why, more)
+            sender.abort(WireError(why, peer=sender.peer))
             self.forget(sender)
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE / 4, self._look)

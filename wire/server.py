@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from wire.errors import LocalProtocolError, WireError
+from wire.errors import LocalProtocolError, MalformedFrame, WireError
 from wire.partial_frames import PartialFrames
 from wire.security import ListenerSecurity
 from wire.server_connection import Exchange, ListenerInfo, ListenerLimits, ServerConnection
+from wire.sparing import Sparing
 from wire.tls_acceptor import TlsAcceptor
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ class Listener:
         self.closing = False
         #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
         self.protocol_errors = 0
-        #: Connections closed because there were too many, of one address or of all, or because their peers said nothing.
+        self._sparing = Sparing()
+        #: Connections closed because there were too many, of one address or of all, or their peers said or read nothing.
         self.refused_connections = 0
         #: What has come of requests that are not whole yet.
         self.partial = partial
@@ -123,6 +125,18 @@ class Listener:
                 self._untold,
             )
             self._told_of_refusals, self._untold = now, 0
+
+    def garbled(self, peer: str, error: MalformedFrame) -> None:
+        self.protocol_errors += 1
+        more = self._sparing.spare()
+        if more is not None:
+            log.warning(
+                "listener %s: the connection of %s was closed: %s%s",
+                self.info.name,
+                peer,
+                error.message,
+                more,
+            )
 
     def forget(self, connection: ServerConnection) -> None:
         if connection in self.connections:

@@ -75,11 +75,13 @@ class Owner(Protocol):
     limits: ListenerLimits
     handler: Callable[[Exchange], None]
     alloc: Callable[[int], bytearray] | None
-    protocol_errors: int
     partial: PartialFrames
 
     def refuse(self, address: str, why: str) -> None:
         """A connection from there is not taken, or ended: count it, and tell of it now and then."""
+
+    def garbled(self, peer: str, error: MalformedFrame) -> None:
+        """A connection is ended because of what it sent: the same."""
 
     def know_broker(self, address: str) -> None:
         """A broker of the target has come from there."""
@@ -229,9 +231,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return waiting if self._writer is None else waiting + self._writer.pending
 
-    @property
-    def answers_taken(self) -> bool:
-        """Whether the network has taken every answer so far, but for little. Not while one waits behind an earlier one."""
+    def offer_answers(self) -> bool:
+        """Give the network what it takes of them now: whether it has taken every answer so far, but for little. Not while
+        one waits behind an earlier one."""
         for exchange in self._open:
             if exchange.done:
                 return False
@@ -242,7 +244,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._write_paused
 
     def when_taken(self, callback: Callable[[], None]) -> None:
-        """Call back once when answers_taken (never, if the connection ends first)."""
+        """Call back once when offer_answers is true (never, if the connection ends first)."""
         self._on_taken.append(callback)
 
     def add_close_callback(self, callback: Callable[[], None]) -> None:
@@ -398,13 +400,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._dispatch()
 
     def _look_for_taken(self) -> None:
-        if self._on_taken and not self.closed and self.answers_taken:
+        if self._on_taken and not self.closed and self.offer_answers():
             callbacks, self._on_taken = self._on_taken, []
             for callback in callbacks:
                 callback()
 
     def _protocol_error(self, error: MalformedFrame) -> None:
-        self._owner.protocol_errors += 1
+        self._owner.garbled(self.peer, error)
         self.abort(error)
 
     def _update_reading(self) -> None:
@@ -442,9 +444,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if now >= due:
             if self._write_paused:
                 # Whatever is open or waits behind it could not leave either.
-                self.abort(
-                    WireError(f"nothing was read of {unsent} bytes for {patience:g} s", peer=self.peer)
-                )
+                why = f"nothing was read of {unsent} bytes for {patience:g} s"
+                self._owner.refuse(self.address, why)
+                self.abort(WireError(why, peer=self.peer))
                 return
             if not self._open and not self._backlog:
                 self.abort(WireError(f"idle for {patience:g} s", peer=self.peer))

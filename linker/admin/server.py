@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import Server
 
 from linker.admin.limits import answer
-from linker.sparing import Sparing
 from wire.errors import LinkerError
+from wire.sparing import Sparing
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -17,9 +17,9 @@ from typing import Final
 from controller.fleet.channel import Channel, ChannelClosed
 from linker.fleet import handshake
 from linker.fleet.framing import MAX_FRAME, RECEIVE_BUFFER, SEND_BUFFER, BadFrame, Wire
-from linker.sparing import Sparing
 from wire.errors import LinkerError
 from wire.security import ClientSecurity, ListenerSecurity
+from wire.sparing import Sparing
 from wire.types import format_address, parse_address
 
 log = logging.getLogger(__name__)

@@ -391,7 +391,7 @@ async def test_answers_leave_in_request_order_when_kinds_mix() -> None:
         assert order == ["forwarded", "local", "passed through"]
 
 
-async def test_garbled_produce_closes_only_that_connection() -> None:
+async def test_garbled_produce_closes_only_that_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with Rig() as rig:
         good, bad = await rig.client(), await rig.client()
         correlation_id = bad.next_correlation_id()
@@ -400,6 +400,7 @@ async def test_garbled_produce_closes_only_that_connection() -> None:
         await asyncio.wait_for(bad.closed_event.wait(), 5)
         assert (await Producer(good, rig).send(0))[0].error == 0
         assert rig.listener.protocol_errors == 1
+        assert [one for one in caplog.messages if "the connection of 127.0.0.1:" in one]
 
 
 async def test_garbled_answer_of_the_source_is_sent_again() -> None:

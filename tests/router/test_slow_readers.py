@@ -135,7 +135,9 @@ class Reader:
         self.aborted = reason
 
 
-async def test_only_who_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_who_reads_nothing_is_cut(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(router.unread, "PATIENCE", 0.2)
     monkeypatch.setattr(router.unread, "_AGAIN", 0.02)
     unread = Unread(100, asyncio.get_running_loop())
@@ -151,4 +153,5 @@ async def test_only_who_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing was read of an answer of 60 bytes" in str(silent.aborted)
     assert slow.aborted is None
     assert (unread.used, unread.cut) == (60, 1)
+    assert [one.split(":")[0] for one in caplog.messages] == ["the connection of silent was closed"]
     unread.close()

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from linker.admin.server import MAX_CONNECTIONS, MAX_REQUESTS, _Turns
-from linker.sparing import MOST, PER, Sparing
 from tests.shell.conftest import Running, serve
 from tests.shell.memory_service import MemoryService
+from wire.sparing import MOST, PER, Sparing
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def full() -> Snapshot:
         client_connections=4,
         protocol_errors=2,
         refused_connections=3,
+        partial_cut=5,
         unread_bytes=100,
         unread_cut=1,
         certificate_ends={"CLIENTS": 1795850845.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from contextlib import AsyncExitStack
 
@@ -11,6 +12,7 @@ import pytest
 import wire.partial_frames
 from tests.wire.test_server import Client, answer, client, listening, request, until
 from wire.server import Listener, ListenerInfo, ListenerLimits
+from wire.sparing import MOST
 
 MIB = 1 << 20
 SASL = ListenerInfo("CLIENTS", "SASL_PLAINTEXT")
@@ -20,7 +22,9 @@ def held(listener: Listener) -> int:
     return sum(one._reader.large_size for one in listener.connections)
 
 
-async def test_half_requests_are_in_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_requests_are_in_one_budget(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(wire.partial_frames, "PATIENCE", 1.0)
     async with listening(lambda e: e.reply(answer(e))) as listener, AsyncExitStack() as stack:
         budget = listener.partial
@@ -41,6 +45,11 @@ async def test_half_requests_are_in_one_budget(monkeypatch: pytest.MonkeyPatch) 
         # The budget, one that is always read from, and where each of them begins. Without a budget it is 320 MiB.
         assert most <= 4 * MIB + 16 * MIB + 21 * (64 << 10)
         assert budget.cut > 0
+        told = [one.getMessage() for one in caplog.records if one.name == "wire.partial_frames"]
+        assert 1 <= len(told) <= MOST
+        assert re.match(
+            r"the connection of 127\.0\.0\.1:\d+ was closed: a request did not come within 1 s", told[0]
+        )
         await until(lambda: not listener.connections or budget.used <= budget.limit + 16 * MIB)
     await until(lambda: budget.used == 0)
     assert budget.waiting == 0

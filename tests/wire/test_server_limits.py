@@ -67,6 +67,7 @@ async def test_a_peer_that_reads_nothing_is_closed_though_a_long_poll_of_it_wait
             (connection,) = listener.connections
             await until(lambda: not listener.connections)
             assert "nothing was read of" in str(connection.closed_reason)
+            assert listener.refused_connections == 1
 
 
 async def test_a_peer_that_reads_slowly_is_not_closed() -> None:
