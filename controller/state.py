@@ -50,6 +50,15 @@ class MirrorTopic:
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(self.topic, index) for index in range(self.partitions))
 
+    def replicas_of(self, partition: int) -> tuple[int, ...]:
+        """The real brokers that are to hold it; none, if the state does not say."""
+        return self.target_replicas[partition] if partition < len(self.target_replicas) else ()
+
+    @property
+    def replication_factor(self) -> int | None:
+        """None, if the state does not say."""
+        return len(self.target_replicas[0]) if self.target_replicas else None
+
 
 def same_source_topic(mirrored: TopicId | None, found: TopicId | None) -> bool:
     """Whether the source's topic may be the one that was mirrored: an upgrade gives ids to topics that had none, and a

@@ -13,7 +13,7 @@ value of a config names it (`from_target`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -100,6 +100,15 @@ FOLLOWED = (
     "segment.ms",
 )
 
+#: Between the values of a default of which the target's brokers have several.
+SEVERAL = " | "
+#: Of several, the one that some broker goes by and that allows least.
+_LEAST_ALLOWED: Mapping[str, Callable[[Iterable[int]], int]] = {
+    SEGMENT_BYTES: min,
+    MAX_MESSAGE_BYTES: min,
+    MIN_INSYNC: max,
+}
+
 # Kafka 4.0 refuses smaller ones; older clusters may have them.
 MIN_SEGMENT_BYTES = 1024 * 1024
 
@@ -109,13 +118,18 @@ class Difference(NamedTuple):
 
     config: str
     source: str
-    target: str  # by its brokers' defaults; several, parted by " | ", where these differ
+    target: str  # by its brokers' defaults; several, parted by SEVERAL, where these differ
     from_target: bool  # the operator wants the target's
 
     @property
     def said(self) -> str:
         """One line for a person."""
-        differs = f"{self.config} is {self.source} at the source and {self.target} by the target's defaults"
+        whose = (
+            "the defaults of the target's brokers, which differ"
+            if SEVERAL in self.target
+            else "the target's defaults"
+        )
+        differs = f"{self.config} is {self.source} at the source and {self.target} by {whose}"
         if self.from_target:
             return f"{differs}: the topic gets the target's, as asked (--config-from-target)"
         if self.config in FORCED:
@@ -123,7 +137,8 @@ class Difference(NamedTuple):
                 f"{differs}: {FORCED[self.config]} while it is mirrored, so that only the source decides what is deleted; "
                 "a promote sets the source's value"
             )
-        return f"{differs}: the source's value is set on the topic"
+        stays = ", and stays although one of them is away" if SEVERAL in self.target else ""
+        return f"{differs}: the source's value is set on the topic{stays}"
 
 
 class ConfigPlan(NamedTuple):
@@ -205,17 +220,52 @@ def with_timestamp_bounds(effective: Mapping[str, str]) -> dict[str, str]:
     return bounds
 
 
+def strictest(defaults: Mapping[str, str]) -> dict[str, str]:
+    """One value of each default: any of the brokers may lead the topic, or follow."""
+    found = dict(defaults)
+    for name, allowed in _LEAST_ALLOWED.items():
+        values = found.get(name, "").split(SEVERAL)
+        if len(values) > 1 and all(value.isdigit() for value in values):
+            found[name] = str(allowed(map(int, values)))
+    return found
+
+
+def keep_differing(
+    plan: ConfigPlan,
+    before: Mapping[str, str],
+    effective: Mapping[str, str],
+    from_target: Collection[str] = (),
+) -> ConfigPlan:
+    """The plan of a mirror that is there already. A value of the source that was set on it, because some broker's default
+    differs, stays while it is the source's: that broker may only be away."""
+    kept = {
+        name: before[name]
+        for name in FOLLOWED
+        if name not in FORCED and name not in plan.create and name not in from_target
+        if name in before and before[name] == effective.get(name)
+    }
+    return plan._replace(create={**plan.create, **kept}, copied={**plan.copied, **kept}) if kept else plan
+
+
 def keep_segments(
     plan: ConfigPlan, before: Mapping[str, str], target_defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """(create, restore) of a mirror that is there already. Its segment.bytes does not become less while it is mirrored:
     the source may still have a batch of the time before, and a follower fails a partition whose batch fits no segment."""
     create, restore = dict(plan.create), dict(plan.restore)
-    now, then = _number(create, SEGMENT_BYTES), _number({**target_defaults, **before}, SEGMENT_BYTES)
+    now, then = (
+        _number(create, SEGMENT_BYTES),
+        _number({**_largest(target_defaults), **before}, SEGMENT_BYTES),
+    )
     if then is not None and (now < then if now is not None else SEGMENT_BYTES in before):
         restore[SEGMENT_BYTES] = create.get(SEGMENT_BYTES)
         create[SEGMENT_BYTES] = str(then)
     return create, restore
+
+
+def _largest(defaults: Mapping[str, str]) -> dict[str, str]:
+    values = [value for value in defaults.get(SEGMENT_BYTES, "").split(SEVERAL) if value.isdigit()]
+    return {SEGMENT_BYTES: max(values, key=int)} if values else {}
 
 
 def at_promote(create: Mapping[str, str], restore: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -249,15 +299,24 @@ def drifts(
     overrides of such a mirror are left alone until there is a plan of today: an operator may have set them by hand.
     Overrides that are nobody's business here (quotas, tiered storage) are always left alone.
     """
-    found = []
     of_today = FORCED.keys() <= wanted.keys()
+    return [
+        one
+        for one in differing(wanted, overrides, from_target)
+        if one.wanted is not None or (of_today and one.config in FOLLOWED)
+    ]
+
+
+def differing(
+    wanted: Mapping[str, str], overrides: Mapping[str, str], from_target: Collection[str] = ()
+) -> list[Drift]:
+    """Everything that is not as the mirror is to have it, also if nobody puts it back."""
     wanted = {**wanted, **FORCED}
-    for name in sorted({*wanted, *FOLLOWED} if of_today else wanted):
-        if name in from_target and name not in FORCED:
-            continue
-        if overrides.get(name) != wanted.get(name):
-            found.append(Drift(name, wanted.get(name), overrides.get(name)))
-    return found
+    return [
+        Drift(name, wanted.get(name), overrides.get(name))
+        for name in sorted({*wanted, *(COPIED & overrides.keys())})
+        if (name not in from_target or name in FORCED) and overrides.get(name) != wanted.get(name)
+    ]
 
 
 def _same(name: str, one: str, other: str) -> bool:
@@ -275,7 +334,7 @@ def compare_effective(
     source: Mapping[str, str],
     target: Mapping[str, str],
     *,
-    replication_factor: int,
+    replication_factor: int | None,
     largest_batch: int | None = None,
 ) -> list[ConfigFinding]:
     """Whether the mirror could be copied and written to, from effective values (defaults included), the target's as they
@@ -306,7 +365,7 @@ def compare_effective(
             )
         )
     insync = _number(target, MIN_INSYNC)
-    if insync is not None and insync > replication_factor:
+    if insync is not None and replication_factor is not None and insync > replication_factor:
         # Brokers of 3.9 to 4.3 take min(min.insync.replicas, replicas): writes go on, but no replica may be missing.
         findings.append(
             ConfigFinding(

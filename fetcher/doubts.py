@@ -8,12 +8,16 @@ connections; a broker that does not say is taken at its followers' word.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fetcher.mirror_partition import MirrorPartition
 from fetcher.progress import Behind
+from wire.channel import describe
 from wire.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class LogEnds(NamedTuple):
@@ -28,6 +32,7 @@ AskEnds = Callable[[TopicPartition, Sequence[int]], Awaitable[Mapping[int, LogEn
 
 #: Seconds for which an answer is good.
 _FRESH = 5.0
+_TIMEOUT: Final = 30.0  # far longer than those who ask take
 
 
 class _Asked(NamedTuple):
@@ -53,12 +58,15 @@ class Doubts:
             return Behind.WAIT
         if not asked.task.done():
             return Behind.WAIT
-        error = asked.task.exception()
-        return judge(mirror, {} if error is not None else asked.task.result())
+        return judge(mirror, {} if asked.task.cancelled() else asked.task.result())
 
     async def _find_out(self, mirror: MirrorPartition) -> Mapping[int, LogEnds]:
         try:
-            return await self._ask(mirror.tp, mirror.spec.target_replicas)
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._ask(mirror.tp, mirror.spec.target_replicas)
+        except Exception as error:
+            log.warning("where the replicas of %s end is not told: %s", mirror.tp, describe(error))
+            return {}
         finally:
             # Whoever waits hears of it, and of what has changed meanwhile.
             asyncio.get_running_loop().call_soon(mirror.notify)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from controller.decisions import listed
-from controller.topic_configs import ConfigPlan, Difference, compare_effective, plan_configs
+from controller.topic_configs import ConfigPlan, Difference, compare_effective, plan_configs, strictest
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.cluster import Cluster
 from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -296,7 +296,7 @@ def check_configs(topics: Mapping[str, SourceTopic], replication_factors: Mappin
     """Effective configs of planned topics (`plan_topics`) that would stop the mirror, and what is not carried over."""
     findings: list[Finding] = []
     for name, topic in topics.items():
-        effective = {**topic.defaults, **topic.plan.create}
+        effective = {**strictest(topic.defaults), **topic.plan.create}
         largest = largest_possible_batch(topic.configs.effective)
         segment = _number(effective.get("segment.bytes"))
         if largest is not None and segment is not None and largest > segment:
@@ -310,7 +310,7 @@ def check_configs(topics: Mapping[str, SourceTopic], replication_factors: Mappin
                 )
             )
         compared = compare_effective(
-            name, topic.configs.effective, effective, replication_factor=replication_factors[name]
+            name, topic.configs.effective, effective, replication_factor=replication_factors.get(name)
         )
         findings += [
             Finding(found.config, found.fatal, found.message)

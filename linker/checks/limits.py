@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from linker.admin.models import Check, CheckResult
-from linker.links.configs import broker_config
+from linker.links.configs import broker_configs
 from linker.tasks import together
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -148,15 +148,10 @@ async def _limits(cluster: Cluster, brokers: Collection[int]) -> dict[int, dict[
 
 
 async def _of_broker(cluster: Cluster, broker: int) -> dict[str, str]:
-    found: dict[str, str] = {}
     try:
-        for name in (*_LIMITS, _OVERRIDES):
-            value = await broker_config(cluster, broker, name, timeout=_TIMEOUT)
-            if value is not None:
-                found[name] = value
+        return await broker_configs(cluster, broker, (*_LIMITS, _OVERRIDES), timeout=_TIMEOUT)
     except LinkerError:
         return {}
-    return found
 
 
 async def _quotas(cluster: Cluster) -> Sequence[Quota]:

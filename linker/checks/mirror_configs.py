@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from controller.topic_configs import COPIED, FOLLOWED, FORCED
+from controller.topic_configs import FOLLOWED, differing
 from linker.admin.models import Check, CheckResult
 
 NAME = "mirror configs"
@@ -48,14 +48,8 @@ def changed(
 ) -> list[Changed]:
     """`wanted`: the overrides that the mirror is to have; `found`: those that its topic has. Configs that no mirror gets
     (throttles, tiered storage) are not compared, nor those whose value is to be the target's (`from_target`).
-    Retention that was turned off by hand, for a mirror of an earlier version, is as it should be."""
-    return [
-        Changed(name, wanted.get(name), found.get(name))
-        for name in sorted({*wanted, *found})
-        if name in COPIED | FORCED.keys()
-        and (name not in from_target or name in FORCED)
-        and wanted.get(name, FORCED.get(name) if name in found else None) != found.get(name)
-    ]
+    The rule is the one by which configs are put back; here are those too that nobody puts back."""
+    return [Changed(*one) for one in differing(wanted, found, from_target)]
 
 
 def config_checks(topics: Iterable[tuple[str, list[Changed]]]) -> list[Check]:

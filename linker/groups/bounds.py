@@ -7,7 +7,7 @@ source's high watermark. Afterwards it is the target's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from controller.group_sync import Bounds
@@ -82,6 +82,16 @@ class TargetBounds:
         state = self._image.partitions.get((self._link, tp))
         return 0 if state is None or state.start_offset is None else state.start_offset
 
+    def _there(self, cluster: Cluster, tp: TopicPartition) -> bool:
+        """The cluster has the very topic of the mirror, which has that partition: a topic never has fewer than it had, so
+        whoever does not name it is behind."""
+        mirror = self._image.mirrors.get((self._link, tp.topic))
+        topic = cluster.topics.get(tp.topic)
+        if mirror is None or topic is None or topic.error or topic.topic_id is None:
+            return False
+        ours = mirror.topic_id if cluster is self._target else mirror.source_topic_id
+        return topic.topic_id == ours and tp.partition < mirror.partitions
+
     def known(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Without asking anybody; partitions of which nothing is known are left out."""
         found: dict[TopicPartition, Bounds] = {}
@@ -118,22 +128,26 @@ class TargetBounds:
         """
         promoted = [tp for tp in tps if self._ended(tp)]
         mirrored = [tp for tp in tps if not self._ended(tp)]
-        found, gone = await _known(self._target, promoted, timeout)
+        found, gone = await _known(self._target, promoted, timeout, self._there)
         if not ask_source:
             return Exact(found | self.known(mirrored), gone)
-        at_source, no_more = await _known(self._source, mirrored, timeout)
+        at_source, no_more = await _known(self._source, mirrored, timeout, self._there)
         for tp, bounds in at_source.items():
             found[tp] = Bounds(max(bounds.start, self._start(tp)), bounds.end)
         return Exact(found, gone | no_more)
 
 
 async def _known(
-    cluster: Cluster, tps: Collection[TopicPartition], timeout: float
+    cluster: Cluster,
+    tps: Collection[TopicPartition],
+    timeout: float,
+    there: Callable[[Cluster, TopicPartition], bool],
 ) -> tuple[dict[TopicPartition, Bounds], frozenset[TopicPartition]]:
-    """What the cluster has of them, and those that it does not have. LinkerError if it does not tell of one."""
+    """What the cluster has of them, and those that it does not have. LinkerError if it does not tell of one, or denies one
+    that is known to be `there`."""
     found, refused = await _asked(cluster, tps, timeout)
     for tp, code in refused.items():
-        if code != UNKNOWN_TOPIC_OR_PARTITION:
+        if code != UNKNOWN_TOPIC_OR_PARTITION or there(cluster, tp):
             raise BrokerError(code, api="list_offsets", topic_partition=tp)
     return found, frozenset(refused)
 

@@ -7,6 +7,7 @@ any other group.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -80,6 +81,9 @@ def in_one_line(found: Collection[Excluded]) -> str:
     )
 
 
+_ONE_RUN = re.compile(r"console-consumer-\d+")
+
+
 class ExcludedGroups:
     """What is known of them, a limited number of them asked about at each look."""
 
@@ -90,9 +94,14 @@ class ExcludedGroups:
         self._failed: dict[str, str] = {}
 
     def reading(self, topics: Collection[str]) -> list[Excluded]:
-        """Those that read one of the topics, those with members first."""
+        """Those that read one of the topics, those with members first. Not what kafka-console-consumer leaves behind: each
+        run makes a group of its own, which nobody starts again."""
         wanted = set(topics)
-        found = [one for one in self._seen.values() if not wanted.isdisjoint(one.topics)]
+        found = [
+            one
+            for one in self._seen.values()
+            if not wanted.isdisjoint(one.topics) and (one.members or not _ONE_RUN.fullmatch(one.group))
+        ]
         return sorted(found, key=lambda one: (not one.members, one.group))
 
     def why(self, name: str) -> str | None:

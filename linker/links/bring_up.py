@@ -85,6 +85,8 @@ class BringUp:
         self._due = DueTopics()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
+        # By partition that a real broker leads: records that it has taken by itself, until the mirror is failed for it.
+        self._forked: dict[TopicPartition, int | None] = {}
         #: Set once every mirror that existed at the start went through the steps.
         self.settled = asyncio.Event()
         #: What keeps a mirror from being complete, by topic.
@@ -199,6 +201,7 @@ class BringUp:
 
     async def complete(self, topic: str) -> None:
         """Do what is missing for one mirror; LinkerError if it cannot be done now."""
+        await self._look_for_forks(topic)
         async with self._turn:
             mirror = self._controller.image.mirrors.get((self._link, topic))
             if mirror is None:
@@ -277,19 +280,34 @@ class BringUp:
         led = Counter(state.leader for state in states if state.phase not in ENDED)
         return first_leaders(partitions, ready or [own], led, self._link_replicas)
 
+    async def _look_for_forks(self, topic: str) -> None:
+        """Before the turn, which other mirrors wait for: the brokers asked may be slow, or away."""
+        mirror = self._controller.image.mirrors.get((self._link, topic))
+        found = None if mirror is None else self._target.image.topics_by_id.get(mirror.topic_id)
+        if found is None or not self._decides:
+            return
+        states = [
+            state
+            for state in self._controller.image.topic_partitions(self._link, topic)
+            if state.phase not in ENDED | {Phase.FAILED}
+        ]
+        led = [state for state, _ in led_by_others(states, found, self._link_brokers())]
+        if led:
+            self._fetcher.remove([state.tp for state in led])
+            told = await forks.look(self._target.cluster, self._target.image, led)
+            self._forked.update({fork.tp: fork.records for fork in told})
+
     async def _fail_led_by_others(self, states: Iterable[PartitionState], topic: TopicImage) -> None:
         """An unclean election that somebody forced made a real broker leader: what is written there is not at the
         source, and nothing that is copied from there on would be the same log.
         """
-        for state, leader in led_by_others(states, topic, self._link_brokers()):
+        led = list(led_by_others(states, topic, self._link_brokers()))
+        self._fetcher.remove([state.tp for state, _ in led])
+        for state, leader in led:
             if state.phase is Phase.FAILED:
-                self._fetcher.remove([state.tp])
                 continue
-            self._fetcher.remove([state.tp])
-            found = await forks.look(self._target.cluster, self._target.image, [state])
-            so_far = "".join(
-                f" ({fork.records} records so far)" for fork in found if fork.records is not None
-            )
+            records = self._forked.pop(state.tp, None)
+            so_far = "" if records is None else f" ({records} records so far)"
             await self._fail(
                 [state],
                 f"broker {leader} of the target was elected its leader, without a promote; it takes writes that the source "
@@ -432,8 +450,12 @@ class BringUp:
                 or state.phase in ENDED | PROMOTING | {Phase.FAILED}
             ):
                 continue
-            replicas = mirror.target_replicas[state.partition]
-            if partition.leader in self._link_brokers() and not copies_asked_for(partition, replicas):
+            replicas = mirror.replicas_of(state.partition)
+            if (
+                replicas
+                and partition.leader in self._link_brokers()
+                and not copies_asked_for(partition, replicas)
+            ):
                 wanted[state.tp] = list(replicas)
         if not wanted:
             return

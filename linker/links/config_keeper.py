@@ -26,6 +26,7 @@ from controller.topic_configs import (
     Drift,
     at_promote,
     drifts,
+    keep_differing,
     keep_segments,
     plan_configs,
 )
@@ -231,6 +232,7 @@ class ConfigKeeper:
             if mirror is None or self._ended(mirror):
                 continue
             plan = plan_configs(configs.overrides, configs.effective, defaults, mirror.configs_from_target)
+            plan = keep_differing(plan, mirror.copied_configs, configs.effective, mirror.configs_from_target)
             create, restore = keep_segments(plan, mirror.copied_configs, defaults)
             if create == dict(mirror.copied_configs) and restore == dict(mirror.restore_configs):
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from controller.topic_configs import with_timestamp_bounds
+from controller.topic_configs import SEVERAL, with_timestamp_bounds
 from linker.tasks import together
 from wire.cluster import Cluster
 from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
@@ -97,8 +97,9 @@ async def topic_configs_each(
 
 async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout: float) -> dict[str, str]:
     """What a topic of this cluster has where nothing is set on it: every broker goes by its own file. Where they differ all
-    values are there, parted by " | ". A broker that does not answer is left out; the last one's error, if none does."""
-    answers: list[dict[str, str]] = []
+    values are there, parted by SEVERAL, in the order of the brokers. A broker that does not answer is left out; the last
+    one's error, if none does."""
+    answers: dict[int, dict[str, str]] = {}
     trouble: list[LinkerError] = []
 
     async def ask(broker: int, patience: float) -> None:
@@ -110,7 +111,7 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
             trouble.append(error)
             return
         values = {config.name: config.value for configs in answer.values() for config in configs}
-        answers.append(with_timestamp_bounds(defaults_of(values)))
+        answers[broker] = with_timestamp_bounds(defaults_of(values))
 
     await together(ask(broker, min(timeout, _PATIENCE)) for broker in sorted(brokers))
     if not answers:
@@ -118,8 +119,8 @@ async def topic_defaults(cluster: Cluster, brokers: Collection[int], *, timeout:
     if not answers and trouble:
         raise trouble[-1]
     return {
-        name: " | ".join(dict.fromkeys(one[name] for one in answers if name in one))
-        for name in sorted({name for one in answers for name in one})
+        name: SEVERAL.join(dict.fromkeys(one[name] for _, one in sorted(answers.items()) if name in one))
+        for name in sorted({name for one in answers.values() for name in one})
     }
 
 
@@ -146,8 +147,20 @@ def _scaled(value: str, factor: int) -> str:
 
 async def broker_config(cluster: Cluster, broker: int, name: str, *, timeout: float) -> str | None:
     """A config of one broker as that broker tells it; None if it has none of that name."""
-    answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout)
-    return next((one.value for configs in answer.values() for one in configs if one.name == name), None)
+    return (await broker_configs(cluster, broker, [name], timeout=timeout)).get(name)
+
+
+async def broker_configs(
+    cluster: Cluster, broker: int, names: Collection[str], *, timeout: float
+) -> dict[str, str]:
+    """These configs of one broker as that broker tells them, those that have a value."""
+    answer = await _describe(cluster, _BROKER, [str(broker)], broker, timeout, names)
+    return {
+        one.name: one.value
+        for configs in answer.values()
+        for one in configs
+        if one.name in names and one.value is not None
+    }
 
 
 async def _describe(

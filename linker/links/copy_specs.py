@@ -90,7 +90,7 @@ def spec_of(mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> M
         start_offset=state.start_offset or 0,
         source_epochs=state.source_epochs,
         segment_bytes=segment_bytes,
-        target_replicas=mirror.target_replicas[state.partition],
+        target_replicas=mirror.replicas_of(state.partition),
         untruncated=state.untruncated,
     )
 

@@ -6,6 +6,7 @@ begins (OffsetsForLeaderEpoch, KIP-101), and its log end says how many records a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from wire.metadata.image import ClusterImage
 from wire.types import TopicPartition
 
 _TIMEOUT = 5.0
+_AT_ONCE = 32  # partitions: more questions would wait for each other at the brokers
 _LATEST = -1
 
 
@@ -50,14 +52,17 @@ class Fork(NamedTuple):
 async def look(cluster: Cluster, image: ClusterImage, states: Sequence[PartitionState]) -> list[Fork]:
     """The forks among these partitions of the target; each is asked of the broker that leads it now."""
 
+    places = asyncio.Semaphore(_AT_ONCE)
+
     async def ask(state: PartitionState, leader: int) -> Fork:
         begin: int | None
-        try:
-            begin = await _end_of_epoch(cluster, leader, state.tp, state.session_epoch)
-            ends = await cluster.list_offsets({state.tp: _LATEST}, timeout=_TIMEOUT)
-            end = None if ends[state.tp].error else ends[state.tp].offset
-        except LinkerError:
-            begin = end = None
+        async with places:
+            try:
+                begin = await _end_of_epoch(cluster, leader, state.tp, state.session_epoch)
+                ends = await cluster.list_offsets({state.tp: _LATEST}, timeout=_TIMEOUT)
+                end = None if ends[state.tp].error else ends[state.tp].offset
+            except LinkerError:
+                begin = end = None
         return Fork(state.tp, leader, begin, end)
 
     led = []

@@ -320,7 +320,7 @@ def fleet_progress(
 
     def targets(tp: TopicPartition) -> Sequence[int]:
         mirror = head.controller.image.mirrors.get((link, tp.topic))
-        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
+        return () if mirror is None else mirror.replicas_of(tp.partition)
 
     return FleetProgress(
         link, head.book, head.commands.ask_progress, lambda: target.image, targets, poll=_POLL

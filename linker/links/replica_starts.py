@@ -24,6 +24,7 @@ from wire.types import TopicPartition
 log = logging.getLogger(__name__)
 
 INTERVAL = 15.0
+_TELL_AGAIN = 600.0  # of a late start that moves on, and is else as it was told
 _TIMEOUT = 10.0
 _PATIENCE = 0.5  # with a broker of the target that sleeps, where it is asked again behind the fence
 
@@ -49,6 +50,8 @@ class ReplicaStarts:
         self.seen: Mapping[TopicPartition, list[LateStart]] = {}
         #: Partitions of which every replica told it then.
         self._told_of: frozenset[TopicPartition] = frozenset()
+        # By partition: how what is late looked in the log, and when that was.
+        self._logged: dict[TopicPartition, tuple[object, float]] = {}
 
     async def late(
         self, tps: Collection[TopicPartition], *, timeout: float, every: bool = True
@@ -187,8 +190,14 @@ class ReplicaStarts:
     def _note(
         self, seen: Mapping[TopicPartition, list[LateStart]], told_of: Collection[TopicPartition]
     ) -> None:
-        for tp, late in seen.items():
-            if self.seen.get(tp) != late and late_starts.worst(late).records:
+        now = asyncio.get_running_loop().time()
+        losing = {tp: late for tp, late in seen.items() if late and late_starts.worst(late).records}
+        self._logged = {tp: told for tp, told in self._logged.items() if tp in losing}
+        for tp, late in losing.items():
+            kind = [(one.broker_id, None if one.counted is None else one.counted.exact) for one in late]
+            before, at = self._logged.get(tp, (None, now))
+            if before != kind or (self.seen.get(tp) != late and now - at >= _TELL_AGAIN):
+                self._logged[tp] = kind, now
                 log.error(
                     "link %s: %s: a promote would lose records: %s", self._link, tp, late_starts.worst(late)
                 )

@@ -418,7 +418,7 @@ class LinkRuntime:
     def targets(self, tp: TopicPartition) -> tuple[int, ...]:
         """The real brokers that are to hold a partition."""
         mirror = self.controller.image.mirrors.get((self.name, tp.topic))
-        return () if mirror is None or not mirror.target_replicas else mirror.target_replicas[tp.partition]
+        return () if mirror is None else mirror.replicas_of(tp.partition)
 
     def lag(self, tp: TopicPartition) -> int | None:
         return copy_lag(self.copies.get(tp), self.targets(tp))

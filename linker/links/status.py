@@ -150,7 +150,7 @@ def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionSt
     replicas = []
     mirror = runtime.controller.image.mirrors[state.link, state.topic]
     late = {one.broker_id: one for one in runtime.starts.of(state.tp)} if state.phase not in ENDED else {}
-    for broker in mirror.target_replicas[state.partition] if mirror.target_replicas else ():
+    for broker in mirror.replicas_of(state.partition):
         starts = late.get(broker)
         follower = None if copy is None else copy.followers.get(broker)
         offset = None if follower is None or follower.fetch_offset < 0 else follower.fetch_offset

@@ -194,7 +194,7 @@ class MirrorChanges(ServiceBase):
             topic_id=topic_id_str(mirror.topic_id),
             source_topic_id=None if mirror.source_topic_id is None else topic_id_str(mirror.source_topic_id),
             start=mirror.start,
-            replication_factor=len(mirror.target_replicas[0]) if mirror.target_replicas else 0,
+            replication_factor=mirror.replication_factor or 0,
             created_at=view.moment(mirror.created_at),
             configs=dict(mirror.copied_configs),
             configs_at_promote=at_promote(mirror.copied_configs, mirror.restore_configs),
@@ -360,7 +360,7 @@ class MirrorChanges(ServiceBase):
 
 def _layout(mirror: MirrorTopic, asked: int | None, at_source: int) -> str:
     """How many partitions and replicas the topic gets, why as many, and where."""
-    factor = len(mirror.target_replicas[0])
+    factor = mirror.replication_factor or 0
     if asked is not None:
         why = "as asked"
     elif factor == at_source:

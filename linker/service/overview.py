@@ -204,7 +204,11 @@ class Overview(FleetService):
                 findings += [
                     preflight.Finding("topics", True, f"topic {t} is gone at the source") for t in missing
                 ]
-                factors = {name: len(mirrors[name].target_replicas[0]) for name in topics}
+                factors = {
+                    name: factor
+                    for name in topics
+                    if (factor := mirrors[name].replication_factor) is not None
+                }
                 if topics:
                     brokers = [broker.id for broker in self._brokers()]
                     wanted = {name: mirrors[name].configs_from_target for name in topics}

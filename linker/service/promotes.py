@@ -125,7 +125,11 @@ class Promotes(Validations):
             for topic, found in self._changed_configs(runtime.name, topics)
             for change in found
         ]
-        factors = {t: len(self._image.mirrors[runtime.name, t].target_replicas[0]) for t in topics}
+        factors = {
+            t: factor
+            for t in topics
+            if (factor := self._image.mirrors[runtime.name, t].replication_factor) is not None
+        }
         try:
             brokers = [broker.id for broker in self._brokers()]
             default = await target_default(self._sidecar.target.cluster, brokers)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller import topic_configs
-from controller.topic_configs import drifts, keep_segments, plan_configs, with_timestamp_bounds
+from controller.state import MirrorTopic
+from controller.topic_configs import (
+    compare_effective,
+    drifts,
+    keep_differing,
+    keep_segments,
+    plan_configs,
+    strictest,
+    with_timestamp_bounds,
+)
 from linker.links.configs import defaults_of
 
 WEEK, MONTH = "604800000", "2592000000"
@@ -214,3 +225,47 @@ def test_preflight_of_effective_configs() -> None:
     assert fits == []
     odd = topic_configs.compare_effective("t", {}, {"segment.bytes": "x"}, replication_factor=1)
     assert odd == []
+
+
+def test_a_value_that_one_broker_needs_stays_while_that_broker_is_away() -> None:
+    effective = {"segment.ms": "7", "max.message.bytes": "5"}
+    with_both = plan_configs({}, effective, {"segment.ms": "7 | 9", "max.message.bytes": "5"})
+    assert with_both.create == {**OFF, "segment.ms": "7"}
+    assert "7 | 9 by the defaults of the target's brokers, which differ" in with_both.differences[0].said
+    with_one = plan_configs({}, effective, {"segment.ms": "7", "max.message.bytes": "5"})
+    assert with_one.create == OFF
+    assert keep_differing(with_one, with_both.create, effective).create == with_both.create
+    # Not against the source, nor against the operator.
+    changed = {**effective, "segment.ms": "8"}
+    followed = plan_configs({}, changed, {"segment.ms": "8"})
+    assert keep_differing(followed, with_both.create, changed).create == OFF
+    assert keep_differing(with_one, with_both.create, effective, ["segment.ms"]).create == OFF
+
+
+def test_of_several_defaults_the_strictest_counts() -> None:
+    several = {
+        "segment.bytes": "30 | 4",
+        "max.message.bytes": "5 | 60",
+        "min.insync.replicas": "1 | 2",
+        "cleanup.policy": "delete | compact",
+    }
+    assert strictest(several) == {
+        "segment.bytes": "4",
+        "max.message.bytes": "5",
+        "min.insync.replicas": "2",
+        "cleanup.policy": "delete | compact",
+    }
+    # Followers of both may have a batch that fits the larger one only.
+    create, _ = keep_segments(
+        plan_configs({"segment.bytes": "2000000"}), OFF, {"segment.bytes": "3000000 | 4000000"}
+    )
+    assert create["segment.bytes"] == "4000000"
+
+
+def test_a_mirror_whose_replicas_nobody_has_noted_has_no_factor() -> None:
+    mirror = MirrorTopic(link="l", topic="t", topic_id=b"i" * 16, source_topic_id=None, partitions=1)
+    assert (mirror.replication_factor, mirror.replicas_of(0)) == (None, ())
+    noted = replace(mirror, target_replicas=((1, 2),))
+    assert (noted.replication_factor, noted.replicas_of(0), noted.replicas_of(1)) == (2, (1, 2), ())
+    told = compare_effective("t", {}, {"min.insync.replicas": "9"}, replication_factor=None)
+    assert told == []

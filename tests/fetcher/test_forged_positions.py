@@ -113,7 +113,9 @@ async def test_if_it_is_so_the_mirror_fails_all_the_same() -> None:
         ({}, Behind.FAIL),  # nobody could be asked: followers are believed, as they said
     ],
 )
-async def test_what_brokers_say_of_their_logs(ends: dict[int, LogEnds], expected: Behind) -> None:
+async def test_what_brokers_say_of_their_logs(
+    ends: dict[int, LogEnds], expected: Behind, caplog: pytest.LogCaptureFixture
+) -> None:
     async with FakeCluster(1) as source:
         source.add_topic("t", 1)
         fill(source, 20)
@@ -136,6 +138,7 @@ async def test_what_brokers_say_of_their_logs(ends: dict[int, LogEnds], expected
             assert doubts.verdict(mirror, 1.1) is expected
             assert doubts.verdict(mirror, 100.0) is Behind.WAIT  # an old answer is none
             doubts.close()
+            assert ("where the replicas of t-0 end is not told: no way" in caplog.text) is not bool(ends)
 
 
 @pytest.mark.parametrize(

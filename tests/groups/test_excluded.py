@@ -25,7 +25,7 @@ from linker.admin.service import GroupNotFound, IllegalState
 from linker.config_validation import ValidationConfig
 from linker.examination import check_groups
 from linker.groups import other_kinds
-from linker.groups.excluded import ExcludedGroups, in_one_line, why_excluded
+from linker.groups.excluded import Excluded, ExcludedGroups, in_one_line, why_excluded
 from linker.groups.settings import GroupSettings
 from linker.groups.status import group_summaries, groups_status
 from linker.groups.views import ListedGroup, Listing, Offsets
@@ -209,7 +209,7 @@ def listing(*names: str, state: str = "Empty") -> Listing:
 async def test_a_look_asks_about_a_limited_number_of_them() -> None:
     source: Any = Counting()
     known = ExcludedGroups()
-    many = listing(*(f"console-consumer-{number:05}" for number in range(250)))
+    many = listing(*(f"connect-sink-{number:05}" for number in range(250)))
     many.groups.update(listing(KSQL, state="Stable").groups)
     sizes = []
     for now in (0.0, 5.0, 10.0, 15.0):
@@ -223,6 +223,17 @@ async def test_a_look_asks_about_a_limited_number_of_them() -> None:
     assert len(source.asked) == 351
     await known.look(source, listing(KSQL), DEFAULTS, timeout=1, now=62.0)
     assert [one.group for one in known.reading(["orders"])] == [KSQL]
+
+
+async def test_what_a_console_consumer_leaves_behind_is_not_told_of() -> None:
+    known = ExcludedGroups()
+    names = ("console-consumer-7", "console-consumer-8", "console-consumer-mine")
+    known._seen = {
+        name: Excluded(name, "why", GroupProtocol.CLASSIC, frozenset({"orders"}), members)
+        for name, members in zip(names, (0, 1, 0), strict=True)
+    }
+    assert [one.group for one in known.reading(["orders"])] == ["console-consumer-8", "console-consumer-mine"]
+    assert known.why("console-consumer-7") is not None, "who names it hears why it is not held"
 
 
 async def test_a_silent_broker_proves_nothing_and_a_failure_is_told() -> None:

@@ -5,6 +5,7 @@ promoted; who looks is told which it is.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,12 @@ from linker.groups.gates import OffsetAndMetadata
 from linker.groups.gates.pieces import MOST_BYTES, pieces, record_bytes, smaller
 from linker.groups.left_out import LeftOut
 from tests.groups.gates_kit import GROUP, at, target
-from tests.links.group_rig import Rig
+from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_demote, begin_promote
+from wire.cluster_metadata import PartitionMetadata, TopicMetadata
 from wire.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION
+from wire.errors import BrokerError
+from wire.list_offsets import OffsetResult
 from wire.types import TopicPartition
 
 LONG = "x" * 10_000
@@ -192,3 +196,34 @@ async def test_a_partition_that_is_no_more_at_the_source_does_not_hold_up_a_demo
 def test_a_long_text_is_shown_by_its_beginning() -> None:
     assert beginning("short") == "short"
     assert beginning(LONG) == "x" * 40 + "... (10,000 characters)"
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_partition_of_the_mirror_that_a_broker_does_not_name_is_not_gone(side: str) -> None:
+    """That broker is behind: to call it gone would leave its offset out for good."""
+    async with Rig() as rig:
+        mirror = rig.controller.image.mirrors[LINK, "orders"]
+        ours = mirror.topic_id if side == "target" else mirror.source_topic_id
+        bounds = rig.tools.bounds
+        found = TopicMetadata("orders", ours, 0, {0: PartitionMetadata(1, 0, (1,), (1,))})
+        other = replace(found, topic_id=b"x" * 16)
+        refused = OffsetResult(-1, -1, -1, UNKNOWN_TOPIC_OR_PARTITION)
+
+        async def nothing(*_: Any, **__: Any) -> None: ...
+
+        async def list_offsets(asked: Any, **_: Any) -> Any:
+            return dict.fromkeys(asked, refused)
+
+        cluster: Any = SimpleNamespace(
+            topics={"orders": found}, refresh=nothing, list_offsets=list_offsets, name=side
+        )
+        setattr(bounds, f"_{side}", cluster)
+        last, beyond = TopicPartition("orders", 1), TopicPartition("orders", mirror.partitions)
+        assert mirror.partitions == 2
+        if side == "target":
+            bounds._ended = lambda _: True  # type: ignore[method-assign]
+        with pytest.raises(BrokerError, match="orders-1"):
+            await bounds.exact([last], timeout=1)
+        assert (await bounds.exact([beyond], timeout=1)).gone == {beyond}
+        cluster.topics["orders"] = other  # another topic of that name may have fewer
+        assert (await bounds.exact([last], timeout=1)).gone == {last}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from linker.admin.models import CheckResult
-from linker.checks.limits import Quota, connection_checks, quota_checks
+from linker.checks.limits import Quota, check_limits, connection_checks, quota_checks
 
 
 def test_connections_of_one_address() -> None:
@@ -64,3 +66,21 @@ def test_what_is_no_limit_of_a_link_is_not_told() -> None:
         quota_checks("source", [Quota({"user": None}, {"controller_mutation_rate": 5.0})], "link", "c") == []
     )
     assert quota_checks("source", [Quota({"user": "ANONYMOUS"}, {"request_percentage": 5.0})], None, "c")
+
+
+async def test_each_broker_is_asked_once() -> None:
+    asked: list[tuple[int, tuple[str, ...]]] = []
+
+    async def call(api: str, fields: Any, *, node_id: int, timeout: float) -> Any:
+        (resource,) = fields["resources"]
+        asked.append((node_id, tuple(resource["configuration_keys"])))
+        entry = SimpleNamespace(name="max.connections", value="7", config_source=4)
+        unset = SimpleNamespace(name="max.connections.per.ip.overrides", value=None, config_source=5)
+        result = SimpleNamespace(error_code=0, resource_name=str(node_id), configs=[entry, unset])
+        return SimpleNamespace(results=[result])
+
+    cluster: Any = SimpleNamespace(name="target", call=call)
+    [check] = await check_limits("target", cluster, [1, 2], None, None)
+    assert "broker 1 has max.connections=7; broker 2 has max.connections=7" in check.detail
+    keys = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
+    assert sorted(asked) == [(1, keys), (2, keys)]

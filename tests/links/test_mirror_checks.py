@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.late_starts import LateStart
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic, MissingRecords
+from controller.topic_configs import drifts
 from linker.admin.models import CheckResult, MirrorState, MirrorSummary
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.mirror_configs import changed, config_checks, kept_checks
@@ -123,7 +126,13 @@ def test_promoted_partitions_do_not_keep_a_failed_one_from_beginning_again() -> 
     assert "orders-0" not in why
 
 
-WANTED = {"unclean.leader.election.enable": "false", "cleanup.policy": "compact,delete", "segment.ms": "5"}
+WANTED = {
+    "unclean.leader.election.enable": "false",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "cleanup.policy": "compact,delete",
+    "segment.ms": "5",
+}
 
 
 def test_configs_that_differ_at_the_target_fail_with_the_command_that_mends_them() -> None:
@@ -139,12 +148,12 @@ def test_configs_that_differ_at_the_target_fail_with_the_command_that_mends_them
     [check] = config_checks([("orders", differences), ("payments", [])])
     assert check.result is CheckResult.FAIL
     for said in (
-        "retention.ms is 1000, to be not set",
+        "retention.ms is 1000, to be -1",
         "segment.ms is not set, to be 5",
         "is true, to be false",
     ):
         assert said in check.detail
-    assert "--delete-config retention.ms" in (check.remedy or "")
+    assert "--add-config retention.ms=-1" in (check.remedy or "")
     assert "--add-config 'cleanup.policy=[compact,delete]'" in changed(
         WANTED, {**WANTED, "cleanup.policy": ""}
     )[0].repair("orders")
@@ -152,6 +161,7 @@ def test_configs_that_differ_at_the_target_fail_with_the_command_that_mends_them
     assert well.result is CheckResult.OK
     [harmless] = config_checks([("orders", changed(WANTED, {**WANTED, "flush.ms": "9"}))])
     assert harmless.result is CheckResult.WARN
+    assert "--delete-config flush.ms" in (harmless.remedy or "")
     assert config_checks([]) == []
 
 
@@ -172,11 +182,28 @@ def test_a_config_whose_value_is_the_targets_own_is_not_compared_unless_mirrorin
 
 def test_nobody_is_told_to_take_back_retention_that_was_turned_off_by_hand_for_an_older_mirror() -> None:
     of_before = {"unclean.leader.election.enable": "false"}
-    assert changed(of_before, {**of_before, "retention.ms": "-1"}) == []
-    assert [one.config for one in changed(of_before, {**of_before, "retention.ms": "1000"})] == [
-        "retention.ms"
-    ]
-    assert [one.config for one in changed({**of_before, "retention.ms": "-1"}, of_before)] == ["retention.ms"]
+    off = {**of_before, "retention.ms": "-1", "retention.bytes": "-1"}
+    assert changed(of_before, off) == []
+    assert [one.config for one in changed(of_before, {**off, "retention.ms": "1000"})] == ["retention.ms"]
+    assert [one.config for one in changed(off, of_before)] == ["retention.bytes", "retention.ms"]
+
+
+@pytest.mark.parametrize("wanted", [{"unclean.leader.election.enable": "false"}, WANTED])
+@pytest.mark.parametrize("from_target", [(), ("segment.ms", "retention.ms")])
+def test_doctor_tells_everything_that_is_put_back(
+    wanted: dict[str, str], from_target: tuple[str, ...]
+) -> None:
+    """By one rule: else doctor calls well what the sidecar changes all the time."""
+    for found in (
+        {},
+        {**WANTED, "segment.ms": "1", "flush.ms": "9"},
+        {"retention.ms": "1", "cleanup.policy": "x"},
+    ):
+        put_back = [(one.config, one.wanted, one.found) for one in drifts(wanted, found, from_target)]
+        told = [(one.config, one.wanted, one.found) for one in changed(wanted, found, from_target)]
+        assert [one for one in told if one in put_back] == put_back
+        left_alone = {config for config, _, _ in told} - {config for config, _, _ in put_back}
+        assert all(config not in wanted for config in left_alone)
 
 
 def test_a_replica_that_begins_later_than_the_source_fails() -> None:

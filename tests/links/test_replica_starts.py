@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -139,3 +140,27 @@ async def test_a_late_start_that_lacks_not_one_record_is_no_error_in_the_log(
     assert rig.starts.of(T0)
     assert "u-0: a promote would lose records" in caplog.text
     assert "t-0" not in caplog.text
+
+
+async def test_a_late_start_that_moves_is_told_of_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replica_starts, "_TELL_AGAIN", 0.05)
+    rig = Rig(monkeypatch)
+
+    def told() -> list[str]:
+        return [one for one in caplog.messages if "would lose records" in one]
+
+    for start in range(1, 20):
+        rig.starts._note({T0: [LateStart(1, 0, start)]}, [])
+    assert len(told()) == 1
+    await asyncio.sleep(0.06)
+    rig.starts._note({T0: [LateStart(1, 0, 19)]}, [])
+    assert len(told()) == 1, "it does not move"
+    rig.starts._note({T0: [LateStart(1, 0, 20)]}, [])
+    assert "starts at offset 20" in told()[1]
+    rig.starts._note({T0: [LateStart(1, 0, 21), LateStart(2, 0, 1)]}, [])
+    assert len(told()) == 3, "another replica"
+    rig.starts._note({}, [])
+    rig.starts._note({T0: [LateStart(1, 0, 21)]}, [])
+    assert len(told()) == 4, "it was well meanwhile"
