@@ -79,7 +79,7 @@ async def test_each_broker_is_asked_once() -> None:
         result = SimpleNamespace(error_code=0, resource_name=str(node_id), configs=[entry, unset])
         return SimpleNamespace(results=[result])
 
-    cluster: Any = SimpleNamespace(name="target", call=call)
+    cluster: Any = SimpleNamespace(name="target", call=call, hung_up={})
     [check] = await check_limits("target", cluster, [1, 2], None, None)
     assert "broker 1 has max.connections=7; broker 2 has max.connections=7" in check.detail
     keys = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
