@@ -8,13 +8,32 @@ one still has under way for it is dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
 
-from fetcher.lane import Lane
-from fetcher.source_ports import FetcherOwner, FetchLimits
+from fetcher.lane import LaneFetcher
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
+from fetcher.source_ports import FetchLimits
+from fetcher.source_session import PartitionKey
 
-if TYPE_CHECKING:
-    from fetcher.source_fetcher import SourceFetcher
+
+class Sibling(LaneFetcher, Protocol):
+    """One of the two fetchers (source_fetcher.SourceFetcher)."""
+
+    @property
+    def quiet(self) -> bool: ...
+
+    @property
+    def lanes(self) -> Mapping[PartitionKey, PartitionLane]: ...
+
+    def holds_name_of(self, mirror: MirrorPartition) -> bool: ...
+
+    def adopt(self, lane: PartitionLane) -> None: ...
+
+    def offer(self, lane: PartitionLane) -> None: ...
+
+
+FetcherT = TypeVar("FetcherT", bound=Sibling)
 
 
 def sibling_slot(slot: int) -> int:
@@ -22,16 +41,18 @@ def sibling_slot(slot: int) -> int:
     return -1 - slot
 
 
-class ChangeOver:
+class ChangeOver(Generic[FetcherT]):
     """What one fetcher takes from its sibling, and what it offers it."""
 
-    def __init__(self, fetcher: SourceFetcher, owner: FetcherOwner, limits: FetchLimits) -> None:
+    def __init__(
+        self, fetcher: FetcherT, sibling: Callable[[FetcherT], FetcherT | None], limits: FetchLimits
+    ) -> None:
         self._fetcher = fetcher
-        self._owner = owner
+        self._sibling = sibling
         self._limits = limits
         self._looked_at = 0.0
         #: Lanes of the sibling that are to change over with the next request.
-        self.offered: set[Lane] = set()
+        self.offered: set[PartitionLane] = set()
 
     def take(self, now: float) -> None:
         """Take what is offered and still belongs here; a request is about to be sent."""
@@ -54,11 +75,11 @@ class ChangeOver:
             return
         self._looked_at = now
         idle = [lane for lane in fetcher.lanes.values() if self._is_idle(lane, now)]
-        if idle and (quiet := self._owner.sibling(fetcher)) is not None:
+        if idle and (quiet := self._sibling(fetcher)) is not None:
             for lane in idle:
                 quiet.offer(lane)
 
-    def _is_idle(self, lane: Lane, now: float) -> bool:
+    def _is_idle(self, lane: PartitionLane, now: float) -> bool:
         # A lane that is full, or waits after an error, is not asked for at all: its turn may come any moment.
         patience = self._limits.quiet_again_after if lane.woke else self._limits.quiet_after
         return lane.wants_data and now - lane.active_at >= patience

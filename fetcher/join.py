@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fetcher.epochs import EpochHistory
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from wire.batch import BatchHeader, iter_batch_headers
 from wire.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
@@ -127,7 +126,7 @@ def note_looked_up(mirror: MirrorPartition, found: Iterable[tuple[int, int, str 
             lane.failures = 0
 
 
-def refused_in_range(lane: Lane) -> str:
+def refused_in_range(lane: PartitionLane) -> str:
     """Why a mirror fails whose source contradicts itself again and again."""
     return (
         f"the source refuses offset {lane.position} of {lane.mirror.tp} as out of range although its log has it; the "

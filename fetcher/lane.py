@@ -7,16 +7,45 @@ lane asks for data while it has followers and room; who fetches for it is the ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import Any, Generic, Protocol, TypeVar
 
 from fetcher.window import Window, WindowChunk
-
-if TYPE_CHECKING:
-    from fetcher.mirror_partition import MirrorPartition
-    from fetcher.source_fetcher import SourceFetcher
+from wire.types import Node
 
 
-class Lane:
+class ReadPartition(Protocol):
+    """The mirror partition that a lane reads for (mirror_partition.MirrorPartition), as far as a lane needs it."""
+
+    @property
+    def may_fetch(self) -> bool: ...
+
+    @property
+    def forgotten_epochs(self) -> Collection[int]: ...
+
+    def source_epoch_before(self, offset: int) -> int: ...
+
+
+class LaneFetcher(Protocol):
+    """The fetcher that asks the source for a lane (source_fetcher.SourceFetcher)."""
+
+    @property
+    def node(self) -> Node: ...
+
+    @property
+    def slot(self) -> int: ...
+
+    def follows(self, lane: Any) -> bool: ...
+
+    def touch(self, lane: Any) -> None: ...
+
+    def remove(self, lane: Any) -> None: ...
+
+
+MirrorT = TypeVar("MirrorT", bound=ReadPartition)
+
+
+class Lane(Generic[MirrorT]):
     __slots__ = (
         "active_at",
         "appended",
@@ -38,7 +67,7 @@ class Lane:
         "woke",
     )
 
-    def __init__(self, mirror: MirrorPartition, start: int, limit: int) -> None:
+    def __init__(self, mirror: MirrorT, start: int, limit: int) -> None:
         self.mirror = mirror
         self.window = Window(start)
         self.limit = limit
@@ -49,7 +78,7 @@ class Lane:
         self.expected_until = 0.0
         #: Changes whenever the position moves other than by reading on: answers to older requests are stale.
         self.generation = 0
-        self.fetcher: SourceFetcher | None = None
+        self.fetcher: LaneFetcher | None = None
         #: When it last got records, or something about it changed (the event loop's clock; kept by its fetcher).
         self.active_at = 0.0
         #: Got records while it was with a quiet fetcher.

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from fetcher.source_session import PartitionKey, SessionRequest, SourceSession
 from wire.fetch import FetchedPartition, FetchPartition
 
@@ -24,17 +23,17 @@ _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 
 class LaneSession:
     def __init__(self) -> None:
-        self.lanes: dict[PartitionKey, Lane] = {}
+        self.lanes: dict[PartitionKey, PartitionLane] = {}
         #: Whether topics are named by id.
         self.by_id = True
         self._session = SourceSession()
         self._keys_stale = False
         self._generations: dict[PartitionKey, int] = {}
-        self._touched: set[Lane] = set()
+        self._touched: set[PartitionLane] = set()
         #: Asked for, and nothing heard of their source's end since their mirrors were paused.
-        self._unheard: set[Lane] = set()
-        self._full: set[Lane] = set()
-        self._leader_only: set[Lane] = set()
+        self._unheard: set[PartitionLane] = set()
+        self._full: set[PartitionLane] = set()
+        self._leader_only: set[PartitionLane] = set()
 
     # --- lanes
 
@@ -43,14 +42,14 @@ class LaneSession:
         topic_id = spec.source_topic_id if self.by_id else None
         return (spec.topic if topic_id is None else topic_id, spec.partition)
 
-    def adopt(self, lane: Lane) -> None:
+    def adopt(self, lane: PartitionLane) -> None:
         self.lanes[self.key(lane.mirror)] = lane
         self._keys_stale |= self.by_id and lane.mirror.spec.source_topic_id is None
         if lane.leader_only:
             self._leader_only.add(lane)
         self._touched.add(lane)
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, lane: PartitionLane) -> None:
         """Forget a lane; an answer for it that is still under way will be dropped."""
         key = self.key(lane.mirror)
         if self.lanes.get(key) is lane:
@@ -62,7 +61,7 @@ class LaneSession:
         self._full.discard(lane)
         self._leader_only.discard(lane)
 
-    def touch(self, lane: Lane) -> None:
+    def touch(self, lane: PartitionLane) -> None:
         """Something about the lane changed: look at it before the next request."""
         self._touched.add(lane)
 
@@ -170,7 +169,7 @@ class LaneSession:
             self._touched.update(self.lanes.values())
         return fine
 
-    def heard(self, part: FetchedPartition) -> Lane | None:
+    def heard(self, part: FetchedPartition) -> PartitionLane | None:
         """The lane that a part of the answer is for; None if it was asked for when the lane stood elsewhere."""
         key = (part.key, part.index)
         lane, sent = self.lanes.get(key), self._session.asked(key)
@@ -178,7 +177,7 @@ class LaneSession:
             return None
         return lane if sent.fetch_offset == lane.position else None
 
-    def asks_for(self, lane: Lane) -> bool:
+    def asks_for(self, lane: PartitionLane) -> bool:
         """Whether the session on this connection has the lane, where it stands."""
         key = self.key(lane.mirror)
         return self._session.asked(key) is not None and self._generations.get(key) == lane.generation

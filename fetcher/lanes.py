@@ -7,30 +7,48 @@ its fetch offset starts a lane.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
-from fetcher.lane import Lane
+from fetcher.lane import Lane, ReadPartition
 from fetcher.progress import FollowerProgress
-
-if TYPE_CHECKING:
-    from fetcher.mirror_partition import MirrorPartition
+from fetcher.spec import MirrorSpec
 
 
-class LaneHost(Protocol):
+class LanesPartition(ReadPartition, Protocol):
+    """The mirror partition whose lanes these are."""
+
+    @property
+    def spec(self) -> MirrorSpec: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def largest_batch(self) -> int: ...
+
+    @property
+    def followers(self) -> Mapping[int, FollowerProgress]: ...
+
+
+MirrorT = TypeVar("MirrorT", bound=LanesPartition)
+
+
+class LaneHost(Protocol[MirrorT]):
     """Whoever fetches for lanes (the manager; a recorder in tests). Calls must not re-enter the partition."""
 
-    def lane_opened(self, lane: Lane) -> None: ...
+    def lane_opened(self, lane: Lane[MirrorT]) -> None: ...
 
-    def lane_changed(self, lane: Lane) -> None:
+    def lane_changed(self, lane: Lane[MirrorT]) -> None:
         """Its position, room or right to fetch changed."""
 
-    def lane_closed(self, lane: Lane) -> None: ...
+    def lane_closed(self, lane: Lane[MirrorT]) -> None: ...
 
-    def watch(self, mirror: MirrorPartition) -> None:
+    def watch(self, mirror: MirrorT) -> None:
         """Call mirror.tick() now and then until it returns False."""
 
 
-class Lanes:
+class Lanes(Generic[MirrorT]):
     """Sizes in bytes, times in seconds of the caller's monotonic clock."""
 
     __slots__ = (
@@ -45,15 +63,15 @@ class Lanes:
 
     def __init__(
         self,
-        mirror: MirrorPartition,
-        host: LaneHost,
+        mirror: MirrorT,
+        host: LaneHost[MirrorT],
         *,
         window_bytes: int,
         answer_bytes: int,
         detach_after: float,
         attach_grace: float,
     ) -> None:
-        self.open: list[Lane] = []
+        self.open: list[Lane[MirrorT]] = []
         self._mirror = mirror
         self._host = host
         self._window_bytes = window_bytes
@@ -80,7 +98,7 @@ class Lanes:
         if offset < self._mirror.log_start_offset:
             self.close_empty()
             return  # the follower must move to the log start first
-        best: Lane | None = None
+        best: Lane[MirrorT] | None = None
         for lane in self.open:
             if lane.window.covers(offset) and (best is None or lane.position > best.position):
                 best = lane
@@ -106,7 +124,7 @@ class Lanes:
         if close:
             self.close_empty()
 
-    def _attach(self, lane: Lane, replica: int, progress: FollowerProgress, offset: int) -> None:
+    def _attach(self, lane: Lane[MirrorT], replica: int, progress: FollowerProgress, offset: int) -> None:
         had_none = not lane.followers
         lane.followers[replica] = offset
         lane.expected.discard(replica)
@@ -130,7 +148,7 @@ class Lanes:
 
     # --- lanes
 
-    def begin(self, offset: int, now: float) -> Lane:
+    def begin(self, offset: int, now: float) -> Lane[MirrorT]:
         """A lane that reads from `offset` on."""
         mirror = self._mirror
         lane = Lane(mirror, offset, self.window_limit())
@@ -158,7 +176,7 @@ class Lanes:
             lane.truncate(offset)
             self._host.lane_changed(lane)
 
-    def truncate_others(self, lane: Lane, offset: int) -> None:
+    def truncate_others(self, lane: Lane[MirrorT], offset: int) -> None:
         """Those that have read beyond what `lane` has found to be the end of what they read."""
         for other in list(self.open):
             if other is not lane and other.position > offset:
@@ -191,11 +209,11 @@ class Lanes:
                 self._detach_all(lane)
         self.close_empty()
 
-    def _detach_all(self, lane: Lane) -> None:
+    def _detach_all(self, lane: Lane[MirrorT]) -> None:
         for replica in list(lane.followers):
             self.leave(replica, self._mirror.followers[replica], close=False)
 
-    def _release(self, lane: Lane, *, with_tail: bool = False) -> int:
+    def _release(self, lane: Lane[MirrorT], *, with_tail: bool = False) -> int:
         """Drop what is not needed any more; a window that was full has room again and says so."""
         was_full = lane.full
         # With several lanes the leading ones keep a tail that laggards can join.

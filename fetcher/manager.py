@@ -22,8 +22,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.error_table import Action, classify
 from fetcher.fetchers import Fetchers
 from fetcher.join import note_looked_up, refused_in_range
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from fetcher.resolve import Resolver, Verdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import SourceFetcher
@@ -159,7 +158,7 @@ class FetcherManager:
 
     # --- LaneHost
 
-    def lane_opened(self, lane: Lane) -> None:
+    def lane_opened(self, lane: PartitionLane) -> None:
         mirror = lane.mirror
         node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
         if node is None or not self._fetchers.may_begin:
@@ -167,11 +166,11 @@ class FetcherManager:
         else:
             self._place(lane, node)
 
-    def lane_changed(self, lane: Lane) -> None:
+    def lane_changed(self, lane: PartitionLane) -> None:
         if lane.fetcher is not None:
             lane.fetcher.touch(lane)
 
-    def lane_closed(self, lane: Lane) -> None:
+    def lane_closed(self, lane: PartitionLane) -> None:
         if lane.fetcher is not None:
             lane.fetcher.remove(lane)
 
@@ -180,7 +179,7 @@ class FetcherManager:
 
     # --- FetcherOwner
 
-    def partition_error(self, lane: Lane, fetcher: SourceFetcher, code: int) -> None:
+    def partition_error(self, lane: PartitionLane, fetcher: SourceFetcher, code: int) -> None:
         mirror = lane.mirror
         action, reason = classify(code)
         if action is Action.FAIL:
@@ -199,7 +198,7 @@ class FetcherManager:
         else:
             self._suspend(lane)
 
-    def partition_malformed(self, lane: Lane, fetcher: SourceFetcher, error: MalformedFrame) -> None:
+    def partition_malformed(self, lane: PartitionLane, fetcher: SourceFetcher, error: MalformedFrame) -> None:
         mirror = lane.mirror
         text = f"{mirror.tp} at offset {lane.position} from node {fetcher.node.id}: {error}"
         if lane.failures + 1 >= _MALFORMED_LIMIT:
@@ -208,7 +207,7 @@ class FetcherManager:
         mirror.source_trouble(text, time.monotonic())
         self._suspend(lane)
 
-    def diverged(self, lane: Lane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
+    def diverged(self, lane: PartitionLane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
         """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
         mirror = lane.mirror
         if self._keep_to_the_leader(lane, fetcher):
@@ -230,7 +229,7 @@ class FetcherManager:
         else:
             mirror.truncate(offset)
 
-    def _doubt(self, lane: Lane) -> None:
+    def _doubt(self, lane: PartitionLane) -> None:
         """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
         lane.failures += 1
         if lane.failures >= _MALFORMED_LIMIT:
@@ -239,7 +238,7 @@ class FetcherManager:
             self._resolver.ask_offsets(lane.mirror, lane.last_epoch, lane.position)
             self._displace(lane)
 
-    def preferred_replica(self, lane: Lane, fetcher: SourceFetcher, node_id: int) -> None:
+    def preferred_replica(self, lane: PartitionLane, fetcher: SourceFetcher, node_id: int) -> None:
         node = self._resolver.node(node_id)
         if node is not None and node_id != fetcher.node.id and not lane.leader_only:
             fetcher.remove(lane)
@@ -253,7 +252,7 @@ class FetcherManager:
             self._keep_to_the_leader(lane, fetcher)
             self._queue.put(mirror)
 
-    def _keep_to_the_leader(self, lane: Lane, fetcher: SourceFetcher) -> bool:
+    def _keep_to_the_leader(self, lane: PartitionLane, fetcher: SourceFetcher) -> bool:
         """For a while, if the node that was of no use to it is not the leader; whether that is so."""
         if self._resolver.is_leader(lane.mirror, fetcher.node.id):
             return False
@@ -295,7 +294,7 @@ class FetcherManager:
 
     # --- placing
 
-    def _place(self, lane: Lane, node: Node) -> None:
+    def _place(self, lane: PartitionLane, node: Node) -> None:
         current = lane.fetcher
         if current is not None and current.node == node:
             self._awake(lane)
@@ -307,7 +306,7 @@ class FetcherManager:
         lane.suspended = False
         self._fetchers.free_for(lane.mirror, node).add(lane)
 
-    def _awake(self, lane: Lane) -> None:
+    def _awake(self, lane: PartitionLane) -> None:
         lane.suspended = False
         self.lane_changed(lane)
 
@@ -324,13 +323,13 @@ class FetcherManager:
             rate=self._rate,
         )
 
-    def _displace(self, lane: Lane) -> None:
+    def _displace(self, lane: PartitionLane) -> None:
         """Away from its fetcher, and back through the queue."""
         if lane.fetcher is not None:
             lane.fetcher.remove(lane)
         self._queue.put_again(lane.mirror)
 
-    def _suspend(self, lane: Lane) -> None:
+    def _suspend(self, lane: PartitionLane) -> None:
         """Not now; the same node again after a pause."""
         lane.failures += 1
         lane.suspended = True

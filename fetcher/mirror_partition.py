@@ -26,7 +26,7 @@ class MirrorPartition:
         self,
         spec: MirrorSpec,
         events: FetcherEvents,
-        host: LaneHost,
+        host: LaneHost[MirrorPartition],
         *,
         window_bytes: int = 4 << 20,
         answer_bytes: int = 1 << 20,
@@ -75,7 +75,7 @@ class MirrorPartition:
         self._events = events
         self._host = host
         self._attach_grace = attach_grace
-        self._lanes = Lanes(
+        self._lanes: Lanes[MirrorPartition] = Lanes(
             self,
             host,
             window_bytes=window_bytes,
@@ -92,7 +92,7 @@ class MirrorPartition:
     # --- what the source said
 
     @property
-    def lanes(self) -> Sequence[Lane]:
+    def lanes(self) -> Sequence[PartitionLane]:
         """Those that are open."""
         return self._lanes.open
 
@@ -148,7 +148,11 @@ class MirrorPartition:
         return changed
 
     def add_chunks(
-        self, lane: Lane, chunks: list[WindowChunk], epochs: list[tuple[int, int]], high_watermark: int
+        self,
+        lane: PartitionLane,
+        chunks: list[WindowChunk],
+        epochs: list[tuple[int, int]],
+        high_watermark: int,
     ) -> None:
         """Batches that follow the lane's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
@@ -163,7 +167,7 @@ class MirrorPartition:
         if lane.full:
             self._host.watch(self)
 
-    def _note_epoch(self, lane: Lane, epoch: int, offset: int, high_watermark: int) -> None:
+    def _note_epoch(self, lane: PartitionLane, epoch: int, offset: int, high_watermark: int) -> None:
         """A batch of `epoch` begins at `offset` at the source.
 
         Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
@@ -440,3 +444,6 @@ class MirrorPartition:
         """Tell everybody who waits for this partition; they must only take note."""
         for listener in tuple(self.listeners):
             listener(self)
+
+
+PartitionLane = Lane[MirrorPartition]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from fetcher.lane import Lane
+from fetcher.lane import Lane
 
 UNKNOWN_OFFSET = -1
 _KEPT_RESTARTS = 8
@@ -79,7 +78,7 @@ class FollowerProgress:
         #: Last time its fetch offset was at the high watermark.
         self.caught_up_monotonic = 0.0
         self.high_watermark_sent = UNKNOWN_OFFSET
-        self.lane: Lane | None = None
+        self.lane: Lane[Any] | None = None
         self.session: FollowerSession | None = None
 
     @property

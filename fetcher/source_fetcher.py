@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 
 from fetcher.budget import Charge, MemoryBudget
 from fetcher.change_over import ChangeOver, sibling_slot
-from fetcher.lane import Lane
 from fetcher.lane_session import LaneSession
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from fetcher.pace import Pace
 from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
-from fetcher.source_ports import FetcherOwner, FetchLimits
+from fetcher.source_owner import FetcherOwner
+from fetcher.source_ports import FetchLimits
 from fetcher.source_rate import Growth, SourceRate
 from fetcher.source_records import charge_for, take_records
 from fetcher.source_session import SESSION_ERRORS, PartitionKey
@@ -48,7 +48,7 @@ class SourceFetcher:
         self,
         node: Node,
         slot: int,
-        owner: FetcherOwner,
+        owner: FetcherOwner[SourceFetcher],
         budget: MemoryBudget,
         limits: FetchLimits,
         *,
@@ -68,7 +68,7 @@ class SourceFetcher:
         self._rack = rack
         self._rate = rate
         self._asked = LaneSession()
-        self._change_over = ChangeOver(self, owner, limits)
+        self._change_over = ChangeOver(self, owner.sibling, limits)
         self._kept = SourceConnection(
             node,
             open_connection,
@@ -103,7 +103,7 @@ class SourceFetcher:
         return self.slot < 0
 
     @property
-    def lanes(self) -> dict[PartitionKey, Lane]:
+    def lanes(self) -> dict[PartitionKey, PartitionLane]:
         return self._asked.lanes
 
     def holds(self, mirror: MirrorPartition) -> bool:
@@ -119,33 +119,33 @@ class SourceFetcher:
         """Whether the session asks for a partition of that name already."""
         return self._asked.key(mirror) in self.lanes
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: PartitionLane) -> None:
         self.adopt(lane)
         self.touch(lane)
 
-    def adopt(self, lane: Lane) -> None:
+    def adopt(self, lane: PartitionLane) -> None:
         """A lane whose turn comes with the next request, which is about to be sent."""
         lane.fetcher = self
         self._asked.adopt(lane)
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, lane: PartitionLane) -> None:
         """Forget a lane; an answer for it that is still under way will be dropped."""
         self._asked.remove(lane)
         if lane.fetcher is self:
             lane.fetcher = None
 
-    def touch(self, lane: Lane) -> None:
+    def touch(self, lane: PartitionLane) -> None:
         """Something about the lane changed: look at it before the next request, and send that soon."""
         self._asked.touch(lane)
         self._schedule()
         self._note_life(lane, self._loop.time())
 
-    def _note_life(self, lane: Lane, now: float) -> None:
+    def _note_life(self, lane: PartitionLane, now: float) -> None:
         lane.active_at = now
         if self.quiet and (busy := self._owner.sibling(self)) is not None:
             busy.offer(lane)
 
-    def follows(self, lane: Lane) -> bool:
+    def follows(self, lane: PartitionLane) -> bool:
         """Whether the node is asked for the lane, and has answered lately: it would not have kept a record to itself. Nor
         would we, for want of memory or for the link's rate.
         """
@@ -155,7 +155,7 @@ class SourceFetcher:
             return False
         return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 
-    def offer(self, lane: Lane) -> None:
+    def offer(self, lane: PartitionLane) -> None:
         """Take a lane of the sibling with the next request, if it is still there and still belongs here then."""
         self._change_over.offered.add(lane)
         self._schedule()
@@ -374,7 +374,9 @@ class SourceFetcher:
                 charge.drop()
         return changed
 
-    def _take_records(self, lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge) -> bool:
+    def _take_records(
+        self, lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge
+    ) -> bool:
         try:
             if not take_records(lane, part, frame, charge, self._limits.partition_bytes):
                 return False
@@ -388,7 +390,7 @@ class SourceFetcher:
         self._pace.records_came()
         return True
 
-    def _take_trouble(self, lane: Lane, part: FetchedPartition) -> None:
+    def _take_trouble(self, lane: PartitionLane, part: FetchedPartition) -> None:
         if part.error:
             self._owner.partition_error(lane, self, part.error)
         elif part.diverging is not None:

@@ -1,15 +1,8 @@
-"""What a source fetcher is given: its sizes and times, and who decides what it only notices."""
+"""The sizes and times that a source fetcher is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-from wire.errors import MalformedFrame, WireError
-
-if TYPE_CHECKING:
-    from fetcher.lane import Lane
-    from fetcher.source_fetcher import SourceFetcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +24,3 @@ class FetchLimits:
     quiet_after: float = 5.0
     quiet_again_after: float = 60.0
     busy_partitions: int = 32
-
-
-class FetcherOwner(Protocol):
-    """Decides what a fetcher only notices."""
-
-    def partition_error(self, lane: Lane, fetcher: SourceFetcher, code: int) -> None: ...
-
-    def partition_malformed(self, lane: Lane, fetcher: SourceFetcher, error: MalformedFrame) -> None: ...
-
-    def diverged(self, lane: Lane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None: ...
-
-    def preferred_replica(self, lane: Lane, fetcher: SourceFetcher, node_id: int) -> None: ...
-
-    def connection_failed(self, fetcher: SourceFetcher, error: WireError) -> None: ...
-
-    def request_bytes(self) -> int:
-        """How much one fetch may bring just now, so that all fetchers fit into the budget."""
-
-    def memory_short(self, size: int) -> bool:
-        """Try to make room; True if it is worth asking the budget again."""
-
-    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
-        """The quiet fetcher of a busy one and the other way round; None when nothing is begun any more."""

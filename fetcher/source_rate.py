@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fetcher.lane import Lane
+from fetcher.mirror_partition import PartitionLane
 from fetcher.throttle import Throttle
 
 LATELY: Final = 1.0
@@ -139,7 +139,7 @@ class Growth:
         self._last = 0.0
         self._bytes = self._offsets = 0
 
-    def note(self, lane: Lane, end: int, position: int, appended: int) -> None:
+    def note(self, lane: PartitionLane, end: int, position: int, appended: int) -> None:
         """An answer was taken that had something of the lane's partition; its high watermark, position and bytes were those
         before. Bytes in whole batches: a source cuts the last one off anywhere.
         """

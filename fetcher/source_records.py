@@ -6,7 +6,7 @@ Not here: whose lane it is, and what happens when a batch cannot be read (source
 from __future__ import annotations
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.lane import Lane
+from fetcher.mirror_partition import PartitionLane
 from fetcher.window import WindowChunk
 from wire.batch import Walk, patch_batches
 from wire.errors import MalformedFrame
@@ -27,7 +27,7 @@ def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
 
 
 def take_records(
-    lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+    lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> bool:
     """Whether there were some for the lane's window, which has them now. MalformedFrame if they are no records."""
     walk, chunks = _read(lane, part, frame, charge, partition_bytes)
@@ -51,7 +51,7 @@ def take_records(
 
 
 def _read(
-    lane: Lane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+    lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> tuple[Walk, list[WindowChunk]]:
     """The chunks that lie above the lane's position, and what was seen on the way."""
     spec = lane.mirror.spec

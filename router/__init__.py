@@ -1,6 +1,7 @@
 """Target client to source: dispatch, produce forwarding, fetch serving, pass-through, authorization.
 
-File map, as a request goes: `dispatch` who answers it, `way_in` and `login` whether its client has logged in,
+File map, as a request goes: `dispatch` who answers it, `client_session` what is kept of its client, `way_in` and
+`login` whether that has logged in,
 `bare_tokens` how old ones do, `api_versions` what we say we speak, `apis` whose each request is, `passthrough` all that
 is not ours, `authorize` what
 the client may do. Asked about ourselves: `addressed`, with `broker_resource` our configs; asked of a mirror what it

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from router.client_session import ClientSession
 from router.login import KNOWN
 from wire import codec
 from wire.errors import BrokerError, WireError
 from wire.server import Exchange
-
-if TYPE_CHECKING:
-    from router.dispatch import ClientSession
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,13 @@ Not here: what happens to it (``lanes.py``), its states (``lane_states.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from router.given_back import later
 from router.lane_states import BatchState
 from wire.error_codes import NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from wire.produce import ProduceResult
-
-if TYPE_CHECKING:
-    from router.lanes import Lane
+from wire.types import TopicPartition
 
 JobT = TypeVar("JobT")
 
@@ -35,7 +33,6 @@ class Batch(Generic[JobT]):
         "base_sequence",
         "deferred",
         "job",
-        "lane",
         "order",
         "producer",
         "records",
@@ -43,6 +40,7 @@ class Batch(Generic[JobT]):
         "size",
         "slot",
         "state",
+        "tp",
         "unsettled",
     )
 
@@ -56,7 +54,7 @@ class Batch(Generic[JobT]):
         base_sequence: int = -1,
     ) -> None:
         self.job = job
-        self.lane: Lane[JobT] | None = None  # given by offer()
+        self.tp: TopicPartition | None = None  # given by offer()
         self.slot = slot  # position of its answer in the client's request
         self.records = records
         self.size = len(records)

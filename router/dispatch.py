@@ -1,7 +1,7 @@
 """The handler of the client listeners: which request is answered by whom.
 
-Lives here: the table api key -> handler, one ``ClientSession`` per connection, the gate before
-authentication. Not here: what any of the handlers does.
+Lives here: the table api key -> handler, the gate before authentication. Not here: what any of the handlers does, and
+what is kept of a client (``client_session.py``).
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from typing import Any, Final
 from router import apis, way_in
 from router.addressed import Addressed
 from router.api_versions import API_VERSIONS
-from router.authorize import Authorizer
-from router.consumer_fetch import FetchSession
+from router.client_session import ClientSession
 from router.fence import FenceState
 from router.forwarded import ForwardedBook
 from router.hub import ForwardingHub
-from router.login import Login, LoginState
-from router.offsets import OffsetSession
+from router.login import LoginState
 from router.on_mirrors import MirrorRequests
-from router.passthrough import Upstream
 from router.ports import RouterLimits, RouterPorts, RouterStats
-from router.produce import ProduceSession
 from router.tasks import TaskKeeper
 from router.txn_markers import answer_txn_markers
 from wire import codec
@@ -50,92 +46,7 @@ _LARGE: Final = 100 << 10
 #: Bytes of a request that is read by the schema, a fifth of a microsecond each: twenty thousand partitions.
 _MOST_BY_SCHEMA: Final = 256 << 10
 
-Handler = Callable[["ClientSession", Exchange], None]
-
-
-class ClientSession:
-    """Everything the router keeps for one client connection; parts are made when first needed."""
-
-    def __init__(self, router: Router, connection: ServerConnection) -> None:
-        self.router = router
-        self.connection = connection
-        self.is_sasl = connection.listener.security_protocol.startswith("SASL_")
-        self.login = Login(self.is_sasl)
-        self.authenticated = self.login.done  # of each request it is asked
-        self.upstream = Upstream(connection, router.ports, router.limits, router.stats, router.tasks)
-        self.authorizer = Authorizer(
-            self.upstream, router.limits.authorization_ttl, router.limits.upstream_timeout
-        )
-        self.producing: ProduceSession | None = None  # once it has written something
-        self._fetch: FetchSession | None = None
-        self._offsets: OffsetSession | None = None
-        connection.add_close_callback(self._closed)
-
-    @property
-    def produce(self) -> ProduceSession:
-        if self.producing is None:
-            self.producing = ProduceSession(self.router.hub, self.connection, self.authorizer)
-        return self.producing
-
-    @property
-    def fetch(self) -> FetchSession:
-        if self._fetch is None:
-            self._fetch = FetchSession(self.router.hub, self.connection, self.authorizer)
-        return self._fetch
-
-    @property
-    def offsets(self) -> OffsetSession:
-        if self._offsets is None:
-            self._offsets = OffsetSession(self.router.hub, self.connection, self.authorizer)
-        return self._offsets
-
-    def with_cluster_action(self, exchange: Exchange, then: Callable[[], None]) -> None:
-        """Only brokers may do this, and only where they do it. On listeners without SASL the real broker is asked, too: it
-        knows whom it takes the client for.
-        """
-        inter_broker = self.router.ports.inter_broker_listeners()
-        if inter_broker and self.connection.listener.name not in inter_broker:
-            self.router.refused_follower(
-                self.connection,
-                f"the target's brokers talk to each other on {', '.join(sorted(inter_broker))}",
-            )
-            exchange.fail(WireError("followers are not served on this listener", api="fetch"))
-            return
-        allowed = self.authorizer.cluster_action()
-        if allowed is None:
-            self.authorizer.ask_cluster(lambda: self.with_cluster_action(exchange, then))
-        elif allowed:
-            self.connection.is_broker()
-            then()
-        else:
-            self.router.refused_follower(
-                self.connection,
-                "its principal needs ClusterAction and Describe on Cluster at the target (without Describe a broker is "
-                "not told its rights)",
-            )
-            exchange.fail(
-                WireError("CLUSTER_ACTION on the cluster is needed to fetch as a follower", api="fetch")
-            )
-
-    def note_login(self) -> None:
-        """The login may have come a step further."""
-        if self.login.done and not self.authenticated:
-            self.authenticated = True
-            self.connection.logged_in()
-
-    def _closed(self) -> None:
-        """Each of them, whatever becomes of the others: what one keeps in books that all clients share is there for good
-        otherwise.
-        """
-        parts = [part.closed for part in (self.producing, self._fetch, self._offsets) if part is not None]
-        errors: list[Exception] = []
-        for close in (self.authorizer.close, self.upstream.close, *parts):
-            try:
-                close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise ExceptionGroup(f"the end of a client ({self.connection.peer})", errors)
+Handler = Callable[[ClientSession, Exchange], None]
 
 
 class Router:
@@ -147,7 +58,6 @@ class Router:
         self.stats = RouterStats()
         self.tasks = TaskKeeper()
         self._refused_followers: set[str] = set()
-        self.told_of_mirrors: set[tuple[str, str]] = set()
         self.hub = ForwardingHub(ports, self.limits, self.stats, self.tasks)
         self._handlers: dict[int, Handler] = {
             PRODUCE: lambda session, exchange: (session.producing or session.produce).handle(exchange),
@@ -167,11 +77,13 @@ class Router:
         connection = exchange.connection
         session = connection.local.get(_LOCAL_KEY)
         if session is None:
-            session = connection.local[_LOCAL_KEY] = ClientSession(self, connection)
+            session = connection.local[_LOCAL_KEY] = ClientSession(
+                self.hub, connection, self.refused_follower
+            )
         key = exchange.header.api_key
         if not session.authenticated and key not in _BEFORE_SASL:
             if session.login.state is LoginState.UNPROVEN:
-                way_in.prove(session, exchange)
+                way_in.prove(session, exchange, self)
                 return
             exchange.fail(
                 WireError("request before authentication", api=codec.api_name(key), peer=connection.peer)
@@ -274,7 +186,7 @@ def _taken_apart(handler: Handler) -> Handler:
     """
 
     async def later(session: ClientSession, exchange: Exchange) -> None:
-        await session.router.hub.turns.next()
+        await session.hub.turns.next()
         if exchange.done:
             return  # its connection has ended
         try:
@@ -293,7 +205,7 @@ def _taken_apart(handler: Handler) -> Handler:
             return
         connection = exchange.connection
         connection.pause_reading()
-        session.router.tasks.spawn(later(session, exchange), f"a large request of {connection.peer}")
+        session.hub.tasks.spawn(later(session, exchange), f"a large request of {connection.peer}")
 
     return handle
 
@@ -304,7 +216,7 @@ def _fetch(session: ClientSession, exchange: Exchange) -> None:
         exchange.frame, exchange.body_offset, exchange.header.api_version
     )
     if request.replica_id >= 0:
-        followers = session.router.ports.followers
+        followers = session.hub.ports.followers
         session.with_cluster_action(exchange, lambda: followers.handle_fetch(exchange, request))
         return
     if request.entries > MAX_ENTRIES:
@@ -316,7 +228,7 @@ def _fetch(session: ClientSession, exchange: Exchange) -> None:
 def _list_offsets(session: ClientSession, exchange: Exchange) -> None:
     request = parse_list_offsets(exchange.frame, exchange.body_offset, exchange.header.api_version)
     if request.replica_id >= 0:
-        followers = session.router.ports.followers
+        followers = session.hub.ports.followers
         session.with_cluster_action(exchange, lambda: followers.handle_list_offsets(exchange, request))
     else:
         session.offsets.list_offsets(exchange, request)
@@ -326,7 +238,7 @@ def _list_offsets(session: ClientSession, exchange: Exchange) -> None:
 def _offset_for_leader_epoch(session: ClientSession, exchange: Exchange) -> None:
     request = parse_offset_for_leader_epoch(exchange.frame, exchange.body_offset, exchange.header.api_version)
     if request.replica_id >= 0:
-        followers = session.router.ports.followers
+        followers = session.hub.ports.followers
         session.with_cluster_action(
             exchange, lambda: followers.handle_offset_for_leader_epoch(exchange, request)
         )
@@ -349,17 +261,20 @@ def _about_the_broker(session: ClientSession, exchange: Exchange) -> None:
     if not _readable(exchange):
         session.upstream.forward(exchange)
         return
-    Addressed(session.router.ports, session.upstream, session.authorizer).handle(exchange)
+    Addressed(session.hub.ports, session.upstream, session.authorizer).handle(exchange)
 
 
 @_taken_apart
 def _to_a_leader(session: ClientSession, exchange: Exchange) -> None:
-    router = session.router
     if not _readable(exchange):
         session.upstream.forward(exchange)
         return
     MirrorRequests(
-        router.hub, session.connection, session.upstream, session.authorizer, router.told_of_mirrors
+        session.hub,
+        session.connection,
+        session.upstream,
+        session.authorizer,
+        session.hub.told_of_mirrors,
     ).handle(exchange)
 
 

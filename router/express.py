@@ -11,9 +11,9 @@ in one; of a mirror we lead them all, so such a request may go on to several nod
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from router.authorize import Authorizer, Operation
 from router.batch import Batch
@@ -21,6 +21,7 @@ from router.forwarder import TARGET, SourceRoute, partitions_of
 from router.hub import ForwardingHub
 from router.lanes import Lane
 from router.ports import LinkStats, Mirror
+from router.produce_answers import ProduceAnswers
 from router.produce_job import Pair, ProduceJob, SourceRequest, note_answered
 from wire.batch import BATCH_OVERHEAD
 from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_producing
@@ -30,9 +31,6 @@ from wire.errors import MalformedFrame, WireError
 from wire.produce import ProduceResult, TopicKey, encode_produce_request, parse_produce_response
 from wire.produce_single import FIRST_VERSION, SingleAnswer, SingleRequest
 from wire.request_header import RequestHeader
-
-if TYPE_CHECKING:
-    from router.produce import ProduceSession
 
 #: Characters of a client id: clients choose theirs, up to 32 KiB each, and are not to fill our memory.
 _KNOWN_MAX: Final = 256
@@ -85,10 +83,16 @@ _Passed = tuple[_Usual, Batch[ProduceJob]]
 class Express:
     """Of one client connection."""
 
-    def __init__(self, session: ProduceSession, authorizer: Authorizer) -> None:
-        self._session = session
-        self._answers = session.answers
-        self._hub: ForwardingHub = session.hub
+    def __init__(
+        self,
+        hub: ForwardingHub,
+        answers: ProduceAnswers,
+        authorizer: Authorizer,
+        pump_lanes: Callable[[Iterable[Lane[ProduceJob]]], None],
+    ) -> None:
+        self._hub = hub
+        self._answers = answers
+        self._pump_lanes = pump_lanes
         self._authorizer = authorizer
         self._usual: dict[tuple[TopicKey, int], _Usual] = {}
 
@@ -258,7 +262,7 @@ class Express:
         exchange.reply(usual.told.encode(exchange.header.correlation_id, what))
         answers.left(job)
         if lane.queue:
-            self._session.pump_lanes((lane,))
+            self._pump_lanes((lane,))
         hub.lanes_changed()
 
     def _all_replied(self, together: list[_Passed], term: int, reply: memoryview | WireError) -> None:
@@ -285,7 +289,7 @@ class Express:
         for _ in results:
             answers.left(job)
         if waiting := [usual.lane for usual, _ in together if usual.lane.queue]:
-            self._session.pump_lanes(waiting)
+            self._pump_lanes(waiting)
         hub.lanes_changed()
 
     def _all_land(self, together: list[_Passed]) -> bool:

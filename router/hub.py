@@ -19,6 +19,7 @@ from router.first_fetches import FirstFetches
 from router.forwarded import ForwardedBook
 from router.forwarder import TARGET, Recovery
 from router.held_readers import HeldReaders
+from router.lanes import Lane
 from router.lease_gate import LeaseGate, Told
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
 from router.tasks import TaskKeeper
@@ -58,10 +59,10 @@ class Answers(Protocol):
 
     def deliver(self, answers: Iterable[Answer[Any]]) -> None: ...
 
-    def conclude(self, batch: Batch[Any], answers: Sequence[Answer[Any]]) -> None: ...
+    def conclude(self, lane: Lane[Any], batch: Batch[Any], answers: Sequence[Answer[Any]]) -> None: ...
 
 
-class Session(Swept, Protocol):
+class Client(Swept, Protocol):
     """One client's forwarding (``produce.ProduceSession``)."""
 
     @property
@@ -103,6 +104,8 @@ class ForwardingHub:
         self.held_readers = HeldReaders()
         self.turns = Turns()
         self.unread = Unread(limits.read_bytes, self.loop)
+        #: (kind of request, topic) that was logged already (on_mirrors.py).
+        self.told_of_mirrors: set[tuple[str, str]] = set()
         self.consumers = 0  # connections that fetch: they share the memory for reads
         self._refusals: dict[tuple[str, str], float] = {}
         self._recoveries: dict[str, Recovery] = {}
@@ -185,7 +188,7 @@ class ForwardingHub:
         self.lanes_changed()
 
     def _deliver(self, answers: Iterable[Answer[Any]]) -> None:
-        by_session: dict[Session, list[Answer[Any]]] = {}
+        by_session: dict[Client, list[Answer[Any]]] = {}
         for batch, code in answers:
             by_session.setdefault(batch.job.session, []).append((batch, code))
         with gathered_writes():
@@ -306,11 +309,11 @@ class ForwardingHub:
 
     def _conclude(self, told: Iterable[Told[Any]]) -> None:
         with gathered_writes():
-            for batch, answers in told:
-                batch.job.session.answers.conclude(batch, answers)
+            for lane, batch, answers in told:
+                batch.job.session.answers.conclude(lane, batch, answers)
 
     def _pump(self, lanes: Iterable[Any]) -> None:
-        by_session: dict[Session, list[Any]] = {}
+        by_session: dict[Client, list[Any]] = {}
         for lane in lanes:
             if lane.queue:
                 by_session.setdefault(lane.queue[0].job.session, []).append(lane)

@@ -118,7 +118,7 @@ class Lane(Generic[JobT]):
         """A new batch of the client, behind all others."""
         if self.vanished:
             raise LocalProtocolError(f"lane {self.tp}: batch offered after the client vanished")
-        batch.lane = self
+        batch.tp = self.tp
         batch.order = self._next_order
         self._next_order += 1
         self.queue.append(batch)
@@ -160,7 +160,7 @@ class Lane(Generic[JobT]):
 
     def pass_on(self, batch: Batch[JobT], route: object) -> None:
         """offer() and take() in one, of a batch that passes()."""
-        batch.lane = self
+        batch.tp = self.tp
         batch.order = self._next_order
         self._next_order += 1
         self.in_flight.append(batch)

@@ -46,7 +46,7 @@ from wire.types import TopicPartition
 
 ACKNOWLEDGES: Final = frozenset({NONE, DUPLICATE_SEQUENCE_NUMBER})
 
-Told = tuple[Batch[JobT], Sequence[Answer[JobT]]]
+Told = tuple[Lane[JobT], Batch[JobT], Sequence[Answer[JobT]]]
 """A batch that waited for the lease and what clients get now; its answer is the first one."""
 
 
@@ -58,7 +58,7 @@ class LeaseGate(Generic[JobT]):
         self._fences = fences
         #: Successes of the source that clients were told to be unknown.
         self.unknown = 0
-        self._deferred: dict[Batch[JobT], None] = {}  # in the order of arrival
+        self._deferred: dict[Batch[JobT], Lane[JobT]] = {}  # in the order of arrival
         self._closed_in: dict[TopicPartition, int] = {}  # the lease's term when the partition was closed
 
     def __len__(self) -> int:
@@ -82,19 +82,18 @@ class LeaseGate(Generic[JobT]):
             return self._unknown(lane, batch, result)
         # The clock after the bytes: a renewal sent later than this was sent later than they came.
         batch.deferred = Deferred(result, self.lease.now())
-        self._deferred[batch] = None
+        self._deferred[batch] = lane
         return ()
 
     def renewed(self) -> list[Told[JobT]]:
         """A renewal was answered: what it proves is told."""
         told: list[Told[JobT]] = []
-        for batch in list(self._deferred):
-            lane, waiting = _both(batch)
+        for batch, lane in list(self._deferred.items()):
             if self._fences.state(lane.tp) is not None:
-                told.append((batch, self.give_up(batch)))
-            elif self.lease.proven_since(waiting.arrived):
-                self._forget(batch)
-                told.append((batch, lane.answered(batch, waiting.result.error)))
+                told.append((lane, batch, self.give_up(batch)))
+            elif self.lease.proven_since((waiting := _waiting(batch)).arrived):
+                del self._deferred[batch]
+                told.append((lane, batch, lane.answered(batch, waiting.result.error)))
         return told
 
     def closed(self, tps: Iterable[TopicPartition]) -> list[Told[JobT]]:
@@ -108,9 +107,9 @@ class LeaseGate(Generic[JobT]):
         if not self._deferred:
             return []
         return [
-            (batch, self.give_up(batch))
-            for batch in list(self._deferred)
-            if batch.lane is not None and batch.lane.tp in wanted
+            (lane, batch, self.give_up(batch))
+            for batch, lane in list(self._deferred.items())
+            if lane.tp in wanted
         ]
 
     def opened(self, tps: Iterable[TopicPartition]) -> None:
@@ -125,12 +124,8 @@ class LeaseGate(Generic[JobT]):
 
     def give_up(self, batch: Batch[JobT]) -> Sequence[Answer[JobT]]:
         """A deferred batch ends as unknown. Nothing is left to tell if its client is gone."""
-        lane, waiting = _both(batch)
-        self._forget(batch)
-        return self._unknown(lane, batch, waiting.result)
-
-    def _forget(self, batch: Batch[JobT]) -> None:
-        del self._deferred[batch]
+        waiting = _waiting(batch)
+        return self._unknown(self._deferred.pop(batch), batch, waiting.result)
 
     def _unknown(self, lane: Lane[JobT], batch: Batch[JobT], result: ProduceResult) -> Sequence[Answer[JobT]]:
         self.unknown += 1
@@ -139,7 +134,7 @@ class LeaseGate(Generic[JobT]):
         return answers
 
 
-def _both(batch: Batch[JobT]) -> tuple[Lane[JobT], Deferred]:
-    if batch.lane is None or batch.deferred is None:
+def _waiting(batch: Batch[JobT]) -> Deferred:
+    if batch.deferred is None:
         raise LocalProtocolError(f"{batch!r} does not wait for the lease")
-    return batch.lane, batch.deferred
+    return batch.deferred

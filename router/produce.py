@@ -49,7 +49,7 @@ class ProduceSession:
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self.answers = ProduceAnswers(hub, connection, self._moved_on)
         self._ways: Ways[ProduceJob] = Ways(hub, self, self.answers.deliver, self.pump_lanes)
-        self._express = Express(self, authorizer)
+        self._express = Express(hub, self.answers, authorizer, self.pump_lanes)
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
         self.last_request = 0.0
@@ -63,7 +63,7 @@ class ProduceSession:
         hub = self.hub
         now = hub.loop.time()
         self.last_request = now
-        job = ProduceJob(self, exchange, request, now)
+        job = ProduceJob(self, exchange, request, hub.limits, now)
         hub.stats.produce_requests += 1
         hub.budget.add(self._connection, job.size)
         job.in_lanes = 1  # held by the request itself until it is admitted

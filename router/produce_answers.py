@@ -111,18 +111,20 @@ class ProduceAnswers:
         if not what or what[0] != (batch, result.error):
             return what
         result.current_leader = None  # the source's broker ids mean nothing here
-        if result.error != NONE and batch.lane is not None:
+        if result.error != NONE and batch.tp is not None:
             self.given_back.note(
-                batch.lane.tp, batch.producer, batch.base_sequence, result.error, self.hub.loop.time()
+                batch.tp, batch.producer, batch.base_sequence, result.error, self.hub.loop.time()
             )
         self.finish_slot(batch.job, batch.slot, result)
         return what[1:]
 
-    def conclude(self, batch: Batch[ProduceJob], answers: Sequence[Answer[ProduceJob]]) -> None:
+    def conclude(
+        self, lane: Lane[ProduceJob], batch: Batch[ProduceJob], answers: Sequence[Answer[ProduceJob]]
+    ) -> None:
         """The wait of a deferred success is over, one way or the other."""
-        if batch.lane is None or batch.deferred is None:
+        if batch.deferred is None:
             raise LocalProtocolError(f"{batch!r} did not wait for the lease")
-        self.settle(self._own_words(batch, batch.deferred.result, answers), [(batch.lane, batch)])
+        self.settle(self._own_words(batch, batch.deferred.result, answers), [(lane, batch)])
 
     def _lost(self, pairs: list[Pair]) -> None:
         self.hub.stats.produce_lost += len(pairs)
@@ -143,14 +145,14 @@ class ProduceAnswers:
     def deliver(self, answers: Iterable[Answer[ProduceJob]], still_counted: set[int] | None = None) -> None:
         """Tell the client; batches that are still in flight, or named in still_counted, keep their bytes."""
         for batch, code in answers:
-            job, lane = batch.job, batch.lane
-            if lane is None:
+            job, tp = batch.job, batch.tp
+            if tp is None:
                 raise LocalProtocolError(f"{batch!r} was answered but never offered")
             if batch.state is BatchState.DONE and not (still_counted and id(batch) in still_counted):
                 self.left(job)
-            self.given_back.note(lane.tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
+            self.given_back.note(tp, batch.producer, batch.base_sequence, code, self.hub.loop.time())
             if job.results[batch.slot] is None and not self.vanished:
-                self.finish_slot(job, batch.slot, ProduceResult(lane.tp.partition, code))
+                self.finish_slot(job, batch.slot, ProduceResult(tp.partition, code))
 
     def left(self, job: ProduceJob) -> None:
         job.in_lanes -= 1
@@ -177,6 +179,6 @@ class ProduceAnswers:
         """The time of an admitted request is over."""
         for lane, batch in tuple(job.batches):
             if batch.deferred is not None and not batch.closed:
-                self.conclude(batch, self.hub.gate.give_up(batch))
+                self.conclude(lane, batch, self.hub.gate.give_up(batch))
             else:
                 self.deliver(lane.expire(batch))

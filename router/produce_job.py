@@ -7,14 +7,14 @@ Not here: which batch goes when and where (``produce.py``, ``lanes.py``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from router.batch import Batch
 from router.forwarder import TARGET, SourceRoute
-from router.hub import ForwardingHub
+from router.hub import Client, ForwardingHub
 from router.lanes import Lane
 from router.leadership import current_leader, endpoints_of
-from router.ports import MirrorDirectory
+from router.ports import MirrorDirectory, RouterLimits
 from wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.produce import (
@@ -26,9 +26,6 @@ from wire.produce import (
 )
 from wire.server import Exchange
 from wire.types import TopicPartition
-
-if TYPE_CHECKING:
-    from router.produce import ProduceSession
 
 SOURCE_VERSIONS: Final = (9, 13)
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -55,9 +52,8 @@ class ProduceJob:
     )
 
     def __init__(
-        self, session: ProduceSession, exchange: Exchange, request: ProduceRequest, now: float
+        self, session: Client, exchange: Exchange, request: ProduceRequest, limits: RouterLimits, now: float
     ) -> None:
-        limits = session.hub.limits
         self.session = session
         self.exchange = exchange
         self.request = request

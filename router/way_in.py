@@ -7,17 +7,16 @@ made of them: login.py.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from router import api_versions, bare_tokens
+from router.client_session import ClientSession
 from wire import codec
 from wire.errors import BrokerError, MalformedFrame, RequestTimedOut
 from wire.primitives import PARSE_ERRORS, read_string
 from wire.server import Exchange
 from wire.types import Buffer
-
-if TYPE_CHECKING:
-    from router.dispatch import ClientSession
 
 SASL_AUTHENTICATE: Final = 36
 _CLIENT_ID: Final = "kafka-linker-login"
@@ -77,12 +76,12 @@ def sasl_authenticate(session: ClientSession, exchange: Exchange) -> None:
     session.upstream.send(exchange.frame, answered)
 
 
-def prove(session: ClientSession, exchange: Exchange) -> None:
+def prove(session: ClientSession, exchange: Exchange, serve: Callable[[Exchange], None]) -> None:
     """The first request after a login whose mechanism is not known here: before it is looked at, the broker is asked
     something that it answers to nobody in the middle of an exchange. What the client sends behind it waits."""
     connection, upstream = session.connection, session.upstream
     connection.pause_reading()
-    patience = session.router.limits.upstream_timeout
+    patience = session.hub.limits.upstream_timeout
     late = asyncio.get_running_loop().call_later(
         patience,
         upstream.give_up,
@@ -102,7 +101,7 @@ def prove(session: ClientSession, exchange: Exchange) -> None:
             return
         session.login.served()
         session.note_login()
-        session.router(exchange)
+        serve(exchange)
         connection.resume_reading()
 
     frame = codec.encode_request(

@@ -6,7 +6,6 @@ A first look at the range in Spark (record_frames.lonely), a second one at whole
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -16,17 +15,17 @@ from validator import record_frames
 from validator.cleaner_bounds import SourceLog, cleaner_bounds
 from validator.record_commits import StableEnds
 from validator.record_frames import SOURCE, Expected
+from validator.record_logs import RecordLogs
 from validator.record_second_look import Suspect, second_look
 from validator.record_tally import LAWFUL, Explained
-
-if TYPE_CHECKING:
-    from validator.records import _Job
 
 MAX_SUSPECTS = 10_000
 """Of a replica: more unexplained records than this are no cleaner's doing, and not looked for a second time."""
 
 
-def explain(job: _Job, paired: DataFrame, expected: Sequence[Expected]) -> dict[tuple[int, int], Explained]:
+def explain(
+    job: RecordLogs, paired: DataFrame, expected: Sequence[Expected]
+) -> dict[tuple[int, int], Explained]:
     """Of every replica: what a log cleaner explains, and what nothing does."""
     ends = job.stable_ends(job.found.bounds)
     committed = job.read_settled(job.stretches(expected), ends)
@@ -43,7 +42,7 @@ def explain(job: _Job, paired: DataFrame, expected: Sequence[Expected]) -> dict[
 
 
 def _limits(
-    job: _Job, paired: DataFrame, expected: Sequence[Expected], ends: StableEnds
+    job: RecordLogs, paired: DataFrame, expected: Sequence[Expected], ends: StableEnds
 ) -> list[record_frames.Limits]:
     source = record_frames.source_logs(paired)
     limits = []
@@ -69,7 +68,7 @@ def _limits(
 
 
 def _judge(
-    job: _Job, judged: DataFrame, expired: Mapping[tuple[int, int], int]
+    job: RecordLogs, judged: DataFrame, expired: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], Explained]:
     explained: dict[tuple[int, int], Explained] = {}
     open_: dict[tuple[int, int], int] = {}
@@ -97,7 +96,7 @@ def _judge(
     return explained
 
 
-def _from_the_start(job: _Job, one: Expected) -> bool:
+def _from_the_start(job: RecordLogs, one: Expected) -> bool:
     """Whether the range begins where both logs begin: then it holds all there is of a key."""
     bounds = job.found.bounds[job.tps[one.part]]
     return one.start <= max(bounds.log_start, job.readable[one.part, one.slot].log_start)

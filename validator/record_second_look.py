@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes PySpark calls it
@@ -15,9 +14,7 @@ from validator import record_frames
 from validator.cleaner_bounds import NO_LIMIT, TOMBSTONE_TOO_YOUNG
 from validator.ranges import PartitionBounds
 from validator.record_frames import SOURCE
-
-if TYPE_CHECKING:
-    from validator.records import _Job
+from validator.record_logs import RecordLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Suspect:
 
 
 def second_look(
-    job: _Job, suspects: Sequence[Suspect], expired: Mapping[tuple[int, int], int]
+    job: RecordLogs, suspects: Sequence[Suspect], expired: Mapping[tuple[int, int], int]
 ) -> dict[Suspect, str | None]:
     """Why each is lawful (superseded, tombstone), why it is not, None if nothing is known. `expired`: of each (part, slot)
     the newest timestamp that a tombstone can have that its cleaner took."""

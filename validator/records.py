@@ -30,16 +30,16 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from validator import record_frames
 from validator.endpoint import Endpoint, SideFailed
 from validator.facts import MAX_FINDINGS
-from validator.kafka_source import ReadRange, client_options, ensure_connector, read
-from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
-from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.record_commits import COMMITTED, StableEnds, settled, stable_ends
+from validator.kafka_source import ensure_connector
+from validator.messages import PartitionPlan, ReplicaResult
+from validator.ranges import ReplicaBounds
 from validator.record_explain import explain
-from validator.record_frames import CLEANED, NO_END, SOURCE, TOLD, Expected
+from validator.record_frames import CLEANED, TOLD, Expected
+from validator.record_logs import RecordLogs, look
 from validator.record_tally import Explained, RecordTally
-from validator.survey import Survey, survey
+from validator.survey import Survey
 from validator.tally import whole_partition_finding
-from wire.errors import LinkerError, WireError
+from wire.errors import LinkerError
 from wire.types import TopicPartition
 
 PARTITIONS_PER_JOB = 64
@@ -91,11 +91,11 @@ def check_records(
     left = ATTEMPTS
     while True:
         left -= 1
-        found, leaders = asyncio.run(_look(source, target, plans, wait_s))
+        found, leaders = asyncio.run(look(source, target, plans, wait_s))
         job = _Job(spark, source, target, plans, found, leaders, now_ms)
         try:
             checked = job.run()
-            _, after = asyncio.run(_look(source, target, (), 0.0, topics={plan.topic for plan in plans}))
+            _, after = asyncio.run(look(source, target, (), 0.0, topics={plan.topic for plan in plans}))
             if all(after.get(tp) == leaders.get(tp) for tp in found.bounds):
                 return checked
             if not left:
@@ -110,35 +110,11 @@ def check_records(
                 gave_up = f"Spark's Kafka connector gave up: {reason}"
                 try:
                     asyncio.run(
-                        _look(source, target, plans, 0.0)
+                        look(source, target, plans, 0.0)
                     )  # tells which side does not answer, and where
                 except SideFailed as side:
                     raise SideFailed(side.side, side.address, f"{side.reason}; {gave_up}") from None
                 raise RecordsUnreadable(gave_up) from None
-
-
-async def _look(
-    source: Endpoint,
-    target: Endpoint,
-    plans: Sequence[PartitionPlan],
-    wait_s: float,
-    topics: set[str] | None = None,
-) -> tuple[Survey, dict[TopicPartition, int]]:
-    """What there is, and who leads at the target."""
-    found = await survey(source, target, plans, wait_s=wait_s) if plans else Survey()
-    wanted = topics if topics is not None else {tp.topic for tp in found.bounds}
-    leaders: dict[TopicPartition, int] = {}
-    async with target.cluster() as cluster:
-        try:
-            await cluster.refresh(wanted)
-        except WireError as error:
-            raise target.failed(error) from error
-        for name in wanted:
-            topic = cluster.topics.get(name)
-            for index in topic.partitions if topic is not None else ():
-                leader = cluster.leader(TopicPartition(name, index))
-                leaders[TopicPartition(name, index)] = leader.id if leader is not None else -1
-    return found, leaders
 
 
 def _reason(error: Exception, sides: Sequence[Endpoint]) -> str:
@@ -156,7 +132,7 @@ def _reason(error: Exception, sides: Sequence[Endpoint]) -> str:
     return text[:500]
 
 
-class _Job:
+class _Job(RecordLogs):
     """One attempt at a group of partitions."""
 
     def __init__(
@@ -169,23 +145,9 @@ class _Job:
         leaders: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        self.spark, self.source, self.target = spark, source, target
-        self.found = found
-        self.now_ms = now_ms
+        super().__init__(spark, source, target, plans, found, leaders, now_ms)
         self.began = time.monotonic()
-        self.plans = {TopicPartition(plan.topic, plan.partition): plan for plan in plans}
-        self.tps = list(found.bounds)
-        self.checked = RecordsChecked(failures=list(found.failures))
-        self.readable: dict[tuple[int, int], ReplicaBounds] = {}  # (part, broker id)
-        for part, tp in enumerate(self.tps):
-            bounds = found.bounds[tp]
-            brokers = {replica.broker_id for replica in self.plans[tp].replicas}
-            leader = leaders.get(tp, -1)
-            for one in bounds.replicas:
-                if leader in brokers and leader != one.broker_id:
-                    self.checked.failures.append(_only_the_leader(tp, one.broker_id, leader))
-                else:
-                    self.readable[part, one.broker_id] = one
+        self.checked = RecordsChecked(failures=self.failures)
 
     def run(self) -> RecordsChecked:
         for plan, replica, kind, detail in self.found.wrong:
@@ -234,67 +196,6 @@ class _Job:
         return Expected(
             part, one.broker_id, one.begin, start, max(start, min(bounds.end, one.high_watermark))
         )
-
-    def rows(self, expected: Sequence[Expected]) -> DataFrame | None:
-        """Both sides' records of these stretches; None if there is nothing to read."""
-        return self.read(self.stretches(expected))
-
-    @staticmethod
-    def stretches(expected: Sequence[Expected]) -> dict[int, dict[int, tuple[int, int]]]:
-        wanted: dict[int, dict[int, tuple[int, int]]] = {}
-        for one in expected:
-            low, high = wanted.setdefault(SOURCE, {}).get(one.part, (NO_END, 0))
-            wanted[SOURCE][one.part] = min(low, one.prefix), max(high, one.end)
-            wanted.setdefault(one.slot, {})[one.part] = one.start, one.end
-        return wanted
-
-    def read(
-        self, wanted: Mapping[int, Mapping[int, tuple[int, int]]], more: Mapping[str, str] | None = None
-    ) -> DataFrame | None:
-        """slot -> part -> [start, end) as `record_frames.sides` makes it."""
-        frames = []
-        for slot, parts in wanted.items():
-            ranges = [
-                ReadRange(self.tps[part].topic, self.tps[part].partition, start, end)
-                for part, (start, end) in sorted(parts.items())
-                if start < end
-            ]
-            if not ranges:
-                continue
-            side = (
-                client_options(self.source) if slot == SOURCE else client_options(self.target, replica=slot)
-            )
-            frames.append((slot, read(self.spark, {**side, **(more or {})}, ranges)))
-        if not frames:
-            return None
-        return record_frames.sides(self.spark, frames, [(tp.topic, tp.partition) for tp in self.tps])
-
-    # --- compacted logs -------------------------------------------------------------------------------------
-
-    def read_settled(
-        self, wanted: Mapping[int, Mapping[int, tuple[int, int]]], ends: StableEnds
-    ) -> DataFrame | None:
-        """As `read`, committed records alone."""
-        return self.read(settled(wanted, self.tps, ends), COMMITTED)
-
-    def stable_ends(self, bounds: Mapping[TopicPartition, PartitionBounds]) -> StableEnds:
-        return asyncio.run(stable_ends(self.source, self.target, bounds))
-
-    def bounds_now(self) -> dict[TopicPartition, PartitionBounds]:
-        """Log starts and ends of the partitions at this moment."""
-        plans = [
-            plan.model_copy(
-                update={
-                    "end": None,
-                    "start": 0,
-                    "replicas": tuple(ReplicaPlan(broker_id=replica.broker_id) for replica in plan.replicas),
-                }
-            )
-            for tp, plan in self.plans.items()
-            if tp in self.found.bounds
-        ]
-        found, _ = asyncio.run(_look(self.source, self.target, plans, 0.0))
-        return found.bounds
 
     # --- findings -------------------------------------------------------------------------------------------
 
@@ -345,12 +246,3 @@ class _Job:
         by_key = {(row.part, row.slot): row for row in counted}
         for one in before:
             tallies[one.part, one.slot].recount(by_key.get((one.part, one.slot)))
-
-
-def _only_the_leader(tp: TopicPartition, broker_id: int, leader: int) -> SideFailed:
-    return SideFailed(
-        "target",
-        None,
-        f"{tp.topic}-{tp.partition}: broker {leader} leads it, and Spark's Kafka connector reads leaders only; the"
-        f" replica on broker {broker_id} can be compared by records before the promote, or by batches at any time",
-    )

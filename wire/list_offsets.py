@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
+from wire.cluster_metadata import TopicMetadata
+from wire.connection import Connection
 from wire.error_codes import (
     FENCED_LEADER_EPOCH,
     KAFKA_STORAGE_ERROR,
@@ -21,11 +23,7 @@ from wire.error_codes import (
 )
 from wire.errors import AuthenticationFailed, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
 from wire.task_group import TaskGroup
-from wire.types import TopicPartition
-
-if TYPE_CHECKING:
-    from wire.cluster import Cluster
-    from wire.connection import Connection
+from wire.types import Node, TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -81,8 +79,27 @@ class OffsetResult(NamedTuple):
     error: int
 
 
+class Leaders(Protocol):
+    """Who leads what, and connections to them (cluster.Cluster)."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicMetadata]: ...
+
+    def leader(self, tp: TopicPartition) -> Node | None: ...
+
+    def leader_epoch(self, tp: TopicPartition) -> int: ...
+
+    async def connection(self, node_id: int) -> Connection: ...
+
+    async def refresh(self, topics: Iterable[str], *, timeout: float) -> None: ...
+
+    async def call(
+        self, api: str, body: Mapping[str, Any], *, node_id: int, timeout: float, purpose: str
+    ) -> Any: ...
+
+
 async def list_offsets(
-    cluster: Cluster,
+    cluster: Leaders,
     tps: Mapping[TopicPartition, int],
     *,
     replica_id: int,
@@ -110,7 +127,7 @@ async def list_offsets(
 
 
 async def list_at(
-    cluster: Cluster,
+    cluster: Leaders,
     node_id: int,
     asked: Mapping[TopicPartition, int],
     *,
@@ -142,7 +159,7 @@ async def list_at(
     }
 
 
-async def _refresh(cluster: Cluster, left: Mapping[TopicPartition, int], deadline: float) -> None:
+async def _refresh(cluster: Leaders, left: Mapping[TopicPartition, int], deadline: float) -> None:
     remaining = max(deadline - time.monotonic(), 0.01)
     try:
         await cluster.refresh({tp.topic for tp in left}, timeout=remaining)
@@ -153,7 +170,7 @@ async def _refresh(cluster: Cluster, left: Mapping[TopicPartition, int], deadlin
 
 
 async def _round(
-    cluster: Cluster,
+    cluster: Leaders,
     left: Mapping[TopicPartition, int],
     replica_id: int,
     isolation_level: int,
@@ -197,7 +214,7 @@ async def _round(
     return results
 
 
-async def _connection(cluster: Cluster, node_id: int, deadline: float) -> Connection:
+async def _connection(cluster: Leaders, node_id: int, deadline: float) -> Connection:
     try:
         async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
             return await cluster.connection(node_id)
@@ -221,7 +238,7 @@ def _asked(
 
 async def _ask(
     connection: Connection,
-    cluster: Cluster,
+    cluster: Leaders,
     wanted: Mapping[str, Mapping[int, int]],
     replica_id: int,
     isolation_level: int,

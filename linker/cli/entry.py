@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from linker.cli.output import complain, one_line
 
@@ -11,9 +12,7 @@ from linker.cli.output import complain, one_line
 def main() -> None:
     try:
         if sys.argv[1:2] == ["run"]:
-            from linker.cli.run import only_run
-
-            only_run(sys.argv[2:])
+            _only_run(sys.argv[2:])
         else:
             from linker.cli.app import app
 
@@ -28,6 +27,19 @@ def main() -> None:
         if os.environ.get("LINKER_DEBUG"):
             raise
         _fail(one_line(str(error)) if _is_ours(error) else _internal(error))
+
+
+def _only_run(given: Sequence[str]) -> None:
+    """The command line without its other commands; arguments begin after `run`."""
+    from linker.cli.run import plain_arguments, run
+
+    arguments = plain_arguments(given, os.environ)
+    if arguments is not None:
+        run(arguments)
+        return
+    from linker.cli.run_command import only_run
+
+    only_run()(args=given, prog_name="linker run")
 
 
 def _is_ours(error: BaseException) -> bool:

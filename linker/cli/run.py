@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,14 +82,3 @@ def load_sidecar() -> None:
     """All modules but those of the admin API."""
     importlib.import_module("linker.sidecar")
     importlib.import_module("linker.logs")
-
-
-def only_run(given: Sequence[str]) -> None:
-    """The command line without its other commands; arguments begin after `run`."""
-    arguments = plain_arguments(given, os.environ)
-    if arguments is not None:
-        run(arguments)
-        return
-    from linker.cli.run_command import only_run as with_typer
-
-    with_typer()(args=given, prog_name="linker run")

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from linker.admin.models import HeldReader, LinkOptions, patterns
-
-if TYPE_CHECKING:
-    from linker.links.runtime import LinkRuntime
+from router.hub import ForwardingHub
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
 
@@ -53,9 +50,9 @@ def _compiled(text: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(part) for part in patterns(text))
 
 
-def held_readers(runtime: LinkRuntime, topic: str | None = None) -> list[HeldReader]:
+def held_readers(hub: ForwardingHub, link: str, topic: str | None = None) -> list[HeldReader]:
     """Who gets no records of a mirror at the moment, by this sidecar."""
-    now, hub = datetime.now(UTC), runtime.router.hub
+    now = datetime.now(UTC)
     return [
         HeldReader(
             topic=reader.topic,
@@ -63,5 +60,5 @@ def held_readers(runtime: LinkRuntime, topic: str | None = None) -> list[HeldRea
             host=reader.host,
             since=now - timedelta(seconds=age),
         )
-        for reader, age in hub.held_readers.held(runtime.name, hub.loop.time(), topic)
+        for reader, age in hub.held_readers.held(link, hub.loop.time(), topic)
     ]

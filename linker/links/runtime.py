@@ -49,6 +49,7 @@ from linker.links.stand_in import StandIn
 from linker.links.throttle import BESIDE_WRITES, LinkThrottle
 from linker.links.throttle import OPTION as RATE_OPTION
 from linker.target import TargetCluster
+from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator
 from router.dispatch import Router
@@ -168,6 +169,7 @@ class LinkRuntime:
             lambda: source_side(self.link, secrets),
             self.copies.get,
             link_brokers,
+            close_evidence,
         )
         self.starts = ReplicaStarts(link.name, self.source, target.cluster, controller, self.targets)
         self.validation.log_starts = self.starts.log_starts

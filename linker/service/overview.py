@@ -72,7 +72,7 @@ class Overview(FleetService):
                     traffic=traffic(runtime, self._sidecar.fleet.head),
                     groups=groups_status(self._image.link_groups(runtime.name), runtime.groups.manager),
                     validation=proved.link_validation(runtime),
-                    held_readers=held_readers(runtime),
+                    held_readers=held_readers(runtime.router.hub, runtime.name),
                 )
             )
         return Status(

@@ -12,7 +12,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from controller import validations
 from controller.errors import ControllerError
@@ -25,6 +24,7 @@ from linker.admin.validation_models import ValidationState
 from linker.target import TargetCluster
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import replicas_of
+from linker.validation.runner import LinkValidation
 from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
@@ -34,15 +34,19 @@ from validator.mode import Mode
 from wire.errors import LinkerError
 from wire.types import TopicPartition
 
-if TYPE_CHECKING:
-    from linker.validation.runner import LinkValidation
-
 log = logging.getLogger(__name__)
 
 GIVE_UP = 1800.0  # seconds of trouble; the promote itself is over, so there is time
 _RETRY_FIRST, _RETRY_MAX = 1.0, 30.0
 _STORE_PAUSE = 2.0
 _STEPS = ("catch_up", "fence", "align", "validate", "hand_over", "finish")
+
+
+async def close_evidence(
+    validation: LinkValidation, controller: LinkController, target: TargetCluster, job: PromoteJob
+) -> None:
+    """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
+    await EvidenceWriter(validation, controller, target, job).close()
 
 
 class EvidenceWriter:

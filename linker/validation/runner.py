@@ -25,7 +25,6 @@ from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.target import TargetCluster
 from linker.validation.errors import ValidatorCancelled
-from linker.validation.evidence import EvidenceWriter
 from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan, positions_of
 from linker.validation.result_book import ResultBook
 from linker.validation.runs import Recorder, RunStatus, Totals
@@ -56,6 +55,12 @@ async def _unknown() -> tuple[str | None, str | None]:
     return None, None
 
 
+WritesEvidence = Callable[
+    ["LinkValidation", LinkController, TargetCluster, PromoteJob], Coroutine[Any, Any, None]
+]
+"""Proves what a promote has handed over, and writes its evidence (`evidence.close_evidence`)."""
+
+
 class LinkValidation:
     """One per link. `run` it while this sidecar is the link controller."""
 
@@ -68,6 +73,7 @@ class LinkValidation:
         source: Callable[[], m.Side],
         copy: Callable[[TopicPartition], CopyView | None],
         link_brokers: Callable[[], frozenset[int]],
+        write_evidence: WritesEvidence,
     ) -> None:
         self.link = link
         self.validator = validator
@@ -81,6 +87,7 @@ class LinkValidation:
         self.source_side = source
         self._copy = copy
         self.link_brokers = link_brokers
+        self._write_evidence = write_evidence
         #: Where replicas start that start later than the source, as seen last.
         self.log_starts: Callable[[], Mapping[TopicPartition, Mapping[int, int]]] = dict
         #: Kafka's versions at both sides, for the evidence.
@@ -393,7 +400,7 @@ class LinkValidation:
         if job.evidence is not None and job.evidence.status is EvidenceStatus.PENDING:
             name = f"evidence of promote {job.id}"
             if name not in self._tasks and self._group is not None:
-                self._spawn(name, EvidenceWriter(self, self._controller, self._target, job).close())
+                self._spawn(name, self._write_evidence(self, self._controller, self._target, job))
 
     async def after_hand_over(self, status: RunStatus, tps: Sequence[TopicPartition]) -> m.Finished | None:
         """The run with exact ends."""

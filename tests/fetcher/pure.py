@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from tests.fetcher.rig import Events
@@ -16,16 +15,16 @@ class Host:
     """Records what a mirror partition says of its lanes."""
 
     def __init__(self) -> None:
-        self.closed: list[Lane] = []
-        self.changed: list[Lane] = []
+        self.closed: list[PartitionLane] = []
+        self.changed: list[PartitionLane] = []
         self.watched = 0
 
-    def lane_opened(self, lane: Lane) -> None: ...
+    def lane_opened(self, lane: PartitionLane) -> None: ...
 
-    def lane_changed(self, lane: Lane) -> None:
+    def lane_changed(self, lane: PartitionLane) -> None:
         self.changed.append(lane)
 
-    def lane_closed(self, lane: Lane) -> None:
+    def lane_closed(self, lane: PartitionLane) -> None:
         self.closed.append(lane)
 
     def watch(self, mirror: MirrorPartition) -> None:
@@ -48,7 +47,7 @@ def pure_mirror(**changes: Any) -> tuple[MirrorPartition, Events, Host]:
     return MirrorPartition(MirrorSpec(**(values | changes)), events, host), events, host
 
 
-def append(mirror: MirrorPartition, lane: Lane, size: int, *, offsets: int = 10) -> None:
+def append(mirror: MirrorPartition, lane: PartitionLane, size: int, *, offsets: int = 10) -> None:
     """The source's next answer for that lane: one chunk of `size` bytes."""
     base = lane.position
     charge = Charge(MemoryBudget(size), size)

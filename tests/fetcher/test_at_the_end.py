@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fetcher.lane import Lane
+from fetcher.mirror_partition import PartitionLane
 from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import append, pure_mirror
@@ -18,7 +18,7 @@ class Source:
     def __init__(self, *, answers: bool = True) -> None:
         self.answers = answers
 
-    def follows(self, lane: Lane) -> bool:
+    def follows(self, lane: PartitionLane) -> bool:
         return self.answers
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.mirror_partition import MirrorPartition, PartitionLane
 from tests.fetcher.pure import Host, append, pure_mirror
 
 
@@ -67,7 +66,7 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     assert [offset for _, offset, _ in events.truncations] == [90, 90]
 
 
-def two_followers(first: int, second: int) -> tuple[MirrorPartition, Host, Lane, Lane]:
+def two_followers(first: int, second: int) -> tuple[MirrorPartition, Host, PartitionLane, PartitionLane]:
     """At these offsets, far enough from each other for a lane of each; nobody is expected any more."""
     mirror, _, host = pure_mirror(source_epochs=((1, 0),))
     mirror.load(1000, 1000, 0, 0.0)

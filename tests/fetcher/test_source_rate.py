@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fetcher.lane import Lane
+from fetcher.mirror_partition import PartitionLane
 from fetcher.source_rate import LATELY, Growth, SourceRate
 
 MB = 1_000_000
@@ -111,7 +111,7 @@ class Copy:
                 lane.mirror.high_watermark = lane.mirror.end
                 lane.read(records)
                 if growth is not None:
-                    growth.note(cast("Lane", lane), *before)
+                    growth.note(cast("PartitionLane", lane), *before)
             total += size
             self.pass_time(size / FULL if size else 0.005, writing=writing)
         return total
@@ -244,12 +244,12 @@ def test_every_lane_has_to_read_what_comes() -> None:
     (partition,) = copy.partitions
     partition.lanes.append(Reading(partition))
     for lane in partition.lanes:
-        growth.note(cast("Lane", lane), 0, 0, 0)
+        growth.note(cast("PartitionLane", lane), 0, 0, 0)
     for lane in partition.lanes:
         before = partition.high_watermark, lane.position, lane.appended
         partition.high_watermark = 500
         lane.read(100)
-        growth.note(cast("Lane", lane), *before)
+        growth.note(cast("PartitionLane", lane), *before)
     assert growth.per_second(100.9) == 0
     assert growth.per_second(102.0) == 500 * 1000 * 2 / 2.0
 
@@ -352,15 +352,15 @@ def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
     growth = Growth(100.0)
     read, unread = Partition(1000), Partition(1000)
     for partition in (read, unread):
-        growth.note(cast("Lane", partition.lanes[0]), 0, 0, 0)
+        growth.note(cast("PartitionLane", partition.lanes[0]), 0, 0, 0)
     unread.high_watermark = 7
-    growth.note(cast("Lane", unread.lanes[0]), 0, 0, 0)  # nobody knows yet
+    growth.note(cast("PartitionLane", unread.lanes[0]), 0, 0, 0)  # nobody knows yet
     read.lanes[0].read(100)
-    growth.note(cast("Lane", read.lanes[0]), 0, 0, 0)
+    growth.note(cast("PartitionLane", read.lanes[0]), 0, 0, 0)
     unread.high_watermark = 57
-    growth.note(cast("Lane", unread.lanes[0]), 7, 0, 0)
+    growth.note(cast("PartitionLane", unread.lanes[0]), 7, 0, 0)
     assert growth.per_second(101.0) == 50_000
     read.lanes[0].position = 0  # truncated: nothing was read
-    growth.note(cast("Lane", read.lanes[0]), 90, 100, 50_000)
+    growth.note(cast("PartitionLane", read.lanes[0]), 90, 100, 50_000)
     assert read.lanes[0].offset_bytes == 1000
     assert growth.per_second(102.0) == 0

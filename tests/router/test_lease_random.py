@@ -22,7 +22,7 @@ from controller.fleet.lease import DRIFT, Lease
 from router.batch import Answer, Batch
 from router.fence import FenceState, FenceTable
 from router.lanes import Lane
-from router.lease_gate import LeaseGate
+from router.lease_gate import LeaseGate, Told
 from tests.router.test_lanes_random import Source
 from wire.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
 from wire.produce import ProduceResult
@@ -130,8 +130,8 @@ class World:
         assert self.fences.state(TP) is None, "told while it was closed"
         self.counts["proven"] += 1
 
-    def conclude(self, told: Sequence[tuple[Batch[Client], Sequence[Answer[Client]]]]) -> None:
-        for one, answers in told:
+    def conclude(self, told: Sequence[Told[Client]]) -> None:
+        for _, one, answers in told:
             self.counts["unknown"] += answers[:1] == [(one, REQUEST_TIMED_OUT)]
             self.take_answers(answers)
             self.pump(one.job)

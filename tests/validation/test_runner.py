@@ -30,6 +30,7 @@ from linker.admin.validation_models import ValidationState
 from linker.config_validation import ValidationConfig
 from linker.validation import evidence as evidence_module
 from linker.validation import runner as runner_module
+from linker.validation.evidence import close_evidence
 from linker.validation.process import ValidatorProcess
 from linker.validation.promote import PromoteValidation
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation, NotRunning
@@ -91,6 +92,7 @@ class Stage:
             lambda: side("source", properties, None),
             self.copy,
             lambda: frozenset({900}),
+            close_evidence,
         )
         controller.listeners.add(lambda _: None)
         self.say()
@@ -735,6 +737,7 @@ async def test_the_next_link_controller_goes_on_with_both(stage: Stage) -> None:
         stage.validation.source_side,
         stage.copy,
         lambda: frozenset({900}),
+        close_evidence,
     )
     with pytest.raises(NotRunning):
         other.start(["t"], Mode.BATCHES)

@@ -1,0 +1,33 @@
+"""Who decides what a source fetcher only notices."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from fetcher.mirror_partition import PartitionLane
+from wire.errors import MalformedFrame, WireError
+
+FetcherT = TypeVar("FetcherT")
+
+
+class FetcherOwner(Protocol[FetcherT]):
+    """Decides what a fetcher only notices."""
+
+    def partition_error(self, lane: PartitionLane, fetcher: FetcherT, code: int) -> None: ...
+
+    def partition_malformed(self, lane: PartitionLane, fetcher: FetcherT, error: MalformedFrame) -> None: ...
+
+    def diverged(self, lane: PartitionLane, fetcher: FetcherT, epoch: int, end_offset: int) -> None: ...
+
+    def preferred_replica(self, lane: PartitionLane, fetcher: FetcherT, node_id: int) -> None: ...
+
+    def connection_failed(self, fetcher: FetcherT, error: WireError) -> None: ...
+
+    def request_bytes(self) -> int:
+        """How much one fetch may bring just now, so that all fetchers fit into the budget."""
+
+    def memory_short(self, size: int) -> bool:
+        """Try to make room; True if it is worth asking the budget again."""
+
+    def sibling(self, fetcher: FetcherT) -> FetcherT | None:
+        """The quiet fetcher of a busy one and the other way round; None when nothing is begun any more."""
