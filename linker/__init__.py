@@ -8,7 +8,8 @@ cluster, `fleet/` the sidecars as one, `stores/` where their state is. `links/` 
 consumer groups, `upstreams` its clients' way to real brokers, `validation/` its proof, `children` and
 `die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what is behind it,
 `preflight`, `examination` (`examination_alone` before there is a sidecar), `clocks`, `cluster_addresses` and
-`checks/` what is checked first, `by_hand` what is left to an operator. `snapshot` collects and `samples` holds the
+`checks/` what is checked first, `by_hand` what is left to an operator. `running` is what others see of a
+sidecar. `snapshot` collects and `samples` holds the
 numbers that `metrics` prints; `logs`, `tasks` what all of them use, `heap` gives memory back.
 `examination_group_kinds` looks for groups that are not held, `shown_id` shows ids of others;
 `private_files`, `own_certificates` and `descriptors` look after the process. `demo/` the demonstration, and the clusters

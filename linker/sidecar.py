@@ -45,6 +45,7 @@ from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.local_checks import CannotListen, check_local
 from linker.private_files import be_private
+from linker.running import Running
 from linker.target import AdvertisedListener, StillHosting, TargetCluster
 from linker.target.hosting import hosted_partitions
 from linker.target.inter_broker import InterBrokerListeners
@@ -111,7 +112,7 @@ class Sidecar:
         self.inter_broker: InterBrokerListeners
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
-        self.reign = Reign(self)
+        self.reign = Reign(self.links, lambda: self.fleet.alone)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -263,10 +264,30 @@ class Sidecar:
         self.links.follow(())
         await self._listen(stack)
         await self.target.serve(_SERVE_TIMEOUT)
-        self.reign.registered()
-        await start_admin(self, stack)
+        running = self._running()
+        self.reign.registered(running)
+        await start_admin(running, stack)
         self._starting = None
         log.info("sidecar %d of cluster %s is ready", self.target.broker_id, self.target.cluster.cluster_id)
+
+    def _running(self) -> Running:
+        return Running(
+            config=self.config,
+            version=self.version,
+            controller=self.controller,
+            fleet=self.fleet,
+            target=self.target,
+            router=self.router,
+            links=self.links,
+            budget=self.budget,
+            listeners=self.listeners,
+            advertised=self.advertised,
+            link_brokers=self.link_brokers,
+            balancer=lambda: self.reign.balancer,
+            not_ready=self.not_ready,
+            check_may_leave=self.check_may_leave,
+            leave=self.leave,
+        )
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> None:
         for one in self.config.sidecar.client_listeners():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from controller.phases import ENDED
 from linker.admin.models import GroupState, MirrorState
@@ -12,14 +11,12 @@ from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
+from linker.running import Running
 from linker.samples import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
 from wire.errors import error_name
 
-if TYPE_CHECKING:
-    from linker.sidecar import Sidecar
 
-
-def take_snapshot(sidecar: Sidecar, certificate_ends: dict[str, float] | None = None) -> Snapshot:
+def take_snapshot(sidecar: Running, certificate_ends: dict[str, float] | None = None) -> Snapshot:
     """Called at every scrape."""
     jobs = sidecar.controller.image.jobs.values()
     age = time.monotonic() - sidecar.target.registration.last_heartbeat
@@ -60,7 +57,7 @@ def take_snapshot(sidecar: Sidecar, certificate_ends: dict[str, float] | None = 
     )
 
 
-def _fleet(sidecar: Sidecar) -> FleetSample | None:
+def _fleet(sidecar: Running) -> FleetSample | None:
     fleet = sidecar.fleet
     if fleet.alone:
         return None
@@ -70,10 +67,10 @@ def _fleet(sidecar: Sidecar) -> FleetSample | None:
     if head is not None:
         sample.sidecars = len(sidecar.controller.image.identities.keys() | head.members.keys())
         sample.sidecars_alive = len(head.alive() & head.members.keys())
-        if sidecar.reign.balancer is not None:
-            sample.moves = sidecar.reign.balancer.moves_done
-            sample.fenced_dead = sidecar.reign.balancer.fenced_dead
-            sample.moving_partitions = len(sidecar.reign.balancer.moving)
+        if (balancer := sidecar.balancer()) is not None:
+            sample.moves = balancer.moves_done
+            sample.fenced_dead = balancer.fenced_dead
+            sample.moving_partitions = len(balancer.moving)
     return sample
 
 

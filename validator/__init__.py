@@ -10,8 +10,8 @@ Lives here: reading batches or records of a *named* replica, comparing them, and
   `digest`.
 - By records: `record_run` one run, `records` what is compared, `kafka_source` Spark's own connector, `record_logs` and
   `record_frames` the logs and their comparison, `record_explain` what log cleaners explain of it (`record_commits`: the
-  outcome of transactions, `record_second_look`: whole logs), `record_tally` a replica's result. `cleaner_bounds`, for both: where no
-  cleaner can have been.
+  outcome of transactions, `record_second_look`: whole logs), `record_tally` a replica's result. `cleaner_bounds`, for both:
+  where no cleaner can have been.
 
 Does not live here: when a comparison is asked for and what happens on a mismatch (linker.validation).
 """

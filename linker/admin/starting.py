@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from linker.admin.loading import load_admin
 from linker.admin.own_token import FILE, keep_token
+from linker.config import SidecarConfig
 from linker.own_certificates import own_certificates
+from linker.running import Running
 from linker.snapshot import take_snapshot
 from wire.errors import LinkerError
 from wire.types import format_address
-
-if TYPE_CHECKING:
-    from linker.config import SidecarConfig
-    from linker.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,7 @@ class AdminTokenError(LinkerError):
     """The token of the admin API cannot be kept."""
 
 
-async def start_admin(sidecar: Sidecar, stack: contextlib.AsyncExitStack) -> None:
+async def start_admin(sidecar: Running, stack: contextlib.AsyncExitStack) -> None:
     """It ends with the stack."""
     # Late, because the framework is heavy to load and the brokers are not to wait for it; and in a thread, because
     # what is served by now would stand still for as long.

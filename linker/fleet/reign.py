@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
+from typing import Final
 
 from controller.fleet.balancer import Balancer
 from controller.fleet.balancer_ports import BalancerSettings
@@ -17,10 +18,9 @@ from controller.fleet.head import Head
 from linker.fleet.departures import Departures
 from linker.fleet.leadership import FleetLeadership
 from linker.links.new_leaders import wait_named
+from linker.links.running import RunningLinks
+from linker.running import Running
 from wire.types import TopicPartition
-
-if TYPE_CHECKING:
-    from linker.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 
@@ -31,24 +31,27 @@ _NAMED_TIMEOUT: Final = 0.15  # longer than that a client's own retries do bette
 class Reign:
     """Of one sidecar, whenever it is the link controller; `async with reign(head):` is one time."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
-        self._sidecar = sidecar
+    def __init__(self, links: RunningLinks, alone: Callable[[], bool]) -> None:
+        self._links = links
+        self._alone = alone
         self._registered = asyncio.Event()
+        self._running: Running | None = None
         #: While this sidecar is the link controller of a fleet.
         self.balancer: Balancer | None = None
 
-    def registered(self) -> None:
+    def registered(self, running: Running) -> None:
         """This sidecar is a link broker of the target now."""
+        self._running = running
         self._registered.set()
 
     @contextlib.asynccontextmanager
     async def __call__(self, head: Head) -> AsyncIterator[None]:
-        links = self._sidecar.links
+        links = self._links
         for runtime in links.values():
             runtime.begin_reign()
         deciding = (
             []
-            if self._sidecar.fleet.alone
+            if self._alone()
             else [
                 asyncio.create_task(self._balance(head), name="balancer"),
                 asyncio.create_task(self._see_off(head), name="departures"),
@@ -69,10 +72,9 @@ class Reign:
 
     async def _balance(self, head: Head) -> None:
         """Leadership over the fleet's link brokers, from the moment this sidecar is one of them."""
-        await self._registered.wait()
-        sidecar = self._sidecar
+        sidecar = await self._when_registered()
         ports = FleetLeadership(
-            head, sidecar.target, sidecar.links, sidecar.link_brokers, known=self._wait_named
+            head, sidecar.target, sidecar.links, sidecar.link_brokers, known=partial(_wait_named, sidecar)
         )
         try:
             while True:
@@ -90,8 +92,8 @@ class Reign:
 
     async def _see_off(self, head: Head) -> None:
         """Those that leave the fleet."""
-        await self._registered.wait()
-        departures = Departures(head, self._sidecar.target, self._sidecar.fleet.runner.resign)
+        sidecar = await self._when_registered()
+        departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)
         while True:
             try:
                 await departures.run()
@@ -99,8 +101,12 @@ class Reign:
                 log.exception("seeing sidecars off hit a bug and begins again")
             await asyncio.sleep(_RESTART)
 
-    async def _wait_named(self, tps: Collection[TopicPartition]) -> None:
-        target = self._sidecar.target
-        await wait_named(
-            target.cluster, target.image, tps, self._sidecar.link_brokers(), timeout=_NAMED_TIMEOUT
-        )
+    async def _when_registered(self) -> Running:
+        while self._running is None:
+            await self._registered.wait()
+        return self._running
+
+
+async def _wait_named(sidecar: Running, tps: Collection[TopicPartition]) -> None:
+    target = sidecar.target
+    await wait_named(target.cluster, target.image, tps, sidecar.link_brokers(), timeout=_NAMED_TIMEOUT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
@@ -29,11 +29,9 @@ from linker.by_hand import undo_source_fence
 from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
+from linker.running import Running
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage
-
-if TYPE_CHECKING:
-    from linker.sidecar import Sidecar
 
 # For one commit. Longer than any store takes that works, and short enough for the request to be answered with what is known.
 _WRITE_DOWN = 30.0
@@ -43,7 +41,7 @@ _ANSWERS_WITHIN = 5.0
 class ServiceBase:
     """Lookups over one sidecar; the parts of the service derive from it."""
 
-    def __init__(self, sidecar: Sidecar) -> None:
+    def __init__(self, sidecar: Running) -> None:
         self._sidecar = sidecar
         self._changing = asyncio.Lock()
 

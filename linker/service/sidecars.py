@@ -161,7 +161,7 @@ class SidecarViews(ServiceBase):
     def _staying(self, broker_id: int, *, leaving: bool) -> list[StayingPartition]:
         """Stuck ones first."""
         leads, hosts = hosted_partitions(self._sidecar.target.image, broker_id)
-        balancer = self._sidecar.reign.balancer
+        balancer = self._sidecar.balancer()
         reasons = {} if balancer is None else balancer.why_led(broker_id)
         unknown = "the link controller has just begun" if balancer is None else "no mirror of this fleet"
         found = [_staying(tp, True, reasons.get(tp, unknown)) for tp in leads]
@@ -185,7 +185,7 @@ class SidecarViews(ServiceBase):
         if fleet.alone or head is None:
             return None
         ids, there = self._ids(head), head.alive() & head.members.keys()
-        balancer = self._sidecar.reign.balancer
+        balancer = self._sidecar.balancer()
         return FleetStatus(
             sidecars_alive=len(there),
             sidecars=len(ids),
@@ -200,7 +200,7 @@ class SidecarViews(ServiceBase):
     async def describe_controller(self) -> ControllerDescription:
         head = self._head()
         fleet, config = self._sidecar.fleet, self._sidecar.config
-        balancer = self._sidecar.reign.balancer
+        balancer = self._sidecar.balancer()
         now = fleet.clock()
         ids = self._ids(head)
         connected = {member.holder for member in head.members.values()}

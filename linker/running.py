@@ -1,0 +1,42 @@
+"""A sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties, the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from controller.fleet.balancer import Balancer
+from controller.fleet.shared import SharedController
+from fetcher.budget import MemoryBudget
+from linker.config import Config
+from linker.fleet.fleet import Fleet
+from linker.links.running import RunningLinks
+from linker.target import AdvertisedListener, TargetCluster
+from router.dispatch import Router
+from wire.server import Listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Made once (sidecar.Sidecar), when the sidecar is a link broker of the target."""
+
+    config: Config
+    version: str
+    controller: SharedController
+    fleet: Fleet
+    target: TargetCluster
+    router: Router
+    links: RunningLinks
+    budget: MemoryBudget
+    listeners: Sequence[Listener]
+    advertised: Sequence[AdvertisedListener]
+    #: Broker ids of all sidecars that this store knows.
+    link_brokers: Callable[[], frozenset[int]]
+    #: None while this sidecar is not the link controller of a fleet.
+    balancer: Callable[[], Balancer | None]
+    #: None when brokers, clients and requests are served, else why not.
+    not_ready: Callable[[], str | None]
+    #: StillHosting while a partition of the target names us.
+    check_may_leave: Callable[[], None]
+    #: Unregister within that many seconds, then end: shortly after, so that whoever asked gets the answer.
+    leave: Callable[[float], Awaitable[None]]
