@@ -47,6 +47,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, generated 
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/import_circles.py
+	$(BIN)/python scripts/unique_names.py
 	$(BIN)/python scripts/generate_metadata_schemas.py --check "$$($(BIN)/python scripts/kafka_metadata_jar.py)"
 
 format: $(STAMP)  ## let ruff rewrite what it can
