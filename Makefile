@@ -68,8 +68,9 @@ fleet-figures: $(STAMP)  ## how long producers pause when sidecars die or drain,
 	LINKER_FLEET_GOALS=1 $(BIN)/python -m pytest tests/real/test_fleet_figures.py -p no:randomly; \
 		code=$$?; $(BIN)/python -m tests.real.fleet_figures; exit $$code
 
-clients: $(STAMP)  ## client libraries through link, move and promote; ALL=1 all of them, ONLY=names, PLAIN=1 without a link
-	$(BIN)/python -m tests.clients $(if $(ALL),--all) $(if $(ONLY),--only $(ONLY)) $(if $(PLAIN),--plain) --out build/clients
+clients: $(STAMP)  ## client libraries through link, move and promote; ALL=1 all of them, ONLY=names, GATE_MINUTES=n, PLAIN=1 without a link
+	$(BIN)/python -m tests.clients $(if $(ALL),--all) $(if $(ONLY),--only $(ONLY)) $(if $(PLAIN),--plain) \
+		$(if $(GATE_MINUTES),--gate-minutes $(GATE_MINUTES) --at-once 9 --demote) --out build/clients
 
 sim: $(STAMP)  ## a fleet in a simulated world, stories out of seeds; SEEDS=n, or SEED=n for one with its trace
 	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(MUTATE),--mutate $(MUTATE))

@@ -47,7 +47,9 @@ def client(name: str, row: Row) -> str:
 
 def errors(_name: str, row: Row) -> str:
     texts = "; ".join(short(str(text)) for text in row.get("error_texts", []))
-    return f"{row['errors']}{f' ({texts})' if texts else ''}"
+    when = ", ".join(f"{count} at the {event}" for event, count in sorted(row.get("errors_at", {}).items()))
+    why = "; ".join(text for text in (when, texts) if text)
+    return f"{row['errors']}{f' ({why})' if why else ''}"
 
 
 def short(text: str) -> str:
@@ -78,6 +80,8 @@ PRODUCERS: Sequence[Column] = (
     ("unknown", figure("unknown")),
     ("lost / doubled / out of order", wrong),
     ("longest gap between acks, ms", figure("largest_ack_gap_ms")),
+    ("at the roll", figure("roll_gap_ms")),
+    ("at the kill", figure("kill_gap_ms")),
     ("at the promote", figure("promote_gap_ms")),
     ("goal: 1 s", goal("gap_goal_met")),
     ("load", figure("load_average")),
@@ -101,6 +105,8 @@ GROUPS: Sequence[Column] = (
     ("repeated", figure("repeated")),
     ("too early", figure("too_early")),
     ("last partition read after opening, ms", figure("opening_ms")),
+    ("after a demote and a second promote", figure("reopening_ms")),
+    ("demote, ms", figure("demote_ms")),
     ("own time to join, ms", figure("join_ms")),
     ("own time to take over, ms", figure("takeover_ms")),
     ("goal: 1 s more than its own time", goal("within_own_time")),

@@ -16,7 +16,7 @@ from typing import Any
 from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
 from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
-from tests.clients.hand_over import hand_overs
+from tests.clients.hand_over import AT_ONCE, Plan, hand_overs
 from tests.clients.leaders import leader_changes
 from tests.clients.plain import plain_groups, plain_producers, standbys
 from tests.clients.producers import HELD_SECONDS, producers
@@ -60,13 +60,16 @@ async def matrix(options: argparse.Namespace) -> int:
                     if options.plain:
                         await plain_producers(made, some_producers, rows, show)
                     else:
-                        await producers(made, some_producers, rows, show, options.hold)
+                        await producers(made, some_producers, rows, show, options.hold, options.events)
                 if "groups" in options.parts:
                     rows = report["groups"] = {}
                     if options.plain:
                         await plain_groups(made, some_groups, rows, show)
                     else:
-                        await hand_overs(made, _crashes(some_groups, options.crash), rows, show)
+                        plan = Plan(
+                            at_once=options.at_once, gate_minutes=options.gate_minutes, demote=options.demote
+                        )
+                        await hand_overs(made, _crashes(some_groups, options.crash), rows, show, plan)
                 if "standbys" in options.parts:
                     await standbys(made, some_groups, report.setdefault("standbys", {}), show)
     except BaseException as error:
@@ -124,12 +127,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--hold", type=float, default=HELD_SECONDS, help="seconds that transactions wait for the promote"
     )
     parser.add_argument(
+        "--events",
+        choices=("every", "first", "none"),
+        help="in which waves of producers the target is rolled and the sidecar killed; every with --all, else first",
+    )
+    parser.add_argument(
+        "--gate-minutes", type=float, default=0.0, help="how long groups are held on the target"
+    )
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="groups that are moved together")
+    parser.add_argument(
+        "--demote",
+        action=argparse.BooleanOptionalAction,
+        help="whether the promote of a group is taken back and made again; it is with --all",
+    )
+    parser.add_argument(
         "--plain", action="store_true", help="the programs alone, on one cluster without a link"
     )
     options = parser.parse_args(arguments)
     if not options.plain and (alone := {"standbys", "leaders"}.intersection(options.parts)):
         parser.error(f"{', '.join(sorted(alone))}: looked at without a link: --plain")
     options.crash = options.crash or ("both" if options.all else "half")
+    options.events = options.events or ("every" if options.all else "first")
+    options.demote = options.all if options.demote is None else options.demote
     return asyncio.run(matrix(options))
 
 

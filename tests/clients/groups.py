@@ -19,7 +19,7 @@ from wire.types import TopicPartition
 MEMBERS = 3
 PARTITIONS = 12
 RATE = 240  # records per second over all partitions
-JOIN_TIMEOUT = 60.0
+JOIN_TIMEOUT = 90.0
 READ_TIMEOUT = 60.0
 POLL = 0.05
 MAX_TEXTS = 5
@@ -120,6 +120,7 @@ async def assemble(
     *,
     partitions: int = PARTITIONS,
     members: int = MEMBERS,
+    rate: int = RATE,
     make_topic: Callable[[str, int], Awaitable[None]] | None = None,
 ) -> Group:
     """Topics and applications of a case; nothing runs yet. make_topic: in place of the stage's.
@@ -128,7 +129,7 @@ async def assemble(
         CannotBuildError: This machine lacks what the library needs.
     """
     name = f"{case.name}{suffix}"
-    load_arguments = {"role": "producer", "topic": f"read-{name}", "rate": str(RATE)}
+    load_arguments = {"role": "producer", "topic": f"read-{name}", "rate": str(rate)}
     load = await stage.program(LIBRDKAFKA, f"load-{name}", load_arguments, partitions=partitions)
     group = Group(case, suffix, load, partitions, bootstrap=stage.bootstrap("source"))
     for number in range(1, members + 1):

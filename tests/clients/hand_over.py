@@ -1,5 +1,6 @@
 """Groups of every library from the source to the target: rolling restart, promote of the group, promote of the topic.
 
+Where asked for, the gate stays closed for minutes first, and the promote of the group is taken back and made again.
 Half of the runs lose the sidecar, by SIGKILL, when two of three members have moved; it is started again at once.
 """
 
@@ -19,13 +20,16 @@ from tests.clients import groups
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import GroupCase
 from tests.clients.groups import Group
-from tests.clients.judge import SOURCE, TARGET, judge_group
+from tests.clients.judge import SOURCE, TARGET, Window, by_event, judge_group
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import LINK, Stage
 from wire.errors import LinkerError
 
 AT_ONCE = 3
+LONG_GATE_RATE = 24  # records per second: minutes of them are read behind the gate
+LOOK_AT_GATE_SECONDS = 15.0
+DEMOTE_TIMEOUT = 120
 GATED_TIMEOUT = 60.0
 SETTLE_SECONDS = 2.0
 BETWEEN_MEMBERS_SECONDS = 1.0
@@ -45,6 +49,17 @@ class Move:
     row: Row = field(default_factory=dict)
     asked: float = 0.0  # when the promote of the group was asked for
     opened: float = 0.0  # when it was last seen held
+    back: Window | None = None  # at the source again, from the demote to the opening after it
+    begins: dict[str, float] = field(default_factory=dict)  # when what was done to it began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Beyond move and promote."""
+
+    at_once: int = AT_ONCE
+    gate_minutes: float = 0.0  # that the gate stays closed after all members have come
+    demote: bool = False
 
 
 async def hand_overs(
@@ -52,12 +67,13 @@ async def hand_overs(
     cases: Sequence[tuple[GroupCase, bool]],
     rows: dict[str, Row],
     show: Callable[[str, Row], None],
+    plan: Plan,
 ) -> None:
     """Fill in a row of the report for every case and whether the sidecar is killed in it."""
     for crash in (False, True):
         some = [case for case, with_crash in cases if with_crash is crash]
-        for first in range(0, len(some), AT_ONCE):
-            made = await _wave(stage, some[first : first + AT_ONCE], crash=crash)
+        for first in range(0, len(some), plan.at_once):
+            made = await _wave(stage, some[first : first + plan.at_once], plan, crash=crash)
             for name, row in made.items():
                 name_of_run = f"{name} with a crash" if crash else name
                 rows[name_of_run] = row
@@ -65,13 +81,14 @@ async def hand_overs(
             await stage.forget()
 
 
-async def _wave(stage: Stage, cases: Sequence[GroupCase], *, crash: bool) -> dict[str, Row]:
+async def _wave(stage: Stage, cases: Sequence[GroupCase], plan: Plan, *, crash: bool) -> dict[str, Row]:
     """Groups in step with each other, so that one death of the sidecar finds all of them at the same point."""
     rows: dict[str, Row] = {}
     moves: dict[str, Move] = {}
     for case in cases:
         try:
-            moves[case.name] = Move(await groups.assemble(stage, case, "-crash" if crash else ""))
+            rate = LONG_GATE_RATE if plan.gate_minutes else groups.RATE
+            moves[case.name] = Move(await groups.assemble(stage, case, "-crash" if crash else "", rate=rate))
         except CannotBuildError as error:
             rows[case.name] = {"skipped": str(error)}
 
@@ -90,7 +107,14 @@ async def _wave(stage: Stage, cases: Sequence[GroupCase], *, crash: bool) -> dic
 
         return take
 
-    await step(lambda move: move.group.start())
+    starting = asyncio.Semaphore(AT_ONCE)  # more JVMs at once take longer to start than they are given
+
+    async def start(move: Move) -> None:
+        async with starting:
+            await move.group.start()
+            move.begins["move"] = time.time()
+
+    await step(start)
     await step(lambda move: stage.mirror(*move.group.topics))
     await step(lambda move: _gated(stage, move))
     for number in range(groups.MEMBERS):
@@ -99,7 +123,9 @@ async def _wave(stage: Stage, cases: Sequence[GroupCase], *, crash: bool) -> dic
         if crash and number == 1 and stage.sidecar is not None:
             await stage.sidecar.kill()
             await stage.sidecar.start()
-    await step(lambda move: _promote_both(stage, move))
+    if plan.gate_minutes:
+        await step(lambda move: _hold(stage, move, plan.gate_minutes * 60))
+    await step(lambda move: _promote_both(stage, move, demote=plan.demote))
     await asyncio.sleep(SETTLE_SECONDS)
     await step(lambda move: _finish(stage, move, crash=crash))
     return rows | {name: move.row for name, move in moves.items()}
@@ -120,10 +146,48 @@ async def _gated(stage: Stage, move: Move) -> None:
         await asyncio.sleep(0.3)
 
 
-async def _promote_group(stage: Stage, move: Move) -> None:
+async def _hold(stage: Stage, move: Move, seconds: float) -> None:
+    """Leave the gate closed; it has to be closed whenever it is looked at."""
+    until = time.monotonic() + seconds
+    async with _watch(stage, move.group.name, LOOK_AT_GATE_SECONDS) as states:
+        while time.monotonic() < until:
+            if others := {state for _, state in states} - {"GATED"}:
+                raise ProgramError(f"{move.group.name} was to be held, and is {sorted(others)}")
+            await asyncio.sleep(1.0)
+    move.row["held_ms"] = round(seconds * 1000)
+    move.row["looks_at_gate"] = len(states)
+
+
+async def _demote_group(stage: Stage, move: Move) -> None:
+    """Take the promote back, as an operator would: ask, end the members, start them at the source; then all of it again."""
+    group = move.group
+    asked = move.begins["demote"] = time.time()
+    await asyncio.gather(
+        stage.linker("group", "demote", group.name, "--link", LINK, "--timeout", str(DEMOTE_TIMEOUT)),
+        *(member.stop() for member in group.members),
+    )
+    returned = time.time()
+    await asyncio.gather(*(member.start(stage.bootstrap(SOURCE), SOURCE) for member in group.members))
+    await group.until_read_everywhere(returned)
+    read = time.time()
+    await asyncio.sleep(SETTLE_SECONDS)
+    move.begins["move again"] = time.time()
+    await asyncio.gather(*(member.move(stage.bootstrap(TARGET), TARGET) for member in group.members))
+    first, opened, row = move.row, move.opened, {}
+    move.row, again = row, time.time()
+    await _promote_group(stage, move, "promote again")
+    move.row, move.opened, move.back = first, opened, Window(returned, move.opened)
+    move.row |= {
+        "demote_ms": round((returned - asked) * 1000),
+        "read_at_source_again_ms": round((read - returned) * 1000),
+        "promote_again_ms": round((time.time() - again) * 1000),
+    }
+
+
+async def _promote_group(stage: Stage, move: Move, name: str = "promote") -> None:
     group = move.group
     left = max(read.time for read in group.reads if read.cluster == SOURCE)
-    move.asked = time.time()
+    move.asked = move.begins[name] = time.time()
     async with _watch(stage, group.name) as states:
         await stage.linker("group", "promote", group.name, "--link", LINK)
     move.opened = max((at for at, state in states if state in NOT_OPEN), default=move.asked)
@@ -138,12 +202,16 @@ async def _promote_group(stage: Stage, move: Move) -> None:
     await group.until_read_everywhere(move.opened)
 
 
-async def _promote_both(stage: Stage, move: Move) -> None:
+async def _promote_both(stage: Stage, move: Move, *, demote: bool) -> None:
     """The group before its topics; one that writes in transactions after them, it could commit nothing before."""
     if not move.group.exactly_once:
         await _promote_group(stage, move)
+        if demote:
+            await asyncio.sleep(SETTLE_SECONDS)
+            await _demote_group(stage, move)
     await move.group.load.move(stage.bootstrap(TARGET), TARGET)
     await asyncio.sleep(SETTLE_SECONDS)
+    move.begins["topics"] = time.time()
     await stage.promote(*move.group.topics)
     if move.group.exactly_once:
         await _promote_group(stage, move)
@@ -156,13 +224,16 @@ async def _finish(stage: Stage, move: Move, *, crash: bool) -> None:
     logs = await asyncio.to_thread(committed_logs, stage.bootstrap(TARGET), group.topic, groups.PARTITIONS)
     await group.read_to(logs)
     await group.stop()
-    verdict = judge_group(group.reads, logs, opened=move.opened)
+    verdict = judge_group(group.reads, logs, opened=move.opened, returned=move.back)
     written = check(group.load.transcript.history(), logs, drained=False)
     move.row |= groups.describe(group, verdict)
     move.row |= await groups.output_of(stage, group, logs, TARGET)
     held = [read.time for read in group.reads if read.cluster == TARGET]
     row = move.row
+    errors = [one for member in group.members for one in member.transcript.errors]
     row |= {
+        "errors_at": by_event([one.time for one in errors], move.begins),
+        "reopening_ms": verdict.reopening_ms,
         "opening_ms": verdict.opening_ms,
         "first_read_after_opening_ms": round((min(held) - move.opened) * 1000) if held else None,
         "opening_goal_met": (verdict.opening_ms or 0.0) <= (group.join_ms or 0.0) + OPENING_GOAL_MS,
@@ -188,7 +259,9 @@ def acceptable(row: Row, *, crash: bool, exactly_once: bool, rereads: bool = Fal
 
 
 @contextlib.asynccontextmanager
-async def _watch(stage: Stage, group: str) -> AsyncIterator[list[tuple[float, str]]]:
+async def _watch(
+    stage: Stage, group: str, every: float = LOOK_SECONDS
+) -> AsyncIterator[list[tuple[float, str]]]:
     """The states that the group is seen in meanwhile, each with when it was asked for."""
     if stage.sidecar is None:
         raise ProgramError("this stage has no sidecar")
@@ -203,7 +276,7 @@ async def _watch(stage: Stage, group: str) -> AsyncIterator[list[tuple[float, st
                     answer = await http.get(f"/v1/links/{LINK}/groups/{group}", auth=sidecar.authorize)
                     if answer.status_code == 200:
                         seen.append((asked, answer.json()["state"]))
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(every)
 
     task = asyncio.create_task(look(), name=f"looking at {group}")
     try:

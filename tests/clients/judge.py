@@ -69,6 +69,7 @@ class GroupVerdict:
     repeated_back_ms: float = 0.0  # how old, at the source's last read, the oldest record repeated across was
     longest_pause_ms: float | None = None  # between two reads of one partition
     opening_ms: float | None = None  # from the opening to the first read of the last partition
+    reopening_ms: float | None = None  # the same of the opening after a demote
 
     @property
     def moved_cleanly(self) -> bool:
@@ -83,8 +84,12 @@ def judge_group(
     logs: Mapping[TopicPartition, PartitionLog],
     *,
     opened: float | None = None,
+    returned: Window | None = None,
 ) -> GroupVerdict:
-    """Judge a group by everything its members read, the final logs, and when the target opened to it."""
+    """Judge a group by everything its members read, the final logs, and when the target opened to it.
+
+    `returned`: from when a demote had returned it to the source until the target opened to it again.
+    """
     ordered = sorted(reads, key=lambda read: read.time)
     by_partition: dict[TopicPartition, list[GroupRead]] = defaultdict(list)
     for read in ordered:
@@ -108,10 +113,10 @@ def judge_group(
         Finding(
             read.partition,
             read.offset,
-            f"{read.member} read it {(opened - read.time) * 1000:.0f} ms too early",
+            f"{read.member} read it {(opening - read.time) * 1000:.0f} ms too early",
         )
         for read in ordered
-        if opened is not None and read.cluster == TARGET and read.time < opened
+        if read.cluster == TARGET and (opening := _opening_to_come(read.time, opened, returned)) is not None
     ]
     repeated, back = _repeated(by_partition)
     pauses = [after.time - before.time for some in by_partition.values() for before, after in pairwise(some)]
@@ -126,7 +131,15 @@ def judge_group(
         repeated_back_ms=round(back * 1000, 1),
         longest_pause_ms=round(max(pauses) * 1000, 1) if pauses else None,
         opening_ms=_opening(by_partition, opened),
+        reopening_ms=None if returned is None else _opening(by_partition, returned.end, since=returned.end),
     )
+
+
+def _opening_to_come(time: float, opened: float | None, returned: Window | None) -> float | None:
+    """When the target opened to a group that it was closed to at that time; None if it was open."""
+    if opened is not None and time < opened:
+        return opened
+    return returned.end if returned is not None and returned.begin < time < returned.end else None
 
 
 def _repeated(
@@ -136,8 +149,10 @@ def _repeated(
     back = 0.0
     for partition, some in by_partition.items():
         first: dict[int, GroupRead] = {}
-        last_at_source = max((read.time for read in some if read.cluster == SOURCE), default=0.0)
+        last_at_source = 0.0  # so far: after a demote there are reads at the source again
         for read in some:
+            if read.cluster == SOURCE:
+                last_at_source = read.time
             before = first.setdefault(read.offset, read)
             if before is read:
                 continue
@@ -150,7 +165,7 @@ def _repeated(
 
 
 def _opening(
-    by_partition: Mapping[TopicPartition, Sequence[GroupRead]], opened: float | None
+    by_partition: Mapping[TopicPartition, Sequence[GroupRead]], opened: float | None, since: float = 0.0
 ) -> float | None:
     """Milliseconds until every partition that was read at the target had its first read."""
     if opened is None:
@@ -158,7 +173,7 @@ def _opening(
     firsts = [
         min(times)
         for some in by_partition.values()
-        if (times := [r.time for r in some if r.cluster == TARGET])
+        if (times := [r.time for r in some if r.cluster == TARGET and r.time >= since])
     ]
     return round((max(firsts) - opened) * 1000, 1) if firsts else None
 
@@ -181,6 +196,13 @@ def judge_output(
             elif count > 1:
                 repeated.append(Finding(partition, record.offset, f"{name} is in the output {count} times"))
     return missed, repeated
+
+
+def by_event(times: Iterable[float], events: Mapping[str, float]) -> dict[str, int]:
+    """How many of these times fall to each event: to the latest that had begun, else to "before"."""
+    begun = sorted((begin, name) for name, begin in events.items() if begin)
+    names = [next((name for begin, name in reversed(begun) if begin <= time), "before") for time in times]
+    return dict(Counter(names))
 
 
 def largest_gap(

@@ -1,4 +1,4 @@
-"""The programs alone, on one real cluster without any link: what they do by themselves, rolling restart included.
+"""The programs alone, on one real cluster without any link: what they do by themselves, at the same events.
 
 A client that fails here fails by itself. How long members that wait in a group without partitions need to take over from
 those who leave is what a group's opening is compared with: it is the same to them.
@@ -14,7 +14,8 @@ from linker.demo.checker import check
 from tests.clients import groups, producers
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import GroupCase, ProducerCase
-from tests.clients.judge import GroupRead, Window, judge_group, largest_gap
+from tests.clients.events import kill, roll
+from tests.clients.judge import GroupRead, Window, by_event, judge_group, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import Stage
@@ -31,10 +32,22 @@ Show = Callable[[str, producers.Row], None]
 
 
 async def plain_producers(stage: Stage, cases: Sequence[ProducerCase], rows: Rows, show: Show) -> None:
-    """Write, one restart, write, end."""
-    for case in cases:
-        rows[case.name] = await _producer(stage, case)
-        show(case.name, rows[case.name])
+    """Write, one restart, write, a roll of the brokers, the death of the one that leads most, write, end; some at once."""
+    for first in range(0, len(cases), producers.AT_ONCE):
+        some = cases[first : first + producers.AT_ONCE]
+        windows: dict[str, Window] = {}
+        around = asyncio.Barrier(len(some) + 1)
+        made = asyncio.gather(*(_producer(stage, case, windows, around) for case in some))
+        await around.wait()
+        await asyncio.sleep(SECONDS)
+        windows["roll"] = await roll(stage)
+        await asyncio.sleep(SECONDS)
+        known = [producers.topic(case) for case in some]
+        windows["kill"] = await kill(stage, known)
+        await around.wait()
+        for case, row in zip(some, await made, strict=True):
+            rows[case.name] = row
+            show(case.name, row)
         await stage.forget()
 
 
@@ -93,27 +106,45 @@ def taken_over_after(reads: Sequence[GroupRead], left: Collection[str]) -> float
     return (max(firsts.values()) - gone) * 1000
 
 
-async def _producer(stage: Stage, case: ProducerCase) -> producers.Row:
+async def _producer(
+    stage: Stage, case: ProducerCase, windows: dict[str, Window], around: asyncio.Barrier
+) -> producers.Row:
     topic = producers.topic(case)
+    await stage.topic(topic, producers.PARTITIONS)
     try:
         one = await producers.program(stage, case)
-        await stage.topic(topic, producers.PARTITIONS)
         await one.start(stage.bootstrap("source"), "source")
         await asyncio.sleep(SECONDS)
         restarted = time.time()
         await one.move(stage.bootstrap("source"), "source")
         ready = one.transcript.ready_at or time.time()
+        await around.wait()  # before the events
+        await around.wait()  # after them
         await asyncio.sleep(SECONDS)
         await one.stop()
-    except CannotBuildError as error:
-        return {"skipped": str(error)}
-    except ProgramError as error:
-        return {"ok": False, "broke": str(error)}
+    except (CannotBuildError, ProgramError) as error:
+        if not windows:
+            await around.wait()
+        if "kill" not in windows:
+            await around.wait()
+        return (
+            {"skipped": str(error)}
+            if isinstance(error, CannotBuildError)
+            else {"ok": False, "broke": str(error)}
+        )
     said = one.transcript
     logs = await asyncio.to_thread(committed_logs, stage.source.bootstrap, topic, producers.PARTITIONS)
     verdict = check(said.history(), logs, drained=False)
     row = producers.describe(said.version, verdict, [error.error for error in said.errors])
-    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(restarted, ready + 1.0)])
+    row["largest_ack_gap_ms"] = largest_gap(
+        said.acks, without=[Window(restarted, ready + 1.0), windows["kill"]]
+    )
+    row["errors_at"] = by_event(
+        [one.time for one in (*said.errors, *said.unacked)],
+        {"move": restarted, **{name: window.begin for name, window in windows.items()}},
+    )
+    for name, window in windows.items():
+        row[f"{name}_gap_ms"] = largest_gap(said.acks, within=window)
     return row
 
 

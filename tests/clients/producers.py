@@ -1,4 +1,7 @@
-"""Producers of every library through link, move and promote; one topic each, a few at a time."""
+"""Producers of every library through link, move, a roll of the target, the sidecar's death and promote; one topic each.
+
+A transactional producer moves after the roll and the death: its transaction waits for the promote, for a minute at most.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from linker.demo.checker import Verdict, check
 from linker.demo.history import Unacked
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import Library, ProducerCase
-from tests.clients.judge import Window, largest_gap
+from tests.clients.events import kill, roll
+from tests.clients.judge import Window, by_event, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
 from tests.clients.stage import Stage
@@ -26,6 +30,9 @@ FIRST_ACK_TIMEOUT = 30.0
 GAP_GOAL_MS = 1000.0
 MAX_TEXTS = 5
 
+#: By `make clients PLAIN=1`: the events at which these clients have errors from stock brokers.
+GIVES_UP = {"kafka-go": frozenset({"kill"}), "sarama-sync": frozenset({"kill"})}
+
 NOT_YET = Window(0.0, 0.0)
 
 Row = dict[str, Any]
@@ -37,10 +44,17 @@ async def producers(
     rows: dict[str, Row],
     show: Callable[[str, Row], None],
     hold: float = HELD_SECONDS,
+    events: str = "every",
 ) -> None:
-    """Fill in a row of the report for every case; `hold`: seconds that transactions at the target wait for the promote."""
+    """Fill in a row of the report for every case.
+
+    `hold`: seconds that transactions at the target wait for the promote. `events`: in which waves the target is rolled and
+    the sidecar killed, every, first or none.
+    """
+    cases = sorted(cases, key=lambda case: case.transactional)
     for first in range(0, len(cases), AT_ONCE):
-        made = await _wave(stage, cases[first : first + AT_ONCE], hold)
+        disturbed = events == "every" or (events == "first" and first == 0)
+        made = await _wave(stage, cases[first : first + AT_ONCE], hold, disturbed=disturbed)
         for name, row in made.items():
             rows[name] = row
             show(name, row)
@@ -56,11 +70,15 @@ class Move:
     restarted: float = 0.0
     at_source: int = 0  # acknowledgements there
     forwarded: int = 0  # acknowledgements at the target before the promote
+    roll: Window = NOT_YET
+    kill: Window = NOT_YET
     promote: Window = NOT_YET
     phases_ms: dict[str, int] = field(default_factory=dict)
 
 
-async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dict[str, Row]:
+async def _wave(
+    stage: Stage, cases: Sequence[ProducerCase], hold: float, *, disturbed: bool
+) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     moves: dict[str, Move] = {}
     for case in cases:
@@ -69,9 +87,11 @@ async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dic
         except CannotBuildError as error:
             rows[case.name] = {"skipped": str(error)}
 
-    async def step(take: Callable[[Move], Awaitable[None]], *, waiting: bool | None = None) -> None:
-        """One after the other, as a person would; who breaks is out. `waiting`: transactional ones first, or last."""
-        for name, move in sorted(moves.items(), key=lambda one: one[1].case.transactional is not waiting):
+    async def step(take: Callable[[Move], Awaitable[None]], *, only: bool | None = None) -> None:
+        """One after the other, as a person would; who breaks is out. `only`: the transactional ones, or the others."""
+        for name, move in list(moves.items()):
+            if only is not None and move.case.transactional is not only:
+                continue
             try:
                 await take(move)
             except ProgramError as error:
@@ -92,12 +112,25 @@ async def _wave(stage: Stage, cases: Sequence[ProducerCase], hold: float) -> dic
     await step(lambda move: _acked(move.one))
     if moves:
         await stage.mirror(*(topic(move.case) for move in moves.values()))
+    await step(lambda move: _restart(stage, move), only=False)
+    writing = [move for move in moves.values() if not move.case.transactional]
+    if disturbed and writing:
+        await asyncio.sleep(SETTLE_SECONDS)
+        rolled = await roll(stage)
+        for move in writing:
+            move.roll = rolled
+        await asyncio.sleep(1.0)
+        killed = await kill(stage, [topic(move.case) for move in writing])
+        for move in writing:
+            move.kill = killed
+        await step(_acked_again, only=False)
     # A transaction that is begun at the target waits for its promote, for a minute at most: not for those of others too.
-    await step(lambda move: _restart(stage, move), waiting=False)
+    await step(lambda move: _restart(stage, move), only=True)
     await asyncio.sleep(
         max(SETTLE_SECONDS, hold if any(move.case.transactional for move in moves.values()) else 0)
     )
-    await step(lambda move: _promote(stage, move), waiting=True)
+    await step(lambda move: _promote(stage, move), only=True)
+    await step(lambda move: _promote(stage, move), only=False)
     await asyncio.sleep(SETTLE_SECONDS)
     await step(finish)
     return rows
@@ -117,6 +150,10 @@ def topic(case: ProducerCase) -> str:
 
 async def _acked(one: Program, beyond: int = 0) -> None:
     await one.until(lambda: len(one.transcript.acks) > beyond, FIRST_ACK_TIMEOUT, "get a write acknowledged")
+
+
+async def _acked_again(move: Move) -> None:
+    await _acked(move.one, len(move.one.transcript.acks))
 
 
 async def _restart(stage: Stage, move: Move) -> None:
@@ -143,8 +180,23 @@ async def _judge(stage: Stage, move: Move) -> Row:
     verdict = check(said.history(), logs, promote=move.promote, drained=False)
     moved = [ack.time for ack in said.acks[move.at_source :]]
     row = describe(said.version, verdict, [error.error for error in said.errors])
-    row["ok"] = clean(case.library, verdict, said.unacked)
-    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(move.restarted, moved[0])])
+    row["largest_ack_gap_ms"] = largest_gap(said.acks, without=[Window(move.restarted, moved[0]), move.kill])
+    begins = {
+        "move": move.restarted,
+        "roll": move.roll.begin,
+        "kill": move.kill.begin,
+        "promote": move.promote.begin,
+    }
+    ours = [one.time for one in (*said.errors, *said.unacked) if not case.library.owns(one.error)]
+    row["errors_at"] = by_event(ours, begins)
+    for name, window in (("roll", move.roll), ("kill", move.kill)):
+        if window is not NOT_YET:
+            row[f"{name}_gap_ms"] = largest_gap(said.acks, within=window)
+    own = sum(case.library.owns(one.error) for one in said.unacked)
+    judged = row | {"unknown": row["unknown"] - own, "errors": len(ours)}
+    row["ok"] = clean(case.library, verdict, said.unacked) or sound(
+        judged, excused(case), again=not idempotent(case)
+    )
     if case.transactional:
         # what was written before the promote waits for it: that is the hold, and no gap
         row |= {
@@ -165,6 +217,28 @@ def clean(library: Library, verdict: Verdict, unacked: Iterable[Unacked]) -> boo
     own = sum(library.owns(one.error) for one in unacked)
     own_only = verdict.unknown == own and all(library.owns(text) for text in verdict.client_errors)
     return own_only and verdict.violations.keys() <= {"client_errors"}
+
+
+def idempotent(case: ProducerCase) -> bool:
+    """Whether a write that is tried again is written once."""
+    return case.library.name != "kafka-go" and case.label not in ("sync", "plain")
+
+
+def excused(case: ProducerCase) -> frozenset[str]:
+    """The events at which the client has errors from stock brokers, too."""
+    return next((events for name, events in GIVES_UP.items() if case.name.startswith(name)), frozenset())
+
+
+def sound(row: Row, excused: frozenset[str], *, again: bool = False) -> bool:
+    """Nothing lost; errors only where stock brokers give them; doubled only by a client that tries a write `again` as new.
+
+    Such a client writes twice whenever an answer does not arrive: where who leads is killed, at any Kafka.
+    """
+    if row["lost"] or row["otherwise_wrong"] or not excused.issuperset(row["errors_at"]):
+        return False
+    if (row["unknown"] and not row["errors_at"]) or (row["errors"] and not row["errors_at"]):
+        return False
+    return (again and "kill_gap_ms" in row) or not (row["duplicated"] or row["reordered"])
 
 
 def describe(version: str, verdict: Verdict, errors: Sequence[str]) -> Row:

@@ -25,6 +25,7 @@ LINK = "matrix"
 CAUGHT_UP_TIMEOUT = 120.0
 CAUGHT_UP_LAG = 200
 TOPIC_TIMEOUT = 30.0
+BROKERS = 3  # of the target
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Stage:
     sidecar: SidecarProcess | None
     builder: Builder
     logs: Path
+    copies: int = 1  # of a topic at the source
     _programs: list[Program] = field(default_factory=list)
 
     def bootstrap(self, cluster: str) -> str:
@@ -64,7 +66,7 @@ class Stage:
 
     async def topic(self, name: str, partitions: int, cluster: str = "source") -> None:
         """Create a topic and wait until every partition has a leader."""
-        await asyncio.to_thread(_create, self.bootstrap(cluster), name, partitions)
+        await asyncio.to_thread(_create, self.bootstrap(cluster), name, partitions, self.copies)
 
     async def mirror(self, *topics: str) -> None:
         """`linker mirror create`, and wait until each is caught up."""
@@ -95,19 +97,19 @@ class Stage:
 async def stage(
     directory: Path, builder: Builder, logs: Path, *, link: bool = True, gate: str = "auto"
 ) -> AsyncIterator[Stage]:
-    """Both clusters and a sidecar with one link, by what its groups are held; only the source without a link."""
+    """Both clusters and a sidecar with one link, by what its groups are held; without a link one cluster like the target."""
     logs.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        source = KafkaCluster(KafkaClusterSpec(name="source"), directory)
-        target = KafkaCluster(KafkaClusterSpec(name="target", brokers=3, controllers=1), directory)
-        clusters = [source, target] if link else [source]
+        target = KafkaCluster(KafkaClusterSpec(name="target", brokers=BROKERS, controllers=1), directory)
+        source = KafkaCluster(KafkaClusterSpec(name="source"), directory) if link else target
+        clusters = [source, target] if link else [target]
         await asyncio.gather(*(stack.enter_async_context(cluster) for cluster in clusters))
         sidecar = None
         if link:
             spec = SidecarSpec(target_bootstrap=target.bootstrap)
             sidecar = await stack.enter_async_context(SidecarProcess(spec, directory / "sidecar"))
             stack.callback(shutil.copy, sidecar.log, logs / "sidecar.log")
-        made = Stage(source, target if link else source, sidecar, builder, logs)
+        made = Stage(source, target, sidecar, builder, logs, 1 if link else BROKERS)
         stack.push_async_callback(made.forget)
         if link:
             for node in target.brokers:
@@ -119,10 +121,10 @@ async def stage(
         yield made
 
 
-def _create(bootstrap: str, name: str, partitions: int) -> None:
+def _create(bootstrap: str, name: str, partitions: int, copies: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(
-        [NewTopic(name, partitions, 1)], operation_timeout=TOPIC_TIMEOUT
+        [NewTopic(name, partitions, copies)], operation_timeout=TOPIC_TIMEOUT
     ).values():
         future.result(TOPIC_TIMEOUT)
     deadline = time.monotonic() + TOPIC_TIMEOUT

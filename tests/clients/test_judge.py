@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from linker.demo.history import Ack, LogRecord, PartitionLog
-from tests.clients.judge import GroupRead, Window, judge_group, judge_output, largest_gap
+from tests.clients.judge import GroupRead, Window, by_event, judge_group, judge_output, largest_gap
 from wire.types import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -95,6 +95,31 @@ def test_target_read_first_and_then_source_is_across() -> None:
 def test_early_by_a_moment_and_just_in_time() -> None:
     assert [f.offset for f in judge_group(CLEAN, {P0: log(0, 1, 2, 3)}, opened=4.2).early] == [2]
     assert not judge_group(CLEAN, {P0: log(0, 1, 2, 3)}, opened=4.0).early
+
+
+def test_early_is_between_a_demote_and_the_next_opening_too() -> None:
+    again = [*CLEAN, read(4, 6.0), read(5, 9.0, "target")]
+    whole = {P0: log(0, 1, 2, 3, 4, 5)}
+    verdict = judge_group(again, whole, opened=3.5, returned=Window(5.0, 8.5))
+    assert verdict.moved_cleanly
+    assert (verdict.opening_ms, verdict.reopening_ms) == (500.0, 500.0)
+    late = judge_group(again, whole, opened=3.5, returned=Window(5.0, 9.5))
+    assert [finding.offset for finding in late.early] == [5]
+
+
+def test_repeated_after_a_demote_is_across_and_as_old_as_the_source_had_read_by_then() -> None:
+    again = [read(0, 1.0), read(0, 2.0, "target"), read(1, 9.0)]
+    verdict = judge_group(again, {P0: log(0, 1)}, opened=1.5)
+    assert [finding.offset for finding in verdict.repeated_across] == [0]
+    assert verdict.repeated_back_ms == 0.0
+    back = judge_group([read(0, 1.0, "target"), read(0, 2.0)], {P0: log(0)}, returned=Window(1.5, 3.0))
+    assert len(back.repeated_across) == 1
+
+
+def test_an_error_belongs_to_the_event_before_it() -> None:
+    events = {"promote": 9.0, "move": 3.0, "kill": 5.0, "roll": 0.0}  # no roll
+    assert by_event([1.0, 3.0, 4.9, 5.0, 99.0], events) == {"before": 1, "move": 2, "kill": 1, "promote": 1}
+    assert by_event([], events) == {}
 
 
 def test_misread_even_though_the_offset_was_read() -> None:

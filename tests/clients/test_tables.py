@@ -61,9 +61,11 @@ def test_a_row() -> None:
     made = client_tables.tables({"producers": {"lib": ROW, "lib-transactions": ROW}})
     assert (
         made["producers"].splitlines()[2]
-        == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | missed | - |"
+        == "| lib 1.2 | 5 | 1 (a\\|b) | 0 | 0 / 2 / 0 | 100 | - | - | - | missed | - |"
     )
     assert len(made["transactions"].splitlines()) == 3
+    when = client_tables.tables({"producers": {"lib": ROW | {"errors_at": {"kill": 1}}}})["producers"]
+    assert "| 1 (1 at the kill; a\\|b) |" in when
 
 
 def test_only_what_is_between_the_marks_changes() -> None:
@@ -82,6 +84,6 @@ GROUP: dict[str, Any] = ROW | {
 def test_an_opening_beside_the_longer_of_the_clients_own_times() -> None:
     """Whether the sidecar was killed makes no difference to what the members need themselves."""
     measured: dict[str, dict[str, Any]] = {"groups": {"lib": GROUP, "lib with a crash": GROUP}}
-    assert client_tables.tables(measured)["groups"].count("| 3100 | 900 | - | missed |") == 2
+    assert client_tables.tables(measured)["groups"].count("| 3100 | - | - | 900 | - | missed |") == 2
     client_tables.merge(measured, {"kafka": "4.3.1", "standbys": {"lib": {"takeover_ms": 2100.0}}})
-    assert client_tables.tables(measured)["groups"].count("| 3100 | 900 | 2100 | met |") == 2
+    assert client_tables.tables(measured)["groups"].count("| 3100 | - | - | 900 | 2100 | met |") == 2

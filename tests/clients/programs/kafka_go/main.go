@@ -16,6 +16,8 @@ const (
 	tick         = 10 * time.Millisecond
 	maxBurst     = 100
 	closeTimeout = time.Minute
+	// records of a partition: a commit that waits for its answer after each one is slower than they come
+	commitEvery = 50
 )
 
 type client struct{ *program }
@@ -173,6 +175,20 @@ func (c *client) partition(ended context.Context, generation *kafka.Generation, 
 		c.error("error", err)
 		return
 	}
+	// A generation ends when its functions have, and its commits are taken until then.
+	read, committed := offset, offset
+	commit := func() {
+		if read == committed {
+			return
+		}
+		offsets := map[string]map[int]int64{topic: {partition: read}}
+		if err := generation.CommitOffsets(offsets); err != nil {
+			c.error("notice", errors.Join(errors.New("commit"), err))
+			return
+		}
+		committed = read
+	}
+	defer commit()
 	for ended.Err() == nil {
 		message, err := reader.ReadMessage(ended)
 		if ended.Err() != nil {
@@ -184,9 +200,8 @@ func (c *client) partition(ended context.Context, generation *kafka.Generation, 
 		}
 		name, number := identity(message.Value)
 		c.say("records", fields{"topic": topic, "p": partition, "r": [][3]any{{message.Offset, name, number}}})
-		offsets := map[string]map[int]int64{topic: {partition: message.Offset + 1}}
-		if err := generation.CommitOffsets(offsets); err != nil && ended.Err() == nil {
-			c.error("notice", errors.Join(errors.New("commit"), err))
+		if read = message.Offset + 1; read-committed >= commitEvery {
+			commit()
 		}
 	}
 }
