@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--events",
         choices=("every", "first", "none"),
-        help="in which waves of producers the target is rolled and the sidecar killed; every with --all, else first",
+        help="in which waves of producers the target is rolled and the sidecar killed; every with --all, else none",
     )
     parser.add_argument(
         "--gate-minutes", type=float, default=0.0, help="how long groups are held on the target"
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.plain and (alone := {"standbys", "leaders"}.intersection(options.parts)):
         parser.error(f"{', '.join(sorted(alone))}: looked at without a link: --plain")
     options.crash = options.crash or ("both" if options.all else "half")
-    options.events = options.events or ("every" if options.all else "first")
+    options.events = options.events or ("every" if options.all else "none")
     options.demote = options.all if options.demote is None else options.demote
     return asyncio.run(matrix(options))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from linker.demo.checker import Finding, Verdict
 from linker.demo.history import Outcome, Unacked
+from tests.clients import hand_over
 from tests.clients.catalog import Library
-from tests.clients.hand_over import acceptable
+from tests.clients.hand_over import Move, acceptable
 from tests.clients.producers import clean
 from wire.types import TopicPartition
 
@@ -77,3 +81,51 @@ def test_exactly_once_is_judged_by_the_output() -> None:
     assert acceptable(STREAMS | {"repeated": 5}, crash=False, exactly_once=True)
     assert not acceptable(STREAMS | {"output_repeated": 1}, crash=True, exactly_once=True)
     assert not acceptable(STREAMS | {"output_missed": 1}, crash=False, exactly_once=False)
+
+
+async def test_members_are_at_the_source_again_only_after_the_demote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that starts there earlier would read beside those on the target."""
+    told: list[str] = []
+
+    class Member:
+        async def stop(self) -> None:
+            told.append("stop")
+
+        async def start(self, _bootstrap: str, cluster: str) -> None:
+            told.append(f"start at {cluster}")
+
+        async def move(self, _bootstrap: str, cluster: str) -> None:
+            told.append(f"move to {cluster}")
+
+    class Stage:
+        def bootstrap(self, cluster: str) -> str:
+            return cluster
+
+        async def linker(self, *arguments: str) -> None:
+            while told.count("stop") < 2:  # a demote waits for the members to leave
+                await asyncio.sleep(0)
+            told.append(" ".join(arguments[:3]))
+
+    async def read_everywhere(since: float) -> None:
+        told.append("read")
+
+    async def promoted(_stage: Any, move: Move, name: str) -> None:
+        told.append(name)
+        move.opened = time.time()
+        move.row |= {"drain_ms": 7}
+
+    monkeypatch.setattr(hand_over, "_promote_group", promoted)
+    monkeypatch.setattr(hand_over, "SETTLE_SECONDS", 0.0)
+    group: Any = SimpleNamespace(
+        name="g", members=[Member(), Member()], until_read_everywhere=read_everywhere
+    )
+    move = Move(group, {"drain_ms": 5}, opened=1.0)
+    await hand_over._demote_group(Stage(), move)  # type: ignore[arg-type]
+    assert told == [
+        *("stop", "stop", "group demote g"),
+        *("start at source", "start at source", "read"),
+        *("move to target", "move to target", "promote again"),
+    ]
+    assert (move.opened, move.row["drain_ms"]) == (1.0, 5)  # the first opening's stay
+    assert move.back is not None
+    assert 1.0 < move.back.begin <= move.back.end
