@@ -41,13 +41,14 @@ test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
 test-fast: $(STAMP)  ## only what needs no broker
 	$(BIN)/python -m pytest -m "not real and not slow" --ignore=tests/real -n $(WORKERS)
 
-lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, generated tables
+lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, how pages are written, generated tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/import_circles.py
 	$(BIN)/python scripts/unique_names.py
+	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/generate_metadata_schemas.py --check "$$($(BIN)/python scripts/kafka_metadata_jar.py)"
 
 format: $(STAMP)  ## let ruff rewrite what it can

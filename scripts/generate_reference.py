@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,19 @@ from linker.samples import Snapshot
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by scripts/generate_reference.py from the code; a test compares. -->"
+READERS = {
+    "Command line": "For operators at a terminal: every command, its options and its exit codes.",
+    "Admin API": "For programs that operate a sidecar: every request, its body and its answer.",
+    "Configuration": "For operators who write `linker.yaml`: every key, its default and its meaning.",
+    "Metrics": (
+        "For engineers who build dashboards and alerts: every metric. "
+        "Alerts worth having are in [operations](../operations.md#monitoring)."
+    ),
+    "Errors": (
+        "For programs, and for operators with a code in hand: every error of the admin API. "
+        "[Troubleshooting](../troubleshooting.md) says what to do."
+    ),
+}
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -39,7 +53,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", NOTE, *parts]) + "\n"
+    return "\n\n".join([f"# {title}", NOTE, *map(wrapped, (READERS[title], *parts))]) + "\n"
+
+
+def wrapped(part: str) -> str:
+    """A paragraph in lines that a terminal and a diff can show; tables, lists and headings are as they are."""
+    if part.startswith(("|", "#", "- ", "```")):
+        return part
+    return textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False)
 
 
 # --- CLI
@@ -106,7 +127,14 @@ def cli() -> str:
         "`LINKER_ADMIN_TOKEN`. `LINKER_DEBUG=1` shows the traceback of an error."
     )
     demo = "Options of `linker demo` are shown by `linker demo --help`."
-    return page("Command line", intro, common_options, table(("option", "meaning"), rows), demo, *parts)
+    return page(
+        "Command line",
+        intro,
+        common_options,
+        table(("option", "meaning"), rows),
+        demo,
+        *parts,
+    )
 
 
 # --- admin API
