@@ -13,6 +13,7 @@ from linker.fleet.fleet import Fleet
 from linker.links.running import RunningLinks
 from linker.target import AdvertisedListener, TargetCluster
 from router.dispatch import Router
+from wire.partial_frames import PartialFrames
 from wire.server import Listener
 
 
@@ -28,6 +29,7 @@ class Running:
     router: Router
     links: RunningLinks
     budget: MemoryBudget
+    partial: PartialFrames
     listeners: Sequence[Listener]
     advertised: Sequence[AdvertisedListener]
     #: Broker ids of all sidecars that this store knows.

@@ -280,6 +280,7 @@ class Sidecar:
             router=self.router,
             links=self.links,
             budget=self.budget,
+            partial=self.partial,
             listeners=self.listeners,
             advertised=self.advertised,
             link_brokers=self.link_brokers,
