@@ -5,7 +5,7 @@
 
 A page is read at night, in a terminal, by somebody in a hurry: long lines cannot be compared in a diff, and a sentence whose
 subject is "What ..." or "Who ..." withholds what it is about. Questions as headings are fine. docs/reference/ is made of
-texts of the code, so its sentences are not checked; docs/benchmarks/clients.md is a report with tables of its own.
+texts of the code, so its sentences are not checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LONGEST = 200
 OPENING = "For "
-NOT_CHECKED = ("clients.md",)
 
 _SENTENCE = re.compile(
     r"(?:^|(?<=[.!?:;] )|(?<=\| ))[*_[(]*(What|Who|Whoever|Whatever|Whose|Whom)\b[^.!?|]*[.!?|]?"
@@ -75,8 +74,7 @@ def opening(text: str) -> list[str]:
 
 
 def pages() -> list[Path]:
-    found = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-    return [page for page in found if page.name not in NOT_CHECKED]
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def problems(page: Path) -> list[str]:

@@ -4,7 +4,7 @@
     python scripts/client_tables.py build/clients/plain.json     # the same of --plain --parts standbys
     python scripts/client_tables.py --check
 
-What was measured is kept in docs/benchmarks/clients.json, row by row, the newest run of each case; a table is the
+What was measured is kept in tests/clients/measured.json, row by row, the newest run of each case; a table is the
 text between `<!-- clients: NAME -->` and `<!-- end -->`. Nobody writes a figure into either by hand.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-MEASURED = DOCS / "benchmarks" / "clients.json"
+MEASURED = Path(__file__).parents[1] / "tests" / "clients" / "measured.json"
 LONGEST_TEXT = 60
 CRASHED = r" with a crash$"
 ALLOWED_MS = 1000.0
