@@ -483,7 +483,7 @@ def test_in_one_piece_it_is_the_same_behind_one_that_went_back() -> None:
 def test_in_one_piece_only_where_nothing_is_in_the_way() -> None:
     def refused(lane: Lane[str], one: Batch[str], route: str = ROUTE) -> bool:
         before = inside(lane)
-        return not lane.passes(one, route) and before == inside(lane) and one.lane is None
+        return not lane.passes(one, route) and before == inside(lane) and one.tp is None
 
     busy, (in_flight, second) = warmed(1, 2)
     assert refused(busy, batch(3), "connection 2")

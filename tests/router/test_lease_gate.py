@@ -237,7 +237,7 @@ def test_a_fence_that_nobody_told_of_counts_at_the_renewal() -> None:
     assert gate.answered(lane, batch, ProduceResult(0, 0), covered=False) == ()
     fences.fence([TP0])
     lease.renew()
-    assert gate.renewed() == [(batch, [(batch, UNKNOWN)])]
+    assert gate.renewed() == [(lane, batch, [(batch, UNKNOWN)])]
     assert fences.pending([TP0]) == {}
     assert gate.renewed() == []
 
