@@ -16,14 +16,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml requirements-build.lock requirements-dev.lock wire/_walk.c
+$(STAMP): pyproject.toml requirements-build.lock requirements-dev.lock wire/frames/_walk.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	# A package that comes as source is built with the setuptools of the first line, not with whatever is newest.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	# As pip does with what it installs for good: a sidecar that has to compile itself holds a MiB more from then on.
-	$(BIN)/python -m compileall -q wire fetcher router controller linker validator
+	$(BIN)/python -m compileall -q wire controller fleet fetcher router groups validator admin linker
 	touch $@
 
 demo: $(STAMP)  ## a source and a target cluster, live clients, link, mirror, promote; report in build/demo
@@ -56,10 +56,10 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## beside Kafka's own follower and MirrorMaker 2; QUICK=1 for a short look, CASE="a b" only these
-	$(BIN)/python -m bench.run $(if $(QUICK),--quick) $(foreach one,$(CASE),--case $(one)) --out build/bench
+	$(BIN)/python -m lab.bench.run $(if $(QUICK),--quick) $(foreach one,$(CASE),--case $(one)) --out build/bench
 
 bench-soak: $(STAMP)  ## half an hour of everything at once: memory and open files stay flat; MINUTES=n
-	$(BIN)/python -m bench.run --case soak $(if $(MINUTES),--soak-minutes $(MINUTES)) --out build/bench-soak
+	$(BIN)/python -m lab.bench.run --case soak $(if $(MINUTES),--soak-minutes $(MINUTES)) --out build/bench-soak
 
 chaos: $(STAMP)  ## random faults on real clusters while mirrors are promoted; RUNS=n SEED=n
 	$(BIN)/python -m tests.chaos --runs $(or $(RUNS),3) $(if $(SEED),--seed $(SEED)) --out build/chaos

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar, cast
 
-from controller import group_codec, paths
+from controller import group_codec, keys
 from controller.errors import CorruptState, InvalidName
 from controller.phases import Phase
 from controller.state import (
@@ -35,7 +35,7 @@ from controller.state import (
     ValidationMismatch,
     ValidationPolicy,
 )
-from wire.types import TopicPartition, parse_topic_id, topic_id_str
+from wire.frames.types import TopicPartition, parse_topic_id, topic_id_str
 
 T = TypeVar("T")
 
@@ -44,21 +44,21 @@ def path_of(entity: Entity) -> str:
     """Where an entity lives."""
     match entity:
         case Link():
-            return paths.link(entity.name)
+            return keys.link(entity.name)
         case MirrorTopic():
-            return paths.mirror(entity.link, entity.topic)
+            return keys.mirror(entity.link, entity.topic)
         case MirrorPartition():
-            return paths.partition_state(entity.link, entity.tp)
+            return keys.partition_state(entity.link, entity.tp)
         case PartitionValidation():
-            return paths.partition_validation(entity.link, entity.tp)
+            return keys.partition_validation(entity.link, entity.tp)
         case ProducerIdFloor():
-            return paths.producer_ids(entity.link)
+            return keys.producer_ids(entity.link)
         case PromoteJob():
-            return paths.promote_job(entity.link, entity.id)
+            return keys.promote_job(entity.link, entity.id)
         case SidecarIdentity():
-            return paths.sidecar_identity(entity.broker_id)
+            return keys.sidecar_identity(entity.broker_id)
         case MirrorGroup():
-            return paths.group(entity.link, entity.group)
+            return keys.group(entity.link, entity.group)
 
 
 def encode(entity: Entity) -> dict[str, JsonValue]:
@@ -171,7 +171,7 @@ def _encode_failover(failover: Failover) -> dict[str, JsonValue]:
 def decode(path: str, value: JsonValue) -> Entity | None:
     """The entity stored at a path; None for a path that is not an entity of ours (as /controller_epoch)."""
     try:
-        segments = paths.split(path)
+        segments = keys.split(path)
         match segments:
             case ("links", link):
                 return _decode_link(link, _fields(value))
@@ -192,7 +192,7 @@ def decode(path: str, value: JsonValue) -> Entity | None:
             case ("links", link, "promotes", job_id):
                 return _decode_job(link, int(job_id), _fields(value))
             case ("links", link, "groups", group):
-                return group_codec.decode(link, paths.group_name(group), _fields(value))
+                return group_codec.decode(link, keys.group_name(group), _fields(value))
             case ("sidecars", "identities", broker_id):
                 fields = _fields(value)
                 return SidecarIdentity(

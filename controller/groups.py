@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class GateKind(StrEnum):
-    """How a group is held on the target; what each holds and what not stands in `linker.groups.gates`."""
+    """How a group is held on the target; what each holds and what not stands in `groups.gates`."""
 
     CONSUMER = "consumer"  # a KIP-848 member that owns everything
     CLASSIC = "classic"  # a classic member that never ends a rebalance

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from controller import codec, paths
+from controller import codec, keys
 from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import (
     Entity,
@@ -29,7 +29,7 @@ from controller.state import (
     RemoveSidecar,
     SidecarIdentity,
 )
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 class Stamp(NamedTuple):
@@ -175,15 +175,15 @@ class ControllerImage:
         """The paths that go, deepest first."""
         match record:
             case RemovePromoteJob():
-                return [paths.promote_job(record.link, record.id)]
+                return [keys.promote_job(record.link, record.id)]
             case RemoveSidecar():
-                return [paths.sidecar_identity(record.broker_id)]
+                return [keys.sidecar_identity(record.broker_id)]
             case RemoveGroup():
-                return [paths.group(record.link, record.group)]
+                return [keys.group(record.link, record.group)]
             case RemoveMirror():
-                top = paths.mirror(record.link, record.topic)
+                top = keys.mirror(record.link, record.topic)
             case RemoveLink():
-                top = paths.link(record.link)
+                top = keys.link(record.link)
         gone = [path for path in self.versions if path == top or path.startswith(f"{top}/")]
         return sorted(gone, key=lambda path: (-path.count("/"), path))
 

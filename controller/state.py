@@ -10,7 +10,7 @@ from typing import NamedTuple
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateRecord
 from controller.phases import Phase
-from wire.types import TopicId, TopicPartition
+from wire.frames.types import TopicId, TopicPartition
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 

@@ -5,7 +5,7 @@ alive, so the charge ends only when the last chunk of that buffer is dropped. A 
 what its answer may bring; the reservation is exchanged for the real charge when the answer is there. Two
 things can overdraw the budget, and then nothing new is fetched until that is paid back: an oversized first
 batch, which Kafka sends whole whatever the limit, and a buffer that was there and free, up to twice as large
-as what is reserved (wire/buffers.py); that was memory before.
+as what is reserved (wire/frames/buffers.py); that was memory before.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
 from wire.errors import LinkerError
-from wire.fetch import TopicKey
-from wire.types import TopicPartition
+from wire.frames.fetch import TopicKey
+from wire.frames.types import TopicPartition
 
 
 class MirrorDirectory:

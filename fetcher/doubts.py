@@ -12,10 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
 from fetcher.progress import Behind
-from wire.channel import describe
-from wire.types import TopicPartition
+from wire.client.channel import describe
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """What each error of a source fetch means for the partition: a table, and nothing else. Not here: errors about the fetch
-session (source_session.py).
+session (fetch_session.py).
 
 RETRY       same node again after a pause: the condition passes by itself
 REFRESH     the node is wrong or the topic changed: read the source's metadata, place the partition anew

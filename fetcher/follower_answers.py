@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 
 from fetcher.budget import Charge
 from fetcher.doubts import Doubts
-from fetcher.fetch_sessions import SessionPartition
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.follower_sessions import SessionPartition
+from fetcher.partition_copy import MirrorPartition
 from fetcher.progress import Behind
-from wire.error_codes import (
+from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     UNKNOWN_LEADER_EPOCH,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from wire.fetch import FetchPartitionResult, TopicKey
+from wire.frames.fetch import FetchPartitionResult, TopicKey
 from wire.metadata.image import ClusterImage, PartitionImage
 
 log = logging.getLogger(__name__)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fetcher.mirror_partition import MirrorPartition
-from wire.error_codes import INVALID_REQUEST
-from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST
-from wire.offset_requests import (
+from fetcher.partition_copy import MirrorPartition
+from wire.frames.error_codes import INVALID_REQUEST
+from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST
+from wire.frames.offset_requests import (
     AskedPartition,
     OffsetAnswer,
     OffsetsRequest,
     encode_list_offsets,
     encode_offset_for_leader_epoch,
 )
-from wire.server import Exchange
+from wire.server.listener import Exchange
 
 if TYPE_CHECKING:
     from fetcher.follower_answers import FollowerAnswers

@@ -15,21 +15,15 @@ from collections.abc import Callable, Sequence
 
 from fetcher.budget import Charge
 from fetcher.doubts import AskEnds, Doubts
-from fetcher.fetch_sessions import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    Session,
-    SessionCache,
-    SessionPartition,
-)
 from fetcher.follower_answers import Answer, FollowerAnswers
 from fetcher.follower_offsets import FollowerOffsets
-from fetcher.mirror_partition import MirrorPartition
-from wire.error_codes import FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
-from wire.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
+from fetcher.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, SessionCache, SessionPartition
+from fetcher.partition_copy import MirrorPartition
+from wire.frames.error_codes import FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
+from wire.frames.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
+from wire.frames.offset_requests import OffsetsRequest
 from wire.metadata.image import ClusterImage
-from wire.offset_requests import OffsetsRequest
-from wire.server import Exchange, ServerConnection
+from wire.server.listener import Exchange, ServerConnection
 
 FIRST_ID_VERSION = 13
 _CONNECTION_KEY = "fetcher.follower"

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fetcher.epochs import EpochHistory
-from fetcher.mirror_partition import MirrorPartition, PartitionLane
-from wire.batch import BatchHeader, iter_batch_headers
-from wire.cluster import Cluster
+from fetcher.partition_copy import MirrorPartition, PartitionLane
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.fetch import FetchPartition, FetchRequest
-from wire.types import TopicPartition
+from wire.frames.batch import BatchHeader, iter_batch_headers
+from wire.frames.fetch import FetchPartition, FetchRequest
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """When a source fetcher sends its next request, and for how long the source may wait with the answer. Pure: times are
 passed in, in seconds of one clock.
 
-Not here: what is asked for (lane_session.py), a link's rate (source_rate.py), memory (budget.py).
+Not here: what is asked for (cursor_session.py), a link's rate (source_rate.py), memory (budget.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
-from fetcher.lane import Lane
+from fetcher.cursor import Lane
 
 UNKNOWN_OFFSET = -1
 _KEPT_RESTARTS = 8

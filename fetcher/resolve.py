@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fetcher.join import Doubt, source_joins
-from fetcher.mirror_partition import MirrorPartition
-from wire.cluster import Cluster, PartitionMetadata
-from wire.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from fetcher.partition_copy import MirrorPartition
+from wire.client.cluster import Cluster, PartitionMetadata
 from wire.errors import LinkerError, error_name
-from wire.list_offsets import EARLIEST, LATEST
+from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.list_offsets import EARLIEST, LATEST
+from wire.frames.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 from wire.task_group import TaskGroup
-from wire.types import ZERO_TOPIC_ID, Node, TopicPartition, topic_id_str
 
 _TIMEOUT = 15.0
 #: Short, since leadership may have moved: then the whole question is put again.

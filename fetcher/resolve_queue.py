@@ -10,11 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
 from fetcher.resolve import Resolver, Verdict
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
-from wire.types import TopicPartition
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 

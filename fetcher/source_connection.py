@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from wire.connection import Connection
+from wire.client.connection import Connection
 from wire.errors import MalformedFrame, WireError
-from wire.types import Node
+from wire.frames.types import Node
 
 #: Of Fetch.
 MIN_VERSION, MAX_VERSION = 12, 17

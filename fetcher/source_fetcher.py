@@ -4,8 +4,8 @@ The cycle runs on callbacks, without a task switch: answer in -> windows filled 
 followers woken. So while followers take what is there, the source already works on what comes next. A lane
 whose window is full is forgotten from the session until there is room again.
 
-Not here: keeping a connection open (source_connection.py), what the session asks for (lane_session.py), how soon
-(pace.py, source_rate.py), which lanes a second fetcher asks for (change_over.py), what becomes of records
+Not here: keeping a connection open (source_connection.py), what the session asks for (cursor_session.py), how soon
+(pace.py, source_rate.py), which lanes a second fetcher asks for (idle_partitions.py), what becomes of records
 (source_records.py), which node serves a lane, and what an error means for the partition (manager.py, error_table.py).
 """
 
@@ -15,27 +15,27 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.change_over import ChangeOver, sibling_slot
-from fetcher.lane_session import LaneSession
-from fetcher.mirror_partition import MirrorPartition, PartitionLane
+from fetcher.cursor_session import LaneSession
+from fetcher.fetch_session import SESSION_ERRORS, PartitionKey
+from fetcher.idle_partitions import ChangeOver, sibling_slot
 from fetcher.pace import Pace
+from fetcher.partition_copy import MirrorPartition, PartitionLane
 from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
 from fetcher.source_owner import FetcherOwner
 from fetcher.source_ports import FetchLimits
 from fetcher.source_rate import Growth, SourceRate
 from fetcher.source_records import charge_for, take_records
-from fetcher.source_session import SESSION_ERRORS, PartitionKey
-from wire.buffers import size_below
-from wire.connection import Connection
+from wire.client.connection import Connection
 from wire.errors import MalformedFrame, WireError
-from wire.fetch import (
+from wire.frames.buffers import size_below
+from wire.frames.fetch import (
     FetchedPartition,
     FetchRequest,
     FetchResponse,
     encode_fetch_request,
     parse_fetch_response,
 )
-from wire.types import Node
+from wire.frames.types import Node
 
 #: Seconds beyond a long poll's own time after which a node that has not answered is one that nobody should rely on.
 _SILENT = 0.5

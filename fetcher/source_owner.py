@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from fetcher.mirror_partition import PartitionLane
+from fetcher.partition_copy import PartitionLane
 from wire.errors import MalformedFrame, WireError
 
 FetcherT = TypeVar("FetcherT")

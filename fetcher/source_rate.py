@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fetcher.mirror_partition import PartitionLane
+from fetcher.partition_copy import PartitionLane
 from fetcher.throttle import Throttle
 
 LATELY: Final = 1.0

@@ -6,12 +6,12 @@ Not here: whose lane it is, and what happens when a batch cannot be read (source
 from __future__ import annotations
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.mirror_partition import PartitionLane
+from fetcher.partition_copy import PartitionLane
 from fetcher.window import WindowChunk
-from wire.batch import Walk, patch_batches
 from wire.errors import MalformedFrame
-from wire.fetch import FetchedPartition
-from wire.framing import SCRATCH_MAX
+from wire.frames.batch import Walk, patch_batches
+from wire.frames.fetch import FetchedPartition
+from wire.frames.framing import SCRATCH_MAX
 
 _MAX_OFFSET = (1 << 63) - 1
 

@@ -1,6 +1,6 @@
 """What the composing process tells the fetcher about a mirror partition, and what the fetcher tells it back.
 
-Only values and protocols live here; the behaviour is in mirror_partition.py and manager.py.
+Only values and protocols live here; the behaviour is in partition_copy.py and manager.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from wire.types import TopicId, TopicPartition
+from wire.frames.types import TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

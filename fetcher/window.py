@@ -12,8 +12,8 @@ from collections import deque
 from typing import NamedTuple
 
 from fetcher.budget import Charge
-from wire.batch import iter_batch_headers, seek_batch
 from wire.errors import LocalProtocolError
+from wire.frames.batch import iter_batch_headers, seek_batch
 
 MAX_OFFSET_SPAN = (1 << 31) - 1
 """A follower cannot append one answer whose offsets span more than a segment's relative offset holds."""

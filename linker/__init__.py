@@ -1,19 +1,24 @@
-"""The sidecar process: config, CLI, admin API, membership in the target cluster, supervision, metrics.
+"""The sidecar: configuration, command line, membership, links, promotes and supervision, put together.
 
-File map: `cli/` the command line (`__main__`), `doors` for a quick start; `config_file` reads the
-configuration, `config`, `config_store` and `config_validation` say what may be in it, `properties` and `secrets` how
-clusters are named and trusted, `link_secrets` what a link may refer to; `sidecar` puts everything together and takes
-it apart, `local_checks` what must not fail after the target has heard of it. `target/` membership in the target
-cluster, `fleet/` the sidecars as one, `stores/` where their state is. `links/` each link at work, `groups/` its
-consumer groups, `upstreams` its clients' way to real brokers, `validation/` its proof, `children` and
-`die_with_parent` the process of that. `admin/` the HTTP API and its client, `service/` what is behind it,
-`preflight`, `examination` (`examination_alone` before there is a sidecar), `clocks`, `cluster_addresses` and
-`checks/` what is checked first, `by_hand` what is left to an operator. `running` is what others see of a
-sidecar. `snapshot` collects and `samples` holds the
-numbers that `metrics` prints; `logs`, `tasks` what all of them use, `heap` gives memory back.
-`examination_group_kinds` looks for groups that are not held, `shown_id` shows ids of others;
-`private_files`, `own_certificates` and `descriptors` look after the process. `demo/` the demonstration, and the clusters
-that tests run on.
+- `__main__`: `python -m linker`
+- `checks/`: checks: before a change, by doctor, and in the dry run of a promote
+- `cli/`: the command line: `linker`
+- `config/`: the configuration file: sections, properties, secrets, and checks of them
+- `fleet/`: the fleet's ports over this process: router, fetcher, target and transport
+- `links/`: one link at work: its source, its mirrors, and their copies at the target
+- `manual_steps`: what an operator is told to type at a cluster when nobody else can do it
+- `membership/`: membership in the target cluster: the sidecar as a broker of a KRaft cluster
+- `process/`: the sidecar's own process: logging, files, children, memory, early listeners
+- `promote/`: a promote or a failover from the first check to the last AlterPartition
+- `running`: A sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties,
+  the metrics
+- `service/`: the service behind the admin API: requests become checks, decisions and work for the links
+- `sidecar`: the sidecar process: fleet, membership, listeners, links and admin API put together, and taken apart in
+  order
+- `snapshot`: all numbers of one moment for the metrics page, read from what runs
+- `start_admin`: the admin API of a sidecar, put together when everything else serves
+- `stores/`: state stores as the configuration names them
+- `validation/`: the validator's work inside the sidecar; only the link controller has it done
 """
 
 __version__ = "0.1.0"

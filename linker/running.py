@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from controller.fleet.balancer import Balancer
-from controller.fleet.shared import SharedController
 from fetcher.budget import MemoryBudget
-from linker.config import Config
+from fleet.balancer import Balancer
+from fleet.shared_controller import SharedController
+from linker.config.model import Config
 from linker.fleet.fleet import Fleet
 from linker.links.running import RunningLinks
-from linker.target import AdvertisedListener, TargetCluster
+from linker.membership import AdvertisedListener, TargetCluster
 from router.dispatch import Router
-from wire.partial_frames import PartialFrames
-from wire.server import Listener
+from wire.server.listener import Listener
+from wire.server.partial_frames import PartialFrames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,56 +17,56 @@ from functools import partial
 
 import uvloop
 
-from controller.fleet.head import Head
-from controller.fleet.messages import SidecarReport
-from controller.fleet.shared import SharedController
 from controller.state import Link
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
+from fleet.fleet_controller import Head
+from fleet.messages import SidecarReport
+from fleet.shared_controller import SharedController
 from linker import __version__
-from linker.admin.starting import start_admin
-from linker.cluster_addresses import one_cluster
-from linker.config import Config
-from linker.descriptors import DescriptorWatch
-from linker.doors import PATIENCE, Doors
+from linker.checks.this_machine import CannotListen, check_local
+from linker.config.cluster_addresses import one_cluster
+from linker.config.model import Config
 from linker.fleet.departures import Leaving
 from linker.fleet.fleet import Fleet
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import PhaseFences, SidecarPorts
 from linker.fleet.reign import Reign
-from linker.heap import give_back
 from linker.links.configs import broker_config
 from linker.links.mirrors import Mirrors
-from linker.links.new_leaders import wait_known
 from linker.links.replica_ends import replica_logs
 from linker.links.running import RunningLinks
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
-from linker.local_checks import CannotListen, check_local
-from linker.private_files import be_private
+from linker.membership import AdvertisedListener, StillHosting, TargetCluster
+from linker.membership.hosting import hosted_partitions
+from linker.membership.inter_broker import InterBrokerListeners
+from linker.membership.internal_topics import create_internal_topics
+from linker.process.descriptors import DescriptorWatch
+from linker.process.early_bind import PATIENCE, Doors
+from linker.process.heap import give_back
+from linker.process.private_files import be_private
+from linker.process.upstreams import Upstreams, relay_security
+from linker.promote.new_leaders import wait_known
 from linker.running import Running
-from linker.target import AdvertisedListener, StillHosting, TargetCluster
-from linker.target.hosting import hosted_partitions
-from linker.target.inter_broker import InterBrokerListeners
-from linker.target.internal_topics import create_internal_topics
-from linker.tasks import first_error
-from linker.upstreams import Upstreams, relay_security
+from linker.start_admin import start_admin
 from linker.validation.process import ValidatorProcess
 from linker.validation.validator import Validator, side
 from router.dispatch import Router
 from router.ports import RouterLimits, RouterPorts
 from validator import messages as m
-from wire.buffers import FramePool
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import InvalidSecurityConfig
+from wire.frames.buffers import FramePool
+from wire.frames.types import TopicPartition, format_address
 from wire.metadata.image import ClusterImage
-from wire.partial_frames import PartialFrames
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.server import Listener as OpenListener
-from wire.server import ListenerInfo, start_listener
+from wire.server.listener import Listener as OpenListener
+from wire.server.listener import ListenerInfo, start_listener
+from wire.server.partial_frames import PartialFrames
 from wire.task_group import TaskGroup
-from wire.types import TopicPartition, format_address
+from wire.together import first_error
 
 log = logging.getLogger(__name__)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
+from admin.models import GroupState, MirrorState
+from admin.samples import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
 from controller.phases import ENDED
-from linker.admin.models import GroupState, MirrorState
-from linker.groups.status import groups_status
 from linker.links import proved
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.traffic import own_traffic
 from linker.running import Running
-from linker.samples import FleetSample, GroupsSample, LinkSample, PartitionSample, Snapshot, ValidationSample
+from linker.service.group_status import groups_status
 from wire.errors import error_name
 
 

@@ -15,9 +15,9 @@ from router.authorize import Authorizer, Operation
 from router.broker_resource import BROKER
 from router.passthrough import Upstream
 from router.ports import RouterPorts
-from router.split import Fields, answer, ask, decoded, in_order, pass_rest
-from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, LOG_DIR_NOT_FOUND
-from wire.server import Exchange
+from router.produce.split import Fields, answer, ask, decoded, in_order, pass_rest
+from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, LOG_DIR_NOT_FOUND
+from wire.server.listener import Exchange
 
 LOG_DIR: Final = "kafka-linker"
 """The one directory that is told of: Kafka's admin client takes none at all for a refusal."""

@@ -8,8 +8,8 @@ import dataclasses
 import functools
 from typing import Final
 
-from wire import codec
-from wire.error_codes import UNSUPPORTED_VERSION
+from wire.frames.error_codes import UNSUPPORTED_VERSION
+from wire.schema import codec
 
 API_VERSIONS: Final = 18
 # api key -> lowest and highest version served here; never more than the real broker has, for the client may

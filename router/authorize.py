@@ -16,9 +16,9 @@ from itertools import islice
 from typing import Final
 
 from router.passthrough import Upstream
-from wire import codec
-from wire.error_codes import TOPIC_AUTHORIZATION_FAILED
 from wire.errors import RequestTimedOut
+from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED
+from wire.schema import codec
 
 _NOT_ASKED: Final = -(2**31)
 _ASK_AGAIN: Final = 0.2

@@ -13,9 +13,9 @@ from typing import Final
 
 from router.client_session import ClientSession
 from router.login import KNOWN
-from wire import codec
 from wire.errors import BrokerError, WireError
-from wire.server import Exchange
+from wire.schema import codec
+from wire.server.listener import Exchange
 
 log = logging.getLogger(__name__)
 

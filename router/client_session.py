@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.authorize import Authorizer
-from router.consumer_fetch import FetchSession
-from router.hub import ForwardingHub
+from router.fetch.session import FetchSession
 from router.login import Login
 from router.offsets import OffsetSession
 from router.passthrough import Upstream
-from router.produce import ProduceSession
+from router.produce.forwarding import ForwardingHub
+from router.produce.session import ProduceSession
 from wire.errors import WireError
-from wire.server import Exchange, ServerConnection
+from wire.server.listener import Exchange, ServerConnection
 
 
 class ClientSession:

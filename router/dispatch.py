@@ -10,24 +10,25 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from router import apis, way_in
+from router import apis
 from router.addressed import Addressed
 from router.api_versions import API_VERSIONS
 from router.client_session import ClientSession
 from router.fence import FenceState
-from router.forwarded import ForwardedBook
-from router.hub import ForwardingHub
 from router.login import LoginState
 from router.on_mirrors import MirrorRequests
 from router.ports import RouterLimits, RouterPorts, RouterStats
+from router.produce import way_in
+from router.produce.forwarded import ForwardedBook
+from router.produce.forwarding import ForwardingHub
 from router.tasks import TaskKeeper
 from router.txn_markers import answer_txn_markers
-from wire import codec
 from wire.errors import MalformedFrame, WireError
-from wire.fetch import FetchRequest, parse_fetch_request
-from wire.offset_requests import MAX_ENTRIES, parse_list_offsets, parse_offset_for_leader_epoch
-from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
+from wire.frames.fetch import FetchRequest, parse_fetch_request
+from wire.frames.offset_requests import MAX_ENTRIES, parse_list_offsets, parse_offset_for_leader_epoch
+from wire.frames.types import TopicPartition
+from wire.schema import codec
+from wire.server.listener import Exchange, ServerConnection
 
 log = logging.getLogger(__name__)
 

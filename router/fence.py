@@ -1,7 +1,7 @@
 """Fences: which partitions hold new produces, and what must still be waited for. Pure: the time is passed
 in.
 
-Lives here: the accounting behind ``Router.fence``. Not here: waiting (``hub.py``), lanes of one
+Lives here: the accounting behind ``Router.fence``. Not here: waiting (``forwarding.py``), lanes of one
 connection (``lanes.py``).
 
 What a fence promises. When ``pending()`` is empty for a fenced partition, every write that this router
@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Generic
 
-from router.batch import Answer, JobT
-from router.lane_states import LaneState
-from router.lanes import Lane
-from wire.types import TopicPartition
+from router.produce.batch import Answer, JobT
+from router.produce.lane_states import LaneState
+from router.produce.lanes import Lane
+from wire.frames.types import TopicPartition
 
 
 class FenceState(Enum):

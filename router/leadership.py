@@ -4,8 +4,8 @@ Pure.
 
 from __future__ import annotations
 
+from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import Node, TopicPartition
 
 
 def current_leader(image: ClusterImage, tp: TopicPartition) -> tuple[int, int] | None:

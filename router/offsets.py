@@ -2,7 +2,7 @@
 epoch.
 
 Off the hot path: one short task per request. A large request is looked at in slices, and nothing further is read from its
-client meanwhile. As fetches (``consumer_fetch.py``) they need the lease at the moment of
+client meanwhile. As fetches (``session.py``) they need the lease at the moment of
 answering: an end from before a hand-over would look like a truncated log. NOT_LEADER_OR_FOLLOWER else, which every
 client takes for "ask again".
 """
@@ -13,30 +13,30 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from router.admission import not_mirrored
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
-from router.hub import ForwardingHub
-from router.lane_states import Verdict, verdict
 from router.ports import Mirror
-from router.turns import SLICE
-from wire.error_codes import (
+from router.produce.admission import not_mirrored
+from router.produce.forwarding import ForwardingHub
+from router.produce.lane_states import Verdict, verdict
+from router.produce.turns import SLICE
+from wire.errors import LinkerError, WireError
+from wire.frames.error_codes import (
     INVALID_REQUEST,
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
-from wire.errors import LinkerError, WireError
-from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, unsupported
-from wire.offset_requests import (
+from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, unsupported
+from wire.frames.offset_requests import (
     OffsetAnswer,
     OffsetsRequest,
     encode_list_offsets,
     encode_offset_for_leader_epoch,
 )
-from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.server.listener import Exchange, ServerConnection
 
 TIMEOUT: Final = 10.0
 

@@ -13,18 +13,18 @@ from typing import Any, Final
 from router import apis
 from router.authorize import Authorizer, Operation
 from router.fence import LED_ELSEWHERE
-from router.hub import ForwardingHub
 from router.passthrough import Upstream
-from router.split import Fields, answer, by_topic, decoded, merged, pass_rest
-from wire.error_codes import (
+from router.produce.forwarding import ForwardingHub
+from router.produce.split import Fields, answer, by_topic, decoded, merged, pass_rest
+from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     POLICY_VIOLATION,
     SHARE_SESSION_NOT_FOUND,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
 )
-from wire.server import Exchange, ServerConnection
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.server.listener import Exchange, ServerConnection
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from router.leadership import endpoint
 from router.ports import RouterLimits, RouterPorts, RouterStats
 from router.tasks import TaskKeeper
 from wire.errors import ClusterUnreachable, ConnectionLost, LinkerError, MalformedFrame, WireError
+from wire.frames.types import Node
 from wire.metadata.image import BrokerImage
-from wire.server import Exchange, ServerConnection
-from wire.types import Node
+from wire.server.listener import Exchange, ServerConnection
 
 OnFrame = Callable[[memoryview], None]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from wire.cluster import TopicMetadata
-from wire.fetch import FetchRequest
+from wire.client.cluster import TopicMetadata
+from wire.frames.fetch import FetchRequest
+from wire.frames.offset_requests import OffsetsRequest
+from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.offset_requests import OffsetsRequest
-from wire.server import Exchange
-from wire.types import Node, TopicPartition
+from wire.server.listener import Exchange
 
 
 class MirroredPartition(Protocol):
@@ -116,7 +116,7 @@ class FollowerApi(Protocol):
 
 
 class SourceConnectionLike(Protocol):
-    """``wire.connection.Connection``, as far as the router uses it."""
+    """``wire.client.connection.Connection``, as far as the router uses it."""
 
     @property
     def channel(self) -> Any: ...
@@ -140,7 +140,7 @@ class SourceConnectionLike(Protocol):
 
 
 class SourceCluster(Protocol):
-    """``wire.cluster.Cluster``, as far as the router uses it."""
+    """``wire.client.cluster.Cluster``, as far as the router uses it."""
 
     @property
     def topics(self) -> Mapping[str, TopicMetadata]: ...

@@ -6,8 +6,8 @@ not answered well-formed retries for ever and its transactions hang. Every parti
 
 from __future__ import annotations
 
-from wire.offset_requests import answer_write_txn_markers
-from wire.server import Exchange
+from wire.frames.offset_requests import answer_write_txn_markers
+from wire.server.listener import Exchange
 
 
 def answer_txn_markers(exchange: Exchange) -> bytearray:

@@ -14,19 +14,19 @@ from typing import Any
 
 import typer
 
-from linker.admin import error_answers, service
-from linker.admin.api import create_app
+from admin import error_answers, service
+from admin.api import create_app
+from admin.metrics import CATALOGUE, Metrics
+from admin.samples import Snapshot
 from linker.cli.app import app as cli_app
-from linker.config_file import SECTIONS, section_keys
-from linker.config_store import STORE_SSL_PROPERTIES
-from linker.metrics import CATALOGUE, Metrics
-from linker.properties import (
+from linker.config.file import SECTIONS, section_keys
+from linker.config.store_section import STORE_SSL_PROPERTIES
+from wire.client.properties import (
     CLIENT_PROPERTIES,
     LISTENER_PROPERTIES,
     SECURITY_PROPERTIES,
     TARGET_PROPERTIES,
 )
-from linker.samples import Snapshot
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by scripts/generate_reference.py from the code; a test compares. -->"

@@ -15,7 +15,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("wire", "controller", "fetcher", "router", "linker", "validator", "bench", "scripts")
+PACKAGES = (
+    *("wire", "controller", "fleet", "fetcher", "router", "groups", "validator", "admin", "linker"),
+    *("lab", "scripts"),
+)
 
 
 class Import(NamedTuple):

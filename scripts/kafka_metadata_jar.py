@@ -2,7 +2,7 @@
 
 import asyncio
 
-from linker.demo.kafka_dist import ensure_distribution
+from lab.clusters.kafka_jars import ensure_distribution
 
 distribution = asyncio.run(ensure_distribution())
 print(distribution.home / "libs" / f"kafka-metadata-{distribution.version}.jar")

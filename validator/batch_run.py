@@ -13,8 +13,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from validator.compare import compare, task_count
-from validator.endpoint import Endpoint, SideFailed
+from validator.compare.logs import compare, task_count
+from validator.compare.tally import ReplicaTally, whole_partition_finding
+from validator.compare.verdict import RangeVerdict
 from validator.messages import (
     Checked,
     Event,
@@ -27,12 +28,11 @@ from validator.messages import (
     Run,
     Side,
 )
-from validator.ranges import Range, make_groups, make_ranges
-from validator.session import reason_of
-from validator.survey import Survey, survey
-from validator.tally import ReplicaTally, whole_partition_finding
-from validator.verdict import RangeVerdict
-from wire.types import TopicPartition
+from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.ranges import Range, make_groups, make_ranges
+from validator.read.session import reason_of
+from validator.read.survey import Survey, survey
+from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,8 +30,8 @@ from validator.messages import (
     encode,
 )
 from validator.mode import Mode
-from validator.record_run import RecordRun
-from validator.session import Session, SparkFailed
+from validator.read.session import Session, SparkFailed
+from validator.records.run import RecordRun
 from wire.errors import LinkerError
 
 END_SECONDS = 20.0

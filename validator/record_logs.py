@@ -1,6 +1,6 @@
 """The logs of one attempt at a group of partitions, both sides', as frames of records.
 
-Not here: what is made of them (records.py, record_explain.py, record_second_look.py).
+Not here: what is made of them (records.py, explain.py, second_look.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from validator import record_frames
-from validator.endpoint import Endpoint, SideFailed
-from validator.kafka_source import ReadRange, client_options, read
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.record_commits import COMMITTED, StableEnds, settled, stable_ends
-from validator.record_frames import NO_END, SOURCE, Expected
-from validator.survey import Survey, survey
+from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.kafka_source import ReadRange, client_options, read
+from validator.read.ranges import PartitionBounds, ReplicaBounds
+from validator.read.survey import Survey, survey
+from validator.records import frames as record_frames
+from validator.records.commits import COMMITTED, StableEnds, settled, stable_ends
+from validator.records.frames import NO_END, SOURCE, Expected
 from wire.errors import WireError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 class RecordLogs:

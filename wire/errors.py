@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 class LinkerError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from linker.admin.models import Check, CheckResult
+from admin.models import Check, CheckResult
 from linker.links.forks import Fork
 
 NAME = "forks"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from admin.models import Action
 from controller.state import MirrorTopic, same_source_topic
-from linker import preflight
-from linker.admin.models import Action
+from linker.checks import preflight
 from linker.checks.replica_logs import Extent, replica_extents, source_extents
 from linker.links import forks
 from linker.links.runtime import LinkRuntime
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import TopicImage
-from wire.types import TopicPartition
 
 _TIMEOUT = 5.0
 _MOST = 20  # partitions that are named one by one

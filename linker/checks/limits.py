@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from linker.admin.models import Check, CheckResult
+from admin.models import Check, CheckResult
 from linker.links.configs import broker_configs
-from linker.tasks import together
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.together import together
 
 _TIMEOUT: Final = 5.0
 _ENOUGH: Final = 2000

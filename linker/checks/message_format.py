@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from linker.preflight import Finding
-from linker.tasks import together_by_key
-from validator.fetching import fetch_once, fetch_request
-from wire.cluster import Cluster
+from linker.checks.preflight import Finding
+from validator.read.fetching import fetch_once, fetch_request
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.list_offsets import EARLIEST
-from wire.types import TopicPartition
+from wire.frames.list_offsets import EARLIEST
+from wire.frames.types import TopicPartition
+from wire.together import together_by_key
 
 TIMEOUT = 15.0
 _AT_ONCE = 200  # partitions in a request

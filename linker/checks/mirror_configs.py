@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from controller.topic_configs import FOLLOWED, differing
-from linker.admin.models import Check, CheckResult
+from admin.models import Check, CheckResult
+from controller.plan.topic_configs import FOLLOWED, differing
 
 NAME = "mirror configs"
 _OFTEN = 3  # times: somebody's tool does it, and will after the promote, when nobody puts anything back

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from linker.admin.models import Check, CheckResult, MirrorState, MirrorSummary
+from admin.models import Check, CheckResult, MirrorState, MirrorSummary
 
 _MOST = 50  # one line each; more of them are counted
 _WELL = frozenset({MirrorState.ACTIVE, MirrorState.PROMOTED, MirrorState.FAILED_OVER})

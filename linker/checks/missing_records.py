@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from controller.decisions import listed
-from controller.late_starts import Late, lost
+from admin.models import Check, CheckResult
+from controller.decide.mirrors import listed
+from controller.judge.late_starts import Late, lost
 from controller.phases import Phase
 from controller.state import MirrorPartition
-from linker.admin.models import Check, CheckResult
+from linker.checks.preflight import TIMEOUT
 from linker.checks.replica_logs import Extent, source_extents
 from linker.links.runtime import LinkRuntime
-from linker.preflight import TIMEOUT
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 NAME = "missing records"
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from admin.models import Check, CheckResult
 from controller.state import MirrorTopic
-from linker.admin.models import Check, CheckResult
+from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, PartitionImage
-from wire.types import TopicPartition
 
 _BROKER: Final = 4
 _MOST: Final = 5

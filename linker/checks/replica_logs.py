@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from linker.links.replica_ends import list_at
-from linker.tasks import together, together_by_key
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.list_offsets import EARLIEST, LATEST
-from wire.types import TopicPartition
+from wire.frames.list_offsets import EARLIEST, LATEST
+from wire.frames.types import TopicPartition
+from wire.together import together, together_by_key
 
 
 class Extent(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from controller.decisions import listed
+from controller.decide.mirrors import listed
+from linker.checks.preflight import TIMEOUT, Finding
 from linker.links.configs import broker_config
-from linker.preflight import TIMEOUT, Finding
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 
 NAME = "replication factor"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from linker.admin.models import Check, CheckResult
-from linker.tasks import together
-from wire.cluster import Cluster
+from admin.models import Check, CheckResult
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
+from wire.together import together
 
 _TIMEOUT: Final = 5.0  # one that hangs must not keep the others' answers
 _MOST: Final = 5

@@ -1,8 +1,36 @@
-"""The command line: `linker`. Everything but `run`, `demo`, `store` and `doctor --config ...` is a client of the admin API.
+"""The command line: `linker`.
 
-Commands import what they need when they run: `linker --help` must not load a web framework or the protocol.
-Exit codes: 0 done, 1 failed (one line why on stderr), 2 wrong use, 130 the watching of a promote, failover or
-demote was ended by Ctrl-C (it goes on).
+- `app`: the command tree, and the commands that stand at its root
+- `controller`: `linker controller ...`
+- `departing`: following a sidecar that drains or leaves: a line that is redrawn on a terminal, lines elsewhere; on
+  stderr
+- `entry`: entry point of the console script: runs the app and turns every failure into one line and an exit code
+- `examine`: `linker doctor --config`: both clusters, before there is a sidecar
+- `failover`: `linker mirror failover`: the only way out of a source that is dead
+- `failover_tables`: what a failover takes over, as tables for people
+- `follow`: following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on
+  stderr
+- `group`: `linker group ...`
+- `group_tables`: groups as tables for people
+- `held_tables`: consumers that find mirrors empty until their promote, as a table for people
+- `layout`: how wide text is laid out for a terminal: which columns give way, where cells are wrapped, and blocks
+  where no table fits
+- `link`: `linker link ...`
+- `mirror`: `linker mirror ...`
+- `options`: options that many commands share, and how they become a client and an output format
+- `output`: how answers are printed: aligned tables, JSON or YAML on stdout, notes on stderr
+- `producer_tables`: producers at the source, as a table for people
+- `run`: `linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar
+  starts
+- `run_command`: `linker run` for typer: its help, and its complaints about arguments
+- `sidecar`: `linker sidecar ...`
+- `store`: `linker store ...`: what is done to a state store while no sidecar runs
+- `tables`: the answers of the admin API as tables for people
+- `validate`: `linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`
+- `validation_tables`: what is proved, as tables for people
+- `verdict`: `linker doctor` for people: a block per finding, the worst last, where a terminal shows it, and the
+  verdict below them
+- `watch`: `linker status --watch`: the status redrawn in place, with rates between two readings
 """
 
 from __future__ import annotations

@@ -54,8 +54,17 @@ app.command("run")(run)
 )
 def demo(context: typer.Context) -> None:
     """Watch live clients move between two real clusters (starts both; needs Java 17 or 21, and Maven)."""
-    import linker.demo.demo as scenario
+    try:
+        import lab.demo.demo as scenario
+    except ModuleNotFoundError as error:
+        if error.name != "lab":
+            raise
+        from wire.errors import LinkerError  # with kio; help has to be quick
 
+        raise LinkerError(
+            "linker demo is a command of a source checkout, and this is an installed package: "
+            "clone the repository, and run `make demo` there"
+        ) from error
     raise typer.Exit(scenario.main(context.args))
 
 

@@ -11,8 +11,8 @@ import typer
 from linker.cli.output import INTERRUPTED, complain, note, one_line
 
 if TYPE_CHECKING:
-    from linker.admin.client import AdminClient
-    from linker.admin.models import SidecarDescription
+    from admin.client import AdminClient
+    from admin.models import SidecarDescription
 
 _INTERVAL = 0.25
 _MOST_NAMED = 5
@@ -46,7 +46,7 @@ class _Progress:
 
 def _look(client: AdminClient, sidecar_id: int, progress: _Progress) -> SidecarDescription | None:
     """None: nobody could tell just now (another sidecar takes over as link controller, say)."""
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     try:
         return client.describe_sidecar(sidecar_id)
@@ -85,7 +85,7 @@ def drained(client: AdminClient, sidecar_id: int, timeout: float) -> SidecarDesc
 
 def left(client: AdminClient, sidecar_id: int, timeout: float) -> None:
     """Wait until nobody knows it any more; exit code 1 when the time is over, or if it leaves no more."""
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     deadline = time.monotonic() + timeout
     progress = _Progress()

@@ -44,7 +44,7 @@ def _only_run(given: Sequence[str]) -> None:
 
 def _is_ours(error: BaseException) -> bool:
     """Errors that are written for people. Looked up, not imported: what is not loaded raised nothing."""
-    for module, name in (("linker.admin.client", "AdminError"), ("wire.errors", "LinkerError")):
+    for module, name in (("admin.client", "AdminError"), ("wire.errors", "LinkerError")):
         loaded = sys.modules.get(module)
         if loaded is not None and isinstance(error, getattr(loaded, name)):
             return True

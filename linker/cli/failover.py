@@ -56,7 +56,7 @@ def failover(
     What the source had beyond that is lost, and said per partition. There is no way back: writes are not
     forwarded any more, even if the source returns.
     """
-    from linker.admin.models import FailoverRequest
+    from admin.models import FailoverRequest
 
     if attach is not None:
         alone(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linker.cli.output import columns, prose
 
 if TYPE_CHECKING:
-    from linker.admin.models import FailoverPartition, FailoverPlan
+    from admin.models import FailoverPartition, FailoverPlan
 
 
 def taken_over(partitions: Iterable[FailoverPartition]) -> str:

@@ -17,8 +17,8 @@ from linker.cli.validate import bad_evidence
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from linker.admin.client import AdminClient, AdminError
-    from linker.admin.models import PromoteJob
+    from admin.client import AdminClient, AdminError
+    from admin.models import PromoteJob
 
 _EVERY = 5.0  # seconds between lines that differ in numbers only
 _STEPS = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER", "PROMOTED")

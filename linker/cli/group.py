@@ -21,11 +21,11 @@ from linker.cli.options import (
     usage,
 )
 from linker.cli.output import INTERRUPTED, Format, complain, emit, note
-from linker.shown_id import shown_id
+from wire.shown_id import shown_id
 
 if TYPE_CHECKING:
-    from linker.admin.client import AdminClient
-    from linker.admin.models import GroupDescription, GroupState
+    from admin.client import AdminClient
+    from admin.models import GroupDescription, GroupState
 
 app = typer.Typer(help="Consumer groups of a link.", no_args_is_help=True)
 
@@ -105,7 +105,7 @@ def promote(
 
     Waits until nobody is in them at the source, and shows who still is. Ctrl-C stops the watching, not the promote.
     """
-    from linker.admin.models import GroupState, PromoteGroupsRequest
+    from admin.models import GroupState, PromoteGroupsRequest
 
     _one_of(groups, all_)
     request = validated(
@@ -143,7 +143,7 @@ def demote(
 
     Waits until nobody is in them on the target; start the consumers at the source after it has ended.
     """
-    from linker.admin.models import DemoteGroupsRequest, GroupState
+    from admin.models import DemoteGroupsRequest, GroupState
 
     _one_of(groups, all_)
     request = validated(
@@ -176,7 +176,7 @@ def _follow(
 ) -> None:
     """Lines for each change until every group rests; exit code 1 if one of them is not where it was to go, 130 if it was
     left by Ctrl-C before."""
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     names = list(names)
     said: dict[str, str] = {}

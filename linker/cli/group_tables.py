@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from linker.cli.output import columns, duration, one_line, pairs
-from linker.shown_id import shown_id
+from wire.shown_id import shown_id
 
 if TYPE_CHECKING:
-    from linker.admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
+    from admin.models import GroupDescription, GroupMemberStatus, GroupsStatus, GroupSummary
 
 
 _MOST_TEXT = 40

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linker.cli.output import columns
 
 if TYPE_CHECKING:
-    from linker.admin.models import HeldReader
+    from admin.models import HeldReader
 
 
 def held_readers(found: Iterable[tuple[str, HeldReader]]) -> list[str]:

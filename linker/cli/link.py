@@ -111,7 +111,7 @@ def create(
     Secrets are given by reference and resolved by the sidecar: ${env:LINKER_LINK_NAME}, or ${file:/path} of a file
     in its directory for links (sidecar.links.dir).
     """
-    from linker.admin.models import CreateLinkRequest
+    from admin.models import CreateLinkRequest
 
     properties = {} if config_file is None else properties_file(config_file)
     properties |= key_values(config or [], "--config")
@@ -185,7 +185,7 @@ def update(
     token_file: TokenFile = None,
 ) -> None:
     """Change properties or options of a link; what is not named stays."""
-    from linker.admin.models import UpdateLinkRequest
+    from admin.models import UpdateLinkRequest
 
     properties: dict[str, str | None] = dict(properties_file(config_file)) if config_file else {}
     properties |= key_values(config or [], "--config")

@@ -31,7 +31,7 @@ from linker.cli.options import (
 from linker.cli.output import Format, emit, note
 
 if TYPE_CHECKING:
-    from linker.admin.models import ChangeResult
+    from admin.models import ChangeResult
 
 app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
 
@@ -99,7 +99,7 @@ def create(
     token_file: TokenFile = None,
 ) -> None:
     """Mirror topics of the link's source: all of those named, or none."""
-    from linker.admin.models import CreateMirrorsRequest
+    from admin.models import CreateMirrorsRequest
 
     request = validated(
         CreateMirrorsRequest,
@@ -290,7 +290,7 @@ def promote(
 
     Follows the promote until it is done and its evidence is written; Ctrl-C stops the watching, not the promote.
     """
-    from linker.admin.models import PromoteRequest
+    from admin.models import PromoteRequest
 
     if attach is not None:
         alone(

@@ -15,7 +15,7 @@ import typer
 from linker.cli.output import Format
 
 if TYPE_CHECKING:
-    from linker.admin.client import AdminClient
+    from admin.client import AdminClient
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -54,7 +54,7 @@ def usage(message: str) -> typer.BadParameter:
 
 
 def connect(url: str, token_file: Path | None) -> AdminClient:
-    from linker.admin.client import AdminClient, AdminError
+    from admin.client import AdminClient, AdminError
 
     token = os.environ.get("LINKER_ADMIN_TOKEN") or None
     if token_file is not None:
@@ -97,7 +97,7 @@ def properties_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        from linker.admin.client import AdminError
+        from admin.client import AdminError
 
         raise AdminError(f"cannot read {path}: {error}") from error
     result: dict[str, str] = {}

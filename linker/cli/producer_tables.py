@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linker.cli.output import columns, duration
 
 if TYPE_CHECKING:
-    from linker.admin.models import SourceProducer
+    from admin.models import SourceProducer
 
 
 def source_producers(found: Iterable[SourceProducer]) -> str:

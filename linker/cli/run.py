@@ -55,8 +55,8 @@ def run(arguments: Arguments) -> None:
     """Start the sidecar; returns when it has ended."""
     for name in _UNUSED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    from linker.config_file import load_config
-    from linker.doors import Doors
+    from linker.config.file import load_config
+    from linker.process.early_bind import Doors
 
     settings = load_config(arguments.config)
     if arguments.check:
@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> None:
     gc.disable()
     load_sidecar()
     import linker.sidecar as process
-    from linker.logs import configure_logging
+    from linker.process.logs import configure_logging
 
     gc.freeze()
     gc.enable()
@@ -81,4 +81,4 @@ def run(arguments: Arguments) -> None:
 def load_sidecar() -> None:
     """All modules but those of the admin API."""
     importlib.import_module("linker.sidecar")
-    importlib.import_module("linker.logs")
+    importlib.import_module("linker.process.logs")

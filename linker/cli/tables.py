@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from linker.by_hand import undo_source_fence
 from linker.cli import validation_tables
 from linker.cli.failover_tables import taken_over
 from linker.cli.group_tables import in_one_line
 from linker.cli.held_tables import held_readers
 from linker.cli.output import columns, duration, one_line, pairs, prose, size
 from linker.cli.producer_tables import source_producers
+from linker.manual_steps import undo_source_fence
 
 if TYPE_CHECKING:
-    from linker.admin.models import (
+    from admin.models import (
         ChangeResult,
         ControllerDescription,
         FleetStatus,

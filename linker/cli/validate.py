@@ -20,9 +20,9 @@ from validator.mode import Mode
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from linker.admin.client import AdminClient, AdminError
-    from linker.admin.models import PromoteJob
-    from linker.admin.validation_models import ValidationRun
+    from admin.client import AdminClient, AdminError
+    from admin.models import PromoteJob
+    from admin.validation_models import ValidationRun
 
 _POLL = 0.25
 _UNREACHABLE_FOR = 60.0
@@ -97,7 +97,7 @@ def run(
     `linker validate LINK` is the same as `linker validate run LINK`. Follows the run until it is done; Ctrl-C cancels it,
     and what is proved by then stays proved. Exit code 1 if anything differs or could not be compared.
     """
-    from linker.admin.validation_models import ContinuousValidationRequest, StartValidationRequest
+    from admin.validation_models import ContinuousValidationRequest, StartValidationRequest
 
     if continuous and stop:
         raise usage("--continuous and --stop contradict each other")
@@ -334,7 +334,7 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> None:
 
 
 def _until_over(client: AdminClient, run_id: str, view: _View) -> ValidationRun:
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     last_contact = time.monotonic()
     while True:

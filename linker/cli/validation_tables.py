@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from linker.cli.output import columns, duration, one_line, pairs, size
 
 if TYPE_CHECKING:
-    from linker.admin.models import PromoteJob
-    from linker.admin.validation_models import (
+    from admin.models import PromoteJob
+    from admin.validation_models import (
         LinkValidation,
         LinkValidationDescription,
         PromoteValidation,

@@ -9,7 +9,7 @@ from linker.cli.layout import hanging
 from linker.cli.output import coloured, one_line, terminal_width
 
 if TYPE_CHECKING:
-    from linker.admin.models import Check, DoctorReport
+    from admin.models import Check, DoctorReport
 
 _ORDER = ("OK", "WARN", "FAIL")
 _MARGIN = 6

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from linker.admin.client import AdminClient
-    from linker.admin.models import LinkStatus, Status
+    from admin.client import AdminClient
+    from admin.models import LinkStatus, Status
 
 _STYLES = {
     "FAILED": "bold red",
@@ -106,7 +106,7 @@ def render(now: Status, before: Status | None, trouble: str = "", *, max_mirrors
 
     found = [mirror for link in now.links for mirror in link.mirror_list]
     if found:
-        from linker.admin.models import SEVERITY
+        from admin.models import SEVERITY
 
         # What needs a look comes first, and stays visible when there are more than fit.
         found.sort(key=lambda mirror: (-SEVERITY.index(mirror.state), -(mirror.lag or 0), mirror.topic))
@@ -156,7 +156,7 @@ def _row(table: Table, *cells: object) -> None:
 
 def watch(client: AdminClient, interval: float) -> None:
     """Redraw until Ctrl-C. Without a terminal: a line per reading, so that it can be piped."""
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     if not sys.stdout.isatty():
         _lines(client, interval)
@@ -182,7 +182,7 @@ def watch(client: AdminClient, interval: float) -> None:
 
 
 def _lines(client: AdminClient, interval: float) -> None:
-    from linker.admin.client import AdminError
+    from admin.client import AdminError
 
     now = client.status()
     while True:

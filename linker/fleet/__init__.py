@@ -1,10 +1,14 @@
-"""What a fleet is made of on one sidecar: sockets, clocks, files, and what its decisions do to the router.
+"""The fleet's ports over this process: router, fetcher, target and transport.
 
-The rules are `controller.fleet`'s; here is what they stand on.
-
-File map: `fleet` puts a sidecar's part together, `ports` what the fleet does to it and its router asks of the fleet,
-`hand_overs` what its clients are told when real brokers lead, `reign` what runs while it is the link controller
-(`leadership` who leads what, `departures` who leaves), `route` which sidecar answers an operator,
-`process` what it keeps in its state directory, `clock` the clock of leases, `transport` channels over TCP between
-sidecars, `framing` one such connection, `handshake` how both ends prove the shared secret.
+- `clock`: the clock of leases
+- `departures`: sidecars that leave the fleet, or are gone for good: the link controller's part, and the leaving
+  sidecar's own
+- `fleet`: this sidecar's place in its fleet, put together: store, process, member, runner, and where other sidecars
+  connect
+- `hand_overs`: the moment between a hand-over in the metadata log and the last broker that knows of it, on one
+  sidecar
+- `leadership`: fleet.balancer_ports.BalancerPorts over the head, the links and the target
+- `ports`: what the fleet does to this sidecar, and what its router asks of the fleet: three small adapters
+- `process`: what a sidecar of a fleet keeps in its state directory: that it is the only process there, and who it is
+- `reign`: what only the link controller does: links decide, leadership is balanced, those that leave are seen off
 """

@@ -14,10 +14,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from controller.fleet.head import Head
 from controller.image import ControllerImage
-from linker.target import TargetCluster
-from linker.target.hosting import hosted_partitions
+from fleet.fleet_controller import Head
+from linker.membership import TargetCluster
+from linker.membership.hosting import hosted_partitions
 from wire.errors import LinkerError
 from wire.metadata.image import ClusterImage
 

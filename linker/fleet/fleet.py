@@ -11,30 +11,30 @@ import contextlib
 import logging
 import uuid
 
-from controller.fleet.channel import Channel
-from controller.fleet.head import Head
-from controller.fleet.member import Member
-from controller.fleet.messages import Hello
-from controller.fleet.runner import FleetRunner, Reign
-from controller.fleet.settings import FleetSettings
-from controller.fleet.shared import SharedController
 from controller.state import SidecarIdentity
-from controller.store.base import Candidate, Seat, StoreError
+from fleet.channel import Channel
+from fleet.fleet_controller import Head
+from fleet.member import Member
+from fleet.messages import Hello
+from fleet.roles import FleetRunner, Reign
+from fleet.route import Destination, NoController
+from fleet.settings import FleetSettings
+from fleet.shared_controller import SharedController
+from fleet.stores.base import Candidate, Seat, StoreError
+from fleet.transport.connections import ControlServer, connect
 from linker import __version__
-from linker.config import Config
+from linker.checks.this_machine import CannotListen
+from linker.config.model import Config
 from linker.fleet.clock import lease_clock
 from linker.fleet.ports import RouterLease, SidecarPorts
 from linker.fleet.process import SidecarProcess
-from linker.fleet.route import Destination, NoController
-from linker.fleet.transport import ControlServer, connect
-from linker.local_checks import CannotListen
+from linker.membership import Identity
 from linker.stores import open_store
 from linker.stores.measured import MeasuredStore
-from linker.target import Identity
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import LinkerError
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.types import format_address, topic_id_str
+from wire.frames.types import format_address, topic_id_str
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, Protocol
 
 from router.tasks import TaskKeeper
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
 
 #: Seconds. A new leader that has not said by then that it leads is sent what was held all the same; it may refuse it.
 LEADS_WITHIN: Final = 1.0
@@ -31,7 +31,7 @@ KNOWN_WITHIN: Final = 2.0
 Leading = Callable[[Collection[TopicPartition]], None]
 Known = Callable[[Collection[TopicPartition], Leading, float], Awaitable[bool]]
 """Asks the target's brokers until all know who leads these partitions, for so many seconds: whether they do.
-Each leader's partitions are told when it says that it leads them (linker.links.new_leaders.wait_known)."""
+Each leader's partitions are told when it says that it leads them (linker.promote.new_leaders.wait_known)."""
 
 
 class Produces(Protocol):

@@ -1,4 +1,4 @@
-"""controller.fleet.balancer_ports.BalancerPorts over the head, the links and the target. Nothing is decided here."""
+"""fleet.balancer_ports.BalancerPorts over the head, the links and the target. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from controller.cluster_view import ImageView
-from controller.decisions import Leadership
-from controller.elections import Sidecar
-from controller.fleet.balancer_ports import Mirrored, Tps
-from controller.fleet.head import Head
-from controller.handover import find
+from controller.decide.mirrors import Leadership
+from controller.judge.hand_over import find
 from controller.phases import ENDED, Phase
+from controller.plan.elections import Sidecar
+from fleet.balancer_ports import Mirrored, Tps
+from fleet.fleet_controller import Head
 from linker.links.runtime import LinkRuntime
-from linker.target import TargetCluster
-from linker.tasks import together
-from wire.types import TopicPartition
+from linker.membership import TargetCluster
+from wire.frames.types import TopicPartition
+from wire.together import together
 
 _MOST_ADOPTED = 500
 _MOVABLE = frozenset({Phase.ACTIVE, Phase.PAUSED})

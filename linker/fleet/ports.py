@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from controller.fleet.lease import Lease
-from controller.fleet.progress import CopyReport, FollowerReport
 from controller.image import ControllerImage
 from controller.phases import HELD, LED_ELSEWHERE, Phase
 from controller.state import MirrorPartition as PartitionState
 from controller.state import Record, RemoveLink, RemoveMirror
+from fleet.lease import Lease
+from fleet.progress import CopyReport, FollowerReport
 from linker.fleet.clock import lease_clock
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
 
 if TYPE_CHECKING:
-    from fetcher.mirror_partition import MirrorPartition
+    from fetcher.partition_copy import MirrorPartition
     from linker.fleet.hand_overs import HandOvers
-    from linker.target import TargetCluster
+    from linker.membership import TargetCluster
     from router.dispatch import Router
 
 _LEADER_KNOWN = 0.5
@@ -113,7 +113,7 @@ class LinkCopies(Protocol):
 
 
 class SidecarPorts:
-    """controller.fleet.member.MemberPorts. Made before there is a router: what was never forwarded need not be drained."""
+    """fleet.member.MemberPorts. Made before there is a router: what was never forwarded need not be drained."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id

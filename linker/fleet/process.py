@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from linker.target import Identity
+from linker.membership import Identity
 from wire.errors import LinkerError
 
 

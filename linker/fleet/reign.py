@@ -1,6 +1,6 @@
 """What only the link controller does: links decide, leadership is balanced, those that leave are seen off.
 
-Not here: how one becomes the link controller (controller.fleet), what is decided (controller.fleet.balancer, departures).
+Not here: how one becomes the link controller (fleet), what is decided (fleet.balancer, departures).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from typing import Final
 
-from controller.fleet.balancer import Balancer
-from controller.fleet.balancer_ports import BalancerSettings
-from controller.fleet.head import Head
+from fleet.balancer import Balancer
+from fleet.balancer_ports import BalancerSettings
+from fleet.fleet_controller import Head
 from linker.fleet.departures import Departures
 from linker.fleet.leadership import FleetLeadership
-from linker.links.new_leaders import wait_named
 from linker.links.running import RunningLinks
+from linker.promote.new_leaders import wait_named
 from linker.running import Running
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -19,16 +19,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.errors import ControllerError
-from controller.fleet.head import Head
-from controller.manager import LinkController
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.replica_plan import copies_asked_for
+from controller.plan.replicas import copies_asked_for
 from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
-from fetcher.manager import FetcherManager
+from fetcher.link_fetcher import FetcherManager
 from fetcher.spec import MirrorSpec
+from fleet.fleet_controller import Head
+from fleet.link_controller import LinkController
 from linker.links import forks
 from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
 from linker.links.due import DueTopics
@@ -45,11 +45,11 @@ from linker.links.topic_shape import (
     reduced,
     undone_late,
 )
-from linker.target import TargetCluster
-from wire.cluster import Cluster
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -402,7 +402,7 @@ class BringUp:
                 self._leads(mirror, state)
                 and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
                 and state.session_epoch >= 0
-                and state.failover is None  # else a replica stands in for the source (stand_in.py)
+                and state.failover is None  # else a replica stands in for the source (replica_as_source.py)
             )
             copy = self._fetcher.partitions.get(state.tp)
             if copy is not None and not (mine and _same_session(copy.spec, state)):

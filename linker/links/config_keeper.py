@@ -5,7 +5,7 @@ And the target's metadata log shows every change of a topic's configs; the plan'
 of them decide whether records survive. With `unclean.leader.election.enable` an unfinished copy is elected when the sidecar
 dies; with retention the target deletes what the source still has.
 
-Only the link controller does this. The plan is made in controller.topic_configs.
+Only the link controller does this. The plan is made in controller.plan.topic_configs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from controller.manager import LinkController
 from controller.phases import LED_ELSEWHERE
-from controller.state import UNBOUND, MirrorTopic
-from controller.topic_configs import (
+from controller.plan.topic_configs import (
     COPIED,
     TIMESTAMP_DIFFERENCE,
     UNCLEAN,
@@ -30,9 +28,11 @@ from controller.topic_configs import (
     keep_segments,
     plan_configs,
 )
+from controller.state import UNBOUND, MirrorTopic
+from fleet.link_controller import LinkController
 from linker.links.configs import topic_configs_each, topic_defaults
-from linker.target import TargetCluster
-from wire.cluster import Cluster
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, ClusterImage
 from wire.task_group import TaskGroup

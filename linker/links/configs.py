@@ -1,6 +1,6 @@
 """Topic and broker configs as a cluster's brokers tell them (DescribeConfigs).
 
-Which of them matter, and what is copied, is controller.topic_configs' business.
+Which of them matter, and what is copied, is controller.plan.topic_configs' business.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from controller.topic_configs import SEVERAL, with_timestamp_bounds
-from linker.tasks import together
-from wire.cluster import Cluster
-from wire.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from controller.plan.topic_configs import SEVERAL, with_timestamp_bounds
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from wire.together import together
 
 _TOPIC, _BROKER = 2, 4
 _NOT_ALLOWED = frozenset({TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED})

@@ -1,6 +1,6 @@
 """A link's copies, wherever they are led: our own fetcher's, or what another sidecar has reported of its.
 
-For the status of the whole and for people; what a promote decides on is asked anew (controller.fleet.progress).
+For the status of the whole and for people; what a promote decides on is asked anew (fleet.progress).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.fleet.head import Head
-from controller.fleet.progress import FollowerOffset, Noted
-from controller.handover import find
-from fetcher.mirror_partition import MirrorPartition
+from controller.judge.hand_over import find
+from fetcher.partition_copy import MirrorPartition
+from fleet.fleet_controller import Head
+from fleet.progress import FollowerOffset, Noted
 from linker.fleet.clock import lease_clock
-from linker.target import TargetCluster
-from wire.types import TopicPartition
+from linker.membership import TargetCluster
+from wire.frames.types import TopicPartition
 
 #: Seconds. Reports come every second; one that is older says nothing about now.
 _STALE = 3.0

@@ -1,6 +1,6 @@
 """What a fetcher is told of a partition that is copied (MirrorSpec), and where a new copy begins.
 
-Not here: which partitions are copied, and when (bring_up.py, stand_in.py).
+Not here: which partitions are copied, and when (bring_up.py, replica_as_source.py).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import asyncio
 from collections.abc import Sequence
 
 from controller.errors import ControllerError
-from controller.manager import LinkController
 from controller.state import MirrorPartition as PartitionState
 from controller.state import MirrorTopic
 from fetcher.spec import MirrorSpec
+from fleet.link_controller import LinkController
 from linker.links.configs import topic_configs
-from linker.target import TargetCluster
-from linker.tasks import together
-from wire.cluster import Cluster
-from wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.types import TopicPartition
+from wire.frames.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.types import TopicPartition
+from wire.together import together
 
 _CALL_TIMEOUT = 15.0
 #: Short, since a partition of the source may have no leader for long, and other mirrors wait meanwhile: it is asked again.

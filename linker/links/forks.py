@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.state import MirrorPartition as PartitionState
-from linker.tasks import together
-from wire.cluster import Cluster
-from wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
+from wire.frames.error_codes import NOT_LEADER_OR_FOLLOWER
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
+from wire.together import together
 
 _TIMEOUT = 5.0
 _AT_ONCE = 32  # partitions: more questions would wait for each other at the brokers

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from controller.group_decisions import GroupRules
+from admin.models import LinkOptions, patterns
+from controller.decide.groups import GroupRules
 from controller.groups import GateKind
 from controller.state import GroupPolicy, JsonValue
-from linker.admin.models import LinkOptions, patterns
-from linker.groups.settings import GroupSettings
+from groups.settings import GroupSettings
 
 #: The options that are about groups. They are followed as soon as they are written: nothing else of a link depends on them.
 GROUP_OPTIONS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from linker.links.configs import broker_config
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 
 _TIMEOUT = 5.0

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from controller.phases import ENDED
 from controller.state import MirrorPartition as PartitionState
-from linker.target import TargetCluster
+from linker.membership import TargetCluster
 from wire.errors import LinkerError, error_name
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

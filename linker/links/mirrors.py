@@ -13,8 +13,8 @@ from controller.phases import Phase
 from controller.state import UNBOUND, MirrorTopic, Record, RemoveLink, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from fetcher.directory import MirrorDirectory as CopyDirectory
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
 
 # Produces may go to the source in these; in all others the producer is told to try again.
 _FORWARDING = frozenset(

@@ -1,7 +1,7 @@
 """ProducerIdGuard: keeps the producer ids of source and target apart for the life of a link.
 
 Two producers with one id on one partition mean a record that is acknowledged and lost, so forwarding is off until the
-guard has proven that every id the target hands out lies above all the source will hand out (controller.producer_ids
+guard has proven that every id the target hands out lies above all the source will hand out (controller.plan.producer_ids
 has the arithmetic and the verdict; here it is only carried out):
 
 1. ask every source broker for an id, which shows how far the source's allocator is;
@@ -24,15 +24,24 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from controller.manager import LinkController, wall_clock_ms
-from controller.producer_ids import DEFAULT_MARGIN, MOST_BLOCKS, RESERVE, judge, lasts, low, plan, too_close
+from controller.plan.producer_ids import (
+    DEFAULT_MARGIN,
+    MOST_BLOCKS,
+    RESERVE,
+    judge,
+    lasts,
+    low,
+    plan,
+    too_close,
+)
 from controller.state import ProducerIdFloor, Record
+from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.source_ids import SourceIds, one_producer_id
-from linker.target import TargetCluster
-from linker.tasks import together
-from wire.cluster import Cluster
+from linker.membership import TargetCluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.metadata.image import BrokerImage
+from wire.together import together
 
 log = logging.getLogger(__name__)
 

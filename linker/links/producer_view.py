@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linker.admin.models import SourceProducer
+from admin.models import SourceProducer
 from linker.links.source_writers import AtSource, age
 
 _MOST = 5

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from controller import validations
-from controller.image import ControllerImage
-from controller.manager import wall_clock_ms
-from controller.phases import ENDED, Phase
-from controller.state import MirrorPartition, PromoteJob, ValidationPolicy
-from linker.admin.validation_models import (
+from admin.validation_models import (
     LinkValidation,
     LinkValidationDescription,
     Policy,
@@ -21,6 +16,11 @@ from linker.admin.validation_models import (
     ValidationState,
     ValidatorStatus,
 )
+from controller.decide import validations
+from controller.image import ControllerImage
+from controller.phases import ENDED, Phase
+from controller.state import MirrorPartition, PromoteJob, ValidationPolicy
+from fleet.link_controller import wall_clock_ms
 from linker.links.runtime import LinkRuntime
 from linker.links.times import moment
 from linker.validation.planner import replicas_of

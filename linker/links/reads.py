@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from linker.admin.models import HeldReader, LinkOptions, patterns
-from router.hub import ForwardingHub
+from admin.models import HeldReader, LinkOptions, patterns
+from router.produce.forwarding import ForwardingHub
 
 _REMEMBERED = 10_000  # client ids: whoever sends ever new ones costs time, not memory
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controller.ports import Tps
 from fetcher.doubts import LogEnds
-from linker.tasks import together_by_key
-from wire import list_offsets
-from wire.cluster import Cluster
+from linker.promote.ports import Tps
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.list_offsets import EARLIEST, LATEST
-from wire.types import TopicPartition
+from wire.frames import list_offsets
+from wire.frames.list_offsets import EARLIEST, LATEST
+from wire.frames.types import TopicPartition
+from wire.together import together_by_key
 
 
 async def list_at(
@@ -43,7 +43,7 @@ async def replica_logs(
 
 
 class BrokersLogEnds:
-    """controller.take_over.ReplicaEnds"""
+    """linker.promote.failover.ReplicaEnds"""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,4 +1,5 @@
-"""Where the replicas' logs start, as their brokers tell, leader or not: for a promote (controller.ports.ReplicaStarts), and
+"""Where the replicas' logs start, as their brokers tell, leader or not: for a promote
+(linker.promote.ports.ReplicaStarts), and
 looked at now and then for people, who should not hear of it first when they promote.
 
 Whatever deletes records of a copy alone (retention that somebody has set on the mirror, DeleteRecords, a disk) raises its
@@ -11,15 +12,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from controller import late_starts
-from controller.late_starts import LateStart
-from controller.manager import LinkController
+from controller.judge import late_starts
+from controller.judge.late_starts import LateStart
 from controller.phases import ENDED
-from linker.tasks import together_by_key
-from wire.cluster import Cluster
+from fleet.link_controller import LinkController
+from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
-from wire.list_offsets import EARLIEST, list_at
-from wire.types import TopicPartition
+from wire.frames.list_offsets import EARLIEST, list_at
+from wire.frames.types import TopicPartition
+from wire.together import together_by_key
 
 log = logging.getLogger(__name__)
 

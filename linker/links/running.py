@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from controller.fleet.shared import SharedController
 from controller.state import Link, Record
+from fleet.shared_controller import SharedController
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
-from linker.tasks import first_error
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
+from wire.together import first_error
 
 log = logging.getLogger(__name__)
 

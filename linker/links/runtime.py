@@ -13,52 +13,52 @@ import time
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from controller.fleet.head import Head
-from controller.fleet.progress import copy_lag
-from controller.fleet.shared import NotTheController
+from admin.models import LinkOptions
 from controller.group_phases import HELD_GROUPS, UNDER_WAY
-from controller.manager import LinkController
-from controller.ports import PromoteSettings
 from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.manager import FetcherManager
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.link_fetcher import FetcherManager
+from fetcher.partition_copy import MirrorPartition
 from fetcher.source_ports import FetchLimits
-from linker.admin.models import LinkOptions
-from linker.cluster_addresses import not_found
-from linker.groups.link_groups import LinkGroups
-from linker.link_secrets import LinkSecrets
+from fleet.fleet_controller import Head
+from fleet.link_controller import LinkController
+from fleet.progress import copy_lag
+from fleet.shared_controller import NotTheController
+from linker.config.cluster_addresses import not_found
+from linker.config.link_secrets import LinkSecrets
 from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.copies import Copies
 from linker.links.group_options import GROUP_OPTIONS
 from linker.links.head_tasks import HeadTasks
 from linker.links.kafka_version import kafka_version
-from linker.links.link_ports import LinkPorts
+from linker.links.link_groups import LinkGroups
 from linker.links.producer_ids import ProducerIdGuard
-from linker.links.promotes import LinkPromotes
 from linker.links.reads import ReadPolicy
 from linker.links.replica_starts import ReplicaStarts
 from linker.links.source import nowhere, source_cluster, source_side
-from linker.links.source_debts import open_owed
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
-from linker.links.stand_in import StandIn
 from linker.links.throttle import BESIDE_WRITES, LinkThrottle
 from linker.links.throttle import OPTION as RATE_OPTION
-from linker.target import TargetCluster
+from linker.membership import TargetCluster
+from linker.promote.jobs import LinkPromotes
+from linker.promote.link_ports import LinkPorts
+from linker.promote.ports import PromoteSettings
+from linker.promote.replica_as_source import StandIn
+from linker.promote.source_fence_debts import open_owed
 from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator
 from router.dispatch import Router
-from wire.buffers import FramePool
-from wire.connection import Connection
+from wire.client.connection import Connection
 from wire.errors import ClusterUnreachable, LinkerError
+from wire.frames.buffers import FramePool
+from wire.frames.types import Node, TopicPartition
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
-from wire.types import Node, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from controller.state import Link
-from linker.link_secrets import LinkSecrets
-from linker.properties import parse_bootstrap_servers
-from linker.secrets import hiding_values
+from linker.config.link_secrets import LinkSecrets
 from linker.validation.validator import side
 from validator import messages as m
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.properties import parse_bootstrap_servers
+from wire.client.secrets import hiding_values
+from wire.client.security import ClientSecurity
 from wire.errors import InvalidSecurityConfig
-from wire.security import ClientSecurity
 
 
 def source_cluster(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from linker.tasks import together
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.list_offsets import LATEST
-from wire.types import TopicPartition
+from wire.frames.list_offsets import LATEST
+from wire.frames.types import TopicPartition
+from wire.together import together
 
 _TIMEOUT = 4.0
 

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from controller.errors import NotFound, NotTheLeader, Refused
-from controller.manager import LinkController
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
+from fleet.link_controller import LinkController
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
 A look asks every broker of the source for an id, and so takes one of each, out of the distance that is to be watched. So
 the link controller looks, and writes down what it found; the others go by that word, and look themselves only when it is
-too old. Not here: what follows from the distance (producer_ids.py), and how old a look may be (controller.producer_ids).
+too old. Not here: what follows from the distance (producer_ids.py), and how old a look may be
+(controller.plan.producer_ids).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from controller.producer_ids import RESERVE, block_end, lasts, pause, source_end
+from controller.plan.producer_ids import RESERVE, block_end, lasts, pause, source_end
 from controller.state import ProducerIdFloor
-from wire.cluster import Cluster
-from wire.connection import Connection
+from wire.client.cluster import Cluster
+from wire.client.connection import Connection
 from wire.errors import BrokerError, ClusterUnreachable
 
 _TIMEOUT = 10.0

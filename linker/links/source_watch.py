@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from controller.alignment import grown_at_source
-from controller.manager import LinkController
+from controller.judge.alignment import grown_at_source
 from controller.phases import ENDED
-from wire.cluster import Cluster
+from fleet.link_controller import LinkController
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)

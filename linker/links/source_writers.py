@@ -15,19 +15,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.manager import wall_clock_ms
-from controller.ports import Tps
-from linker.links.producer_states import ProducerState, States, describe_producers
-from linker.tasks import together
-from wire.cluster import Cluster
-from wire.error_codes import (
+from fleet.link_controller import wall_clock_ms
+from linker.promote.ports import Tps
+from linker.promote.producer_states import ProducerState, States, describe_producers
+from wire.client.cluster import Cluster
+from wire.errors import BrokerError, LinkerError, error_name
+from wire.frames.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
 )
-from wire.errors import BrokerError, LinkerError, error_name
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.together import together
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def open_transactions(states: States) -> States:
 
 
 class SourceWriters:
-    """The source of one link; also controller.ports.SourceProducers."""
+    """The source of one link; also linker.promote.ports.SourceProducers."""
 
     def __init__(self, source: Cluster, floor: Callable[[], int | None]) -> None:
         self._source = source
@@ -154,7 +154,7 @@ class SourceWriters:
             log.info("%s: %s", self._source.name, why)
         return found, unnamed
 
-    # --- controller.ports.SourceProducers ---------------------------------------------------------------------------
+    # --- linker.promote.ports.SourceProducers ---------------------------------------------------------------------------
 
     async def writers(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, str]:
         seen = await self.look(tps, timeout=timeout)

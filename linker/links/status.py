@@ -9,16 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from controller.codec import path_of
-from controller.failover import missing
-from controller.fleet.progress import copy_lag
-from controller.image import ControllerImage
-from controller.late_starts import LateStart, worst
-from controller.phases import ENDED, PROMOTING, Phase, shown_state
-from controller.state import Failover, JobStatus, MirrorTopic
-from controller.state import MirrorPartition as PartitionState
-from controller.state import PromoteJob as Job
-from linker.admin.models import (
+from admin.models import (
     FailoverPartition,
     Forwarding,
     MirrorState,
@@ -32,6 +23,15 @@ from linker.admin.models import (
     ReplicaStatus,
     worst_state,
 )
+from controller.codec import path_of
+from controller.decide.failovers import missing
+from controller.image import ControllerImage
+from controller.judge.late_starts import LateStart, worst
+from controller.phases import ENDED, PROMOTING, Phase, shown_state
+from controller.state import Failover, JobStatus, MirrorTopic
+from controller.state import MirrorPartition as PartitionState
+from controller.state import PromoteJob as Job
+from fleet.progress import copy_lag
 from linker.checks.other_tools import throttle_of
 from linker.links import proved
 from linker.links.copies import CopyView

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from controller.manager import LinkController
+from admin.models import LinkOptions
 from controller.phases import HELD
 from controller.state import Link, Record, RemoveSidecar, SidecarIdentity
 from controller.state import MirrorPartition as PartitionState
 from fetcher.source_rate import SourceRate
-from linker.admin.models import LinkOptions
-from wire.types import TopicPartition
+from fleet.link_controller import LinkController
+from wire.frames.types import TopicPartition
 
 OPTION = "replication_bytes_per_second"
 BESIDE_WRITES = "replication_bytes_per_second_beside_writes"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from controller.decisions import Leadership
-from controller.handover import undo_revoke
+from controller.decide.mirrors import Leadership
+from controller.judge.hand_over import undo_revoke
 from controller.phases import ENDED, PROMOTING
-from controller.replica_plan import copies_asked_for, led_by_link
+from controller.plan.replicas import copies_asked_for, led_by_link
 from controller.state import MirrorPartition as PartitionState
 from controller.state import MirrorTopic
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 
 def first_leaders(

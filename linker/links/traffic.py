@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller.fleet.head import Head
-from controller.fleet.messages import LinkTraffic
-from linker.admin.models import Traffic
+from admin.models import Traffic
+from fleet.fleet_controller import Head
+from fleet.messages import LinkTraffic
 from linker.links.runtime import LinkRuntime
 
 

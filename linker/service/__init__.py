@@ -1,8 +1,17 @@
-"""The admin API's service (linker.admin.service.LinkService): requests become checks, decisions of the link controller, and
-work for the link runtimes.
+"""The service behind the admin API: requests become checks, decisions and work for the links.
 
-Reading a link's state is in linker.links.status, checks are in linker.preflight; here is the order of things, and that a
-refused request has changed nothing.
+- `base`: what all parts of the service share: looking things up, and what is needed by more than one of them
+- `failovers`: planning and starting failovers: for a source that is dead
+- `fleet`: the fleet as people drive it: draining and leaving
+- `group_status`: groups as people are shown them: what is durable joined with what runs now
+- `groups`: consumer groups: showing them, and asking for promotes and demotes
+- `links`: creating, changing and deleting links
+- `mirrors`: creating, pausing and deleting mirrors
+- `overview`: all links as a whole: status, lag, doctor
+- `promotes`: planning, starting and showing promotes
+- `repairs`: repairing a mirror whose leadership at the target was lost or taken
+- `sidecars`: the sidecars of a fleet and its link controller, as people see them
+- `validations`: starting, following and ending validations; the continuous one is an option of its link
 """
 
 from linker.service.failovers import Failovers

@@ -6,29 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from admin.models import MirrorState, MirrorSummary
+from admin.service import LinkNotFound, MirrorNotFound, NotReady, OutcomeUnknown
+from controller.decide.promotes import next_job
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.phases import ENDED
-from controller.placement import Broker
-from controller.ports import PromoteSettings
-from controller.promote_decisions import next_job
+from controller.plan.placement import Broker
 from controller.state import MirrorTopic, PromoteJob
-from controller.store.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
-from linker import preflight
-from linker.admin.models import (
-    MirrorState,
-    MirrorSummary,
-)
-from linker.admin.service import (
-    LinkNotFound,
-    MirrorNotFound,
-    NotReady,
-    OutcomeUnknown,
-)
-from linker.by_hand import undo_source_fence
+from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
+from linker.checks import preflight
 from linker.checks.mirror_configs import Changed, changed
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
+from linker.manual_steps import undo_source_fence
+from linker.promote.ports import PromoteSettings
 from linker.running import Running
 from wire.errors import LinkerError
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage

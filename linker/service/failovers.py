@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from admin.models import FailoverPartition, FailoverPlan, FailoverRequest
+from admin.models import PromoteJob as JobDescription
+from admin.service import IllegalState, NotReady, PreflightFailed
 from controller import errors as refused
-from controller import failover as decide
-from controller.failover import Chosen, KnownEnds
+from controller.decide import failovers as decide
+from controller.decide.failovers import Chosen, KnownEnds
 from controller.phases import ENDED
-from controller.ports import PromoteSettings, Tps
 from controller.state import Failover
-from linker import preflight
-from linker.admin.models import (
-    FailoverPartition,
-    FailoverPlan,
-    FailoverRequest,
-)
-from linker.admin.models import (
-    PromoteJob as JobDescription,
-)
-from linker.admin.service import IllegalState, NotReady, PreflightFailed
+from linker.checks import preflight
 from linker.links import status as view
 from linker.links.runtime import LinkRuntime
 from linker.links.source_alive import answers
+from linker.promote.ports import PromoteSettings, Tps
 from linker.service.base import ServiceBase
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 _ASK_REPLICAS = 5.0
 

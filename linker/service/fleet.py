@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from admin.models import Action, ChangeResult, StayingPartition
+from admin.service import IllegalState, SidecarNotFound
 from controller.errors import NotFound
-from controller.fleet.head import Head
-from linker.admin.models import (
-    Action,
-    ChangeResult,
-    StayingPartition,
-)
-from linker.admin.service import IllegalState, SidecarNotFound
+from fleet.fleet_controller import Head
 from linker.fleet.departures import others_to_lead
 from linker.links import status as view
+from linker.membership import StillHosting
 from linker.service.sidecars import SidecarViews
-from linker.target import StillHosting
 
 _LEAVE_TIMEOUT = 30.0
 

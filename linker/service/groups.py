@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from controller import errors as refused
-from controller import group_decisions
-from controller.group_phases import GroupPhase
-from controller.image import ControllerImage
-from controller.manager import wall_clock_ms
-from controller.state import MirrorGroup, Record
-from linker.admin.models import (
+from admin.models import (
     Action,
     ChangeResult,
     DemoteGroupsRequest,
@@ -16,16 +10,22 @@ from linker.admin.models import (
     GroupSummary,
     PromoteGroupsRequest,
 )
-from linker.admin.service import GroupNotFound, IllegalState, NotReady
-from linker.groups.excluded import in_one_line
-from linker.groups.group_reader import GroupReader
-from linker.groups.manager import GroupManager
-from linker.groups.status import group_description, group_summaries
-from linker.groups.views import GroupView
+from admin.service import GroupNotFound, IllegalState, NotReady
+from controller import errors as refused
+from controller.decide import groups
+from controller.group_phases import GroupPhase
+from controller.image import ControllerImage
+from controller.state import MirrorGroup, Record
+from fleet.link_controller import wall_clock_ms
+from groups.excluded import in_one_line
+from groups.group_reader import GroupReader
+from groups.manager import GroupManager
+from groups.views import GroupView
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase
-from linker.shown_id import shown_id
+from linker.service.group_status import group_description, group_summaries
 from wire.errors import LinkerError
+from wire.shown_id import shown_id
 
 _TIMEOUT = 5.0
 
@@ -73,7 +73,7 @@ class Groups(ServiceBase):
             excluded = [in_one_line(left_out)] if left_out else []
 
             def decide(image: ControllerImage) -> tuple[list[Record], list[str]]:
-                return group_decisions.begin_promote(
+                return groups.begin_promote(
                     image,
                     link,
                     None if request.all else request.groups,
@@ -118,7 +118,7 @@ class Groups(ServiceBase):
                 raise IllegalState(f"link {link} has no promoted group")
             try:
                 names = await self._sidecar.controller.decide(
-                    lambda image: group_decisions.begin_demote(
+                    lambda image: groups.begin_demote(
                         image, link, chosen, timeout_ms=request.timeout_ms, now=now
                     ),
                     dry_run,

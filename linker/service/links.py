@@ -5,13 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from controller import errors as refused
-from controller.errors import Refused
-from controller.manager import wall_clock_ms
-from controller.producer_ids import BLOCK, plan
-from controller.source_fence import owed_topics
-from linker import preflight
-from linker.admin.models import (
+from admin.models import (
     Action,
     ChangeResult,
     CreateLinkRequest,
@@ -20,29 +14,25 @@ from linker.admin.models import (
     LinkSummary,
     UpdateLinkRequest,
 )
-from linker.admin.service import (
-    AlreadyExists,
-    IllegalState,
-    InvalidRequest,
-    PreflightFailed,
-)
-from linker.by_hand import undo_source_fence
-from linker.cluster_addresses import OF_A_LINK, check_addresses
-from linker.link_secrets import LinkSecrets
+from admin.service import AlreadyExists, IllegalState, InvalidRequest, PreflightFailed
+from controller import errors as refused
+from controller.decide.source_fence import owed_topics
+from controller.errors import Refused
+from controller.plan.producer_ids import BLOCK, plan
+from fleet.link_controller import wall_clock_ms
+from linker.checks import preflight
+from linker.config.cluster_addresses import OF_A_LINK, check_addresses
+from linker.config.link_secrets import LinkSecrets
 from linker.links import status as view
 from linker.links.runtime import LIVE_OPTIONS, LinkRuntime
 from linker.links.source import source_cluster
 from linker.links.source_ids import SourceIds, one_producer_id
 from linker.links.traffic import traffic
-from linker.properties import PropertyError, check_client_properties
-from linker.secrets import (
-    SecretError,
-    hiding_values,
-    redact_properties,
-    refuse_literal_secrets,
-)
+from linker.manual_steps import undo_source_fence
 from linker.service.base import ServiceBase, still_closed
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.properties import PropertyError, check_client_properties
+from wire.client.secrets import SecretError, hiding_values, redact_properties, refuse_literal_secrets
 from wire.errors import LinkerError
 
 

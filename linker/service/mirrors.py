@@ -5,23 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from controller import errors as refused
-from controller.decisions import refuse_while_running
-from controller.manager import wall_clock_ms
-from controller.phases import ENDED, PROMOTING, Phase
-from controller.placement import Broker, Load, place
-from controller.source_fence import owed_topics
-from controller.state import UNBOUND, MirrorTopic, same_source_topic
-from controller.topic_configs import at_promote
-from linker import preflight
-from linker.admin.models import (
-    Action,
-    ChangeResult,
-    CreateMirrorsRequest,
-    MirrorDescription,
-    MirrorSummary,
-)
-from linker.admin.service import (
+from admin.models import Action, ChangeResult, CreateMirrorsRequest, MirrorDescription, MirrorSummary
+from admin.service import (
     AlreadyExists,
     IllegalState,
     InvalidRequest,
@@ -29,7 +14,15 @@ from linker.admin.service import (
     PreflightFailed,
     SourceTopicNotFound,
 )
-from linker.by_hand import undo_source_fence
+from controller import errors as refused
+from controller.decide.mirrors import refuse_while_running
+from controller.decide.source_fence import owed_topics
+from controller.phases import ENDED, PROMOTING, Phase
+from controller.plan.placement import Broker, Load, place
+from controller.plan.topic_configs import at_promote
+from controller.state import UNBOUND, MirrorTopic, same_source_topic
+from fleet.link_controller import wall_clock_ms
+from linker.checks import preflight
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.holdings import Held, drop_actions, holdings, lost_records, warnings
 from linker.checks.message_format import formats_or_not_told
@@ -38,10 +31,11 @@ from linker.checks.topic_names import collisions, is_internal
 from linker.links import status as view
 from linker.links.reads import held_readers
 from linker.links.runtime import LinkRuntime
+from linker.manual_steps import undo_source_fence
 from linker.service.base import ServiceBase, source_away, still_closed
 from wire.errors import LinkerError
+from wire.frames.types import topic_id_str
 from wire.metadata.image import TopicImage
-from wire.types import topic_id_str
 
 
 class MirrorChanges(ServiceBase):

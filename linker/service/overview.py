@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from controller.phases import ENDED
-from controller.state import JobStatus, MirrorTopic
-from linker import preflight
-from linker.admin.models import (
+from admin.models import (
     Check,
     CheckResult,
     DoctorReport,
@@ -18,7 +15,18 @@ from linker.admin.models import (
     Status,
     worst_state,
 )
+from controller.phases import ENDED
+from controller.state import JobStatus, MirrorTopic
+from linker.checks import preflight
 from linker.checks.beginning_again import instead, why_not
+from linker.checks.doctor import (
+    check_clocks,
+    check_followers,
+    check_groups,
+    check_source_rights,
+    finding_check,
+    validator_check,
+)
 from linker.checks.forked import fork_checks
 from linker.checks.limits import check_limits
 from linker.checks.mirror_configs import config_checks, kept_checks
@@ -27,28 +35,21 @@ from linker.checks.missing_records import check_missing
 from linker.checks.other_tools import other_tools_checks
 from linker.checks.replication_factor import few_replicas, target_default
 from linker.checks.share_groups import check_share_groups
-from linker.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
-from linker.examination import (
-    check_clocks,
-    check_followers,
-    check_groups,
-    check_source_rights,
-    finding_check,
-    validator_check,
-)
-from linker.groups.status import groups_status
-from linker.links import forks, left_behind, proved
+from linker.config.cluster_addresses import OF_A_LINK, OF_THE_TARGET, check_addresses
+from linker.links import forks, proved
 from linker.links import status as view
 from linker.links.group_options import group_settings
 from linker.links.reads import held_readers
-from linker.links.rehearsal import rehearse
 from linker.links.runtime import LinkRuntime
 from linker.links.topic_shape import led_by_others
 from linker.links.traffic import traffic
+from linker.promote import left_behind
+from linker.promote.rehearsal import rehearse
 from linker.service.fleet import FleetService
-from linker.tasks import together
+from linker.service.group_status import groups_status
 from linker.validation.needs import missing_parts
 from wire.errors import LinkerError
+from wire.together import together
 
 _CLOCK_PATIENCE = 3.0  # the caller waits for the answer
 

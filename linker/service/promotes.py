@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller import errors as refused
-from controller import group_decisions, late_starts
-from controller.phases import ENDED, LED_ELSEWHERE
-from controller.ports import PromoteSettings
-from controller.source_fence import debts
-from controller.state import ValidationPolicy
-from linker import preflight
-from linker.admin.models import (
+from admin.models import (
     MirrorState,
     PromoteJob,
     PromotePhase,
@@ -20,20 +13,22 @@ from linker.admin.models import (
     PromoteTopic,
     SourceProducer,
 )
-from linker.admin.service import (
-    IllegalState,
-    NotReady,
-    PreflightFailed,
-    PromoteNotFound,
-)
-from linker.checks import missing_records
+from admin.service import IllegalState, NotReady, PreflightFailed, PromoteNotFound
+from controller import errors as refused
+from controller.decide import groups as group_decisions
+from controller.decide.source_fence import debts
+from controller.judge import late_starts
+from controller.phases import ENDED, LED_ELSEWHERE
+from controller.state import ValidationPolicy
+from groups.excluded import in_one_line
+from linker.checks import missing_records, preflight
 from linker.checks.replication_factor import few_replicas, target_default
-from linker.groups.excluded import in_one_line
 from linker.links import status as view
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.runtime import LinkRuntime
-from linker.links.source_fence import check_source_fence
 from linker.links.topic_shape import grown_at_target
+from linker.promote.ports import PromoteSettings
+from linker.promote.source_fence import check_source_fence
 from linker.service.base import source_away
 from linker.service.validations import Validations
 from linker.validation.needs import missing_parts
@@ -181,7 +176,7 @@ class Promotes(Validations):
 
     def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
         """Topics that an abandoned promote could not open at the source yet. With a job of theirs running nobody would
-        (linker.links.source_debts), and writes to them would be refused for as long as it catches up."""
+        (linker.promote.source_fence_debts), and writes to them would be refused for as long as it catches up."""
         owed = {
             topic: job_id for job_id, found in debts(self._image, runtime.name).items() for topic in found
         }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from admin.models import Action, ChangeResult
+from admin.service import IllegalState, PreflightFailed
 from controller.phases import Phase
-from linker.admin.models import Action, ChangeResult
-from linker.admin.service import IllegalState, PreflightFailed
 from linker.links import forks
 from linker.links.leaderless import stranded
 from linker.links.topic_shape import led_by_others

@@ -8,10 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from controller.fleet.head import Head
-from controller.manager import wall_clock_ms
-from controller.state import JobStatus, PromoteJob
-from linker.admin.models import (
+from admin.models import (
     ControllerDescription,
     FleetMember,
     FleetStatus,
@@ -24,11 +21,14 @@ from linker.admin.models import (
     Trouble,
     WaitingCommand,
 )
-from linker.admin.service import NoLinkController, SidecarNotFound
+from admin.service import NoLinkController, SidecarNotFound
+from controller.state import JobStatus, PromoteJob
+from fleet.fleet_controller import Head
+from fleet.link_controller import wall_clock_ms
 from linker.links import status as view
+from linker.membership.hosting import hosted_partitions
 from linker.service.base import ServiceBase
-from linker.target.hosting import hosted_partitions
-from wire.types import TopicPartition, format_address
+from wire.frames.types import TopicPartition, format_address
 
 _MOST_SHOWN = 200
 

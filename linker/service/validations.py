@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from controller.phases import ENDED
-from linker.admin.models import Action, ChangeResult
-from linker.admin.service import IllegalState, NotReady, PreflightFailed, ValidationNotFound
-from linker.admin.validation_models import (
+from admin.models import Action, ChangeResult
+from admin.service import IllegalState, NotReady, PreflightFailed, ValidationNotFound
+from admin.validation_models import (
     ContinuousValidationRequest,
     LinkValidationDescription,
     StartValidationRequest,
     ValidationRun,
 )
+from controller.phases import ENDED
 from linker.links import proved
 from linker.links.runtime import LinkRuntime
 from linker.service.base import ServiceBase

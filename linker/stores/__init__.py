@@ -1,16 +1,17 @@
-"""State stores as the configuration names them. What a store does is in `controller.store`.
+"""State stores as the configuration names them.
 
-A store that was copied to another place (`linker store copy`) is marked, and is not opened again for use:
-two sidecars on two copies of one state would both believe to be right.
+- `copy`: moving the state from one store to another while no sidecar runs
+- `location`: where a state store is: from the configuration, or in short form on the command line
+- `measured`: A store whose commits are counted and timed, for the metrics; everything else goes straight through
 """
 
 from __future__ import annotations
 
 from controller.state import JsonValue
-from controller.store.base import FleetStore, Store, StoreError
-from linker.config import Config
+from fleet.stores.base import FleetStore, Store, StoreError
+from linker.config.model import Config
 from linker.stores.location import Location
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 
 MOVED_TO = "/moved_to"
 COPYING = "/copying"  # in the store that is copied to, until all is there

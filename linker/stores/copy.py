@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, Field
 
-from controller import paths
+from controller import keys
 from controller.operations import Delete, Operation, Put, Versioned
 from controller.state import JsonValue
-from controller.store.base import Candidate, FleetStore, StoreError, StoreLocked, StoreMissing
+from fleet.stores.base import Candidate, FleetStore, StoreError, StoreLocked, StoreMissing
 from linker.stores import COPYING, MOVED_TO, StoreMoved, _place
 from linker.stores.location import Location
 
-ALIVE = f"{paths.SIDECARS}/ids"
-IDENTITIES = f"{paths.SIDECARS}/identities"
+ALIVE = f"{keys.SIDECARS}/ids"
+IDENTITIES = f"{keys.SIDECARS}/identities"
 #: Of the store, not of the state: each store makes its own.
-_OWN = frozenset({paths.CONTROLLER_EPOCH, "/controller", "/fleet", "/beat", "/commits", MOVED_TO, COPYING})
+_OWN = frozenset({keys.CONTROLLER_EPOCH, "/controller", "/fleet", "/beat", "/commits", MOVED_TO, COPYING})
 _COMMIT_NODES = 100
 _COMMIT_BYTES = 200_000  # ZooKeeper takes 1 MiB in one transaction
 _MARGIN = 10.0
@@ -207,7 +207,7 @@ def _compare(
         source=str(source),
         target=str(target),
         nodes=len(values),
-        links=sorted({path.split("/")[2] for path in values if path.startswith(f"{paths.LINKS}/")}),
+        links=sorted({path.split("/")[2] for path in values if path.startswith(f"{keys.LINKS}/")}),
         controller_epoch=epoch,
         replaced=0 if same else len(present),
         already_there=same and MOVED_TO not in there and bool(present),
@@ -224,7 +224,7 @@ def _first_difference(left: Values, right: Values) -> str:
 
 
 def _epoch(nodes: Mapping[str, Versioned]) -> int:
-    node = nodes.get(paths.CONTROLLER_EPOCH)
+    node = nodes.get(keys.CONTROLLER_EPOCH)
     return node.value if node is not None and isinstance(node.value, int) else 0
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from controller.errors import InvalidName
-from controller.paths import check_topic_name
-from controller.store.base import FleetStore, StoreError, StoreMissing
-from linker.config import Config
-from linker.config_file import load_config
-from linker.config_store import STATE_TOPIC, StoreConfig
-from linker.properties import PropertyError, parse_bootstrap_servers
-from linker.secrets import hiding_values, resolve_properties
-from wire.security import ClientSecurity
+from controller.keys import check_topic_name
+from fleet.stores.base import FleetStore, StoreError, StoreMissing
+from linker.config.file import load_config
+from linker.config.model import Config
+from linker.config.store_section import STATE_TOPIC, StoreConfig
+from wire.client.properties import PropertyError, parse_bootstrap_servers
+from wire.client.secrets import hiding_values, resolve_properties
+from wire.client.security import ClientSecurity
 
 CONNECT_TIMEOUT = 10.0
 
@@ -88,15 +88,15 @@ class Location:
             return await self._open_zookeeper()
         if self.store.type == "topic":
             return await self._open_topic(client_id, link_brokers, create)
-        from controller.store.sole import SoleSeat
-        from controller.store.sqlite import SqliteStore
+        from fleet.stores.sole import SoleSeat
+        from fleet.stores.sqlite import SqliteStore
 
         if not create and not self.path.exists():
             raise StoreMissing(f"there is no state store {self.path}")
         return SoleSeat(await SqliteStore.open(self.path))
 
     async def _open_zookeeper(self) -> FleetStore:
-        from controller.store.zookeeper import ZooKeeperStore
+        from fleet.stores.zookeeper.store import ZooKeeperStore
 
         tls = self.store.tls_properties()
         auth = None
@@ -111,7 +111,7 @@ class Location:
         )
 
     async def _open_topic(self, client_id: str, link_brokers: Collection[int], create: bool) -> FleetStore:
-        from controller.store.topic import TopicStore
+        from fleet.stores.topic.store import TopicStore
 
         resolved = resolve_properties(self.target)
         with hiding_values(self.target):

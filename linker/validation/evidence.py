@@ -13,26 +13,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from controller import validations
+from admin.validation_models import ValidationState
+from controller.decide import validations
 from controller.errors import ControllerError
-from controller.manager import LinkController, wall_clock_ms
 from controller.phases import Phase
+from controller.plan.topic_configs import at_promote
 from controller.state import EvidenceStatus, JobStatus, MirrorPartition, PromoteEvidence, PromoteJob
-from controller.topic_configs import at_promote
+from fleet.link_controller import LinkController, wall_clock_ms
 from linker import __version__
-from linker.admin.validation_models import ValidationState
-from linker.target import TargetCluster
+from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import replicas_of
 from linker.validation.runner import LinkValidation
 from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
+from validator.compare.facts import Missing
 from validator.evidence import model
-from validator.facts import Missing
 from validator.mode import Mode
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
-from controller.handover import listed_targets
 from controller.image import ControllerImage
+from controller.judge.hand_over import listed_targets
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from linker.links.copies import CopyView
 from validator import messages as m
-from validator.facts import Missing
+from validator.compare.facts import Missing
 from validator.mode import Mode
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
 
 _COPIED = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.CATCHING_UP})
 _HANDED_OVER = frozenset({Phase.HANDED_OVER, Phase.PROMOTED})

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from linker.children import die_with_us, parent_environment, python_path
-from linker.config_validation import ValidationConfig
+from linker.config.check import ValidationConfig
+from linker.process.children import die_with_us, parent_environment, python_path
 from linker.validation.child import CHUNK, exit_text, keep_log, kill_group, kill_orphans
 from linker.validation.errors import Side, ValidatorCancelled, ValidatorError
 from linker.validation.needs import missing_parts

@@ -1,4 +1,4 @@
-"""What a promote needs of the validator (controller.ports.Validation): at work on its partitions until they are proved
+"""What a promote needs of the validator (linker.promote.ports.Validation): at work on its partitions until they are proved
 almost to their end, and out of the way behind the fence.
 """
 
@@ -9,16 +9,16 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from controller import validations
-from controller.manager import LinkController
-from controller.ports import Tps, Unproved
+from controller.decide import validations
 from controller.state import PartitionValidation
+from fleet.link_controller import LinkController
 from linker.links.copies import CopyView
+from linker.promote.ports import Tps, Unproved
 from linker.validation.errors import ValidatorError
 from linker.validation.runner import LinkValidation
 from linker.validation.turns import Urgency
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from controller.manager import LinkController, wall_clock_ms
+from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.copies import CopyView
 from linker.validation.runs import differences
 from linker.validation.samples import SampleBook
 from validator import messages as m
-from validator.facts import Finding
-from wire.types import TopicPartition
+from validator.compare.facts import Finding
+from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 

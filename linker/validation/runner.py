@@ -2,7 +2,7 @@
 
 Runs that somebody asked for, continuous runs (durable as options of the link, so the next link controller goes on with
 them from the watermarks), the runs of promotes, and the last one after each, which closes its evidence. What a result
-means is decided in controller.validations; who may use the validator when, in `turns`.
+means is decided in controller.decide.validations; who may use the validator when, in `turns`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from controller.manager import LinkController, wall_clock_ms
+from admin.validation_models import ValidationState
 from controller.phases import ENDED
 from controller.state import EvidenceStatus, PromoteJob
-from linker.admin.validation_models import ValidationState
+from fleet.link_controller import LinkController, wall_clock_ms
 from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
-from linker.target import TargetCluster
+from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorCancelled
 from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan, positions_of
 from linker.validation.result_book import ResultBook
@@ -32,10 +32,10 @@ from linker.validation.turns import Urgency
 from linker.validation.validator import Validator
 from validator import messages as m
 from validator.mode import Mode
+from wire.client.waiting import until_set
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
-from wire.types import TopicPartition
-from wire.waiting import until_set
 
 log = logging.getLogger(__name__)
 

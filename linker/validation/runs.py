@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.manager import LinkController, wall_clock_ms
+from admin.validation_models import ValidationState
+from controller.decide.validations import Advance
 from controller.state import MissingRecords, ReplicaValidation, ValidationMismatch
-from controller.validations import Advance
-from linker.admin.validation_models import ValidationState
+from fleet.link_controller import LinkController, wall_clock_ms
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import Plan
 from validator import messages as m
-from validator.facts import BatchFacts, Finding, FindingKind, Missing
+from validator.compare.facts import BatchFacts, Finding, FindingKind, Missing
 from validator.mode import Mode
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 MAX_SHOWN = 20
 #: Findings that stop no mirror: a replica that has not come so far (its broker is slow or was down; asked again, it may

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from validator.evidence.model import MAX_SAMPLES, Sample
 from validator.evidence.samples import budget, thin
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 #: Results of a partition's replicas come together: they are one look, and say nothing of a rate between them.
 _MOMENT_MS = 500

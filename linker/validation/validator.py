@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from linker.config_validation import ValidationConfig
-from linker.properties import parse_bootstrap_servers
+from linker.config.check import ValidationConfig
 from linker.validation.process import ValidatorProcess
 from linker.validation.turns import Turns, Urgency
 from validator import messages as m
-from wire.types import format_address
+from wire.client.properties import parse_bootstrap_servers
+from wire.frames.types import format_address
 
 Seen = Callable[[m.Progress | m.Checked], Awaitable[None]]
 

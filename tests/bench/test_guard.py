@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import guard, report
-from bench.page import draw, page
-from bench.results import CaseResult, Goal, Line, Strip
-from bench.run import CASES, default_cases, main
-from bench.settings import QUICK
+from lab.bench import guard, report
+from lab.bench.page import draw, page
+from lab.bench.results import CaseResult, Goal, Line, Strip
+from lab.bench.run import CASES, default_cases, main
+from lab.bench.settings import QUICK
 
 
 def test_a_ratio_that_fell_by_a_quarter_is_told() -> None:
@@ -41,8 +41,8 @@ def test_a_fallen_ratio_fails_the_benchmark(
     async def measured(*_arguments: object) -> tuple[list[CaseResult], list[str]]:
         return [CaseResult("case", "what", goals=[Goal("g", 1.0, 0.85, True)], ratios={"r": ratio})], []
 
-    monkeypatch.setattr("bench.run.measure", measured)
-    monkeypatch.setattr("bench.guard.load", lambda: {"case": {"r": 1.0}})
+    monkeypatch.setattr("lab.bench.run.measure", measured)
+    monkeypatch.setattr("lab.bench.guard.load", lambda: {"case": {"r": 1.0}})
     assert main(["--out", str(tmp_path), *(["--quick"] if quick else [])]) == code
     failures = json.loads((tmp_path / "report.json").read_text())["failures"]
     assert failures == (["case: r has fallen from 1 to 0.7"] if code else [])

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
-from bench.cluster import BenchError
-from bench.growth import GrowthWatch, log_bytes
-from bench.load import build_batch
-from bench.memory import MemoryWatch, bytes_read
-from bench.results import CaseResult, Goal, median_of, rounded
-from bench.run import main, measure
-from bench.settings import QUICK
-from bench.stage import require_disk
-from linker.demo.child_process import ChildProcess
-from wire.batch import iter_records, read_batch_header
+from lab.bench import report
+from lab.bench.cluster import BenchError
+from lab.bench.growth import GrowthWatch, log_bytes
+from lab.bench.load import build_batch
+from lab.bench.memory import MemoryWatch, bytes_read
+from lab.bench.results import CaseResult, Goal, median_of, rounded
+from lab.bench.run import main, measure
+from lab.bench.settings import QUICK
+from lab.bench.stage import require_disk
+from lab.clusters.child_process import ChildProcess
+from wire.frames.batch import iter_records, read_batch_header
 
 
 def test_batches_are_valid_and_as_large_as_asked() -> None:
@@ -172,7 +172,7 @@ def test_exit_code(
         case = CaseResult("case", "what", goals=[Goal("g", value, 0.85, True)], problems=problems)
         return [case], []
 
-    monkeypatch.setattr("bench.run.measure", measured)
+    monkeypatch.setattr("lab.bench.run.measure", measured)
     arguments = ["--out", str(tmp_path), *(["--quick"] if quick else [])]
     assert main(arguments) == code
     assert json.loads((tmp_path / "report.json").read_text())["failures"] == [
@@ -199,9 +199,9 @@ async def test_a_case_that_breaks_does_not_take_the_others_with_it(
 
     async def ready(**_more: object) -> None: ...
 
-    monkeypatch.setattr("bench.run.Source", NoSource)
-    monkeypatch.setattr("bench.run.ensure_distribution", ready)
-    monkeypatch.setattr("bench.run.CASES", {"broken": broken, "whole": whole})
+    monkeypatch.setattr("lab.bench.run.Source", NoSource)
+    monkeypatch.setattr("lab.bench.run.ensure_distribution", ready)
+    monkeypatch.setattr("lab.bench.run.CASES", {"broken": broken, "whole": whole})
     cases, failures = await measure(["broken", "whole"], tmp_path, QUICK, lambda _line: None)
     assert [case.name for case in cases] == ["whole"]
     assert failures == ["broken: 'figure'"]

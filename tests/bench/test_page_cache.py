@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.page_cache import give_back
+from lab.bench.page_cache import give_back
 
 MIB = 1 << 20
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.producer_process import STARTED, ProducerFailed, ProducerProcess
-from linker.demo.child_process import ChildError
-from linker.demo.history import History
-from linker.demo.ports import PortReservation
-from wire.types import TopicPartition
+from lab.bench.producer_process import STARTED, ProducerFailed, ProducerProcess
+from lab.clusters.child_process import ChildError
+from lab.clusters.ports import PortReservation
+from lab.workload.history import History
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bench import promote
-from bench.settings import QUICK
-from linker.admin.models import PromoteJob
-from linker.demo.checker import Verdict
+from admin.models import PromoteJob
+from lab.bench import promote
+from lab.bench.settings import QUICK
+from lab.workload.checker import Verdict
 
 
 class _Stage:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.relay import BUFFER, HOST, RelayProcess
+from lab.bench.relay import BUFFER, HOST, RelayProcess
 
 TIMEOUT = 30.0
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

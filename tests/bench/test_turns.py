@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.results import CaseResult
-from bench.turns import take_turns
+from lab.bench.results import CaseResult
+from lab.bench.turns import take_turns
 
 
 async def played(warm_up: int, rounds: int) -> tuple[list[str], CaseResult, list[str]]:

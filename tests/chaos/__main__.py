@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from linker.demo.kafka_dist import ensure_distribution
+from lab.clusters.kafka_jars import ensure_distribution
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet
 from tests.chaos.plan import RunPlan, Store, plan_run
 from tests.chaos.report import line, report, summary
@@ -152,7 +152,7 @@ async def chaos(arguments: argparse.Namespace) -> int:
         logging.CRITICAL
     )  # every retry is a line, and retries are the point
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.getLogger("linker.demo.clients").setLevel(logging.CRITICAL)
+    logging.getLogger("lab.demo.clients").setLevel(logging.CRITICAL)
     await ensure_distribution(progress=print)
     started = time.monotonic()
     work = asyncio.current_task()

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from linker.demo.checker import Finding, Verdict, check
-from linker.demo.history import History, PartitionLog
-from linker.demo.log_compare import ReplicaComparison
+from lab.workload.checker import Finding, Verdict, check
+from lab.workload.history import History, PartitionLog
+from lab.workload.log_compare import ReplicaComparison
 from tests.chaos import committed, takeover
 from tests.chaos.committed import TransactionHistory, TransactionLog, TransactionVerdict, judge_transactions
 from tests.chaos.takeover import TakenOver
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 #: Report key -> rule of the demo's checker. What a consumer saw is one figure.
 LOG_RULES = ("lost", "duplicated", "reordered", "misplaced", "phantom")

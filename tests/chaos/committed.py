@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from linker.demo.replica_log import CONTROL_COMMIT, ReplicaLog
+from lab.workload.replica_log import CONTROL_COMMIT, ReplicaLog
 from tests.chaos.takeover import TakenOver
 from tests.chaos.transactions import CommittedRead, End, Transaction, parse
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 RULES = (
     "txn_lost",

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from linker.demo.history import PartitionLog
-from linker.demo.inspection import InspectionError, Placement, final_logs, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.log_compare import ReplicaComparison, compare_replica
-from linker.demo.replica_log import ReplicaLog, open_replica
-from linker.demo.source_data import SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.history import PartitionLog
+from lab.workload.inspection import InspectionError, Placement, final_logs, placements
+from lab.workload.log_compare import ReplicaComparison, compare_replica
+from lab.workload.replica_log import ReplicaLog, open_replica
+from lab.workload.source_data import SourceTopic
 from tests.chaos.committed import TransactionLog, read_transactions
 from tests.chaos.stage import Stage
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 PLACED_TIMEOUT = 30.0
 COPIED_TIMEOUT = 30.0

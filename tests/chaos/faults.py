@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from linker.demo.child_process import ChildError, ChildProcess
-from linker.demo.kafka_cluster import KafkaNode
+from lab.clusters.child_process import ChildError, ChildProcess
+from lab.clusters.kafka_cluster import KafkaNode
 from tests.chaos.fleet import ApiRefused, ApiSilent, Fleet, Member
 from tests.chaos.plan import NET_KINDS, FaultPlan, Kind, Path, Role
 from tests.chaos.proxy import Mode, Proxy, Trouble

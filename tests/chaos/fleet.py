@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
-from linker.demo.child_process import tail
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from lab.clusters.child_process import tail
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.chaos.plan import Role, Store
 from tests.chaos.proxy import Proxy
 from tests.chaos.stage import LINK, Stage

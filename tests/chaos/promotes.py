@@ -15,7 +15,7 @@ from typing import Any
 from tests.chaos.fleet import ApiRefused, Fleet
 from tests.chaos.plan import PHASES
 from tests.chaos.takeover import TakenOver, taken_over
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 LOOK = 0.008
 LOOK_TIMEOUT = 0.5

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from linker.demo.ports import PortReservation
+from lab.clusters.ports import PortReservation
 from tests.chaos.surgeon import Side, Surgeon
 
 CHUNK = 1 << 16

@@ -14,9 +14,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from linker.demo.history import History
-from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
-from linker.demo.live_producers import (
+from lab.workload.history import History
+from lab.workload.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from lab.workload.live_producers import (
     CLIENT_LOG,
     AiokafkaProducer,
     KafkaPythonProducer,
@@ -24,7 +24,7 @@ from linker.demo.live_producers import (
     LiveClientError,
     LiveProducer,
 )
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.chaos.checker import RULES, Aftermath, Judgement, judge
 from tests.chaos.committed import TransactionHistory
 from tests.chaos.evidence import Collected, served_ends
@@ -35,7 +35,7 @@ from tests.chaos.promotes import NotPromoted, PhaseBoard, PromoteLog, Promoter
 from tests.chaos.stage import Stage
 from tests.chaos.transactions import APPLICATIONS, CommittedReader, End, TransactionalApplication
 from wire.errors import LinkerError
-from wire.types import TopicPartition, parse_topic_id
+from wire.frames.types import TopicPartition, parse_topic_id
 
 READY_TIMEOUT = 60.0
 ACTIVE_TIMEOUT = 60.0

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from linker.demo.kafka_cluster import (
+from lab.clusters.kafka_cluster import (
     CONTROLLER,
     FIRST_CONTROLLER_ID,
     KafkaCluster,
     KafkaClusterSpec,
     KafkaNode,
 )
-from linker.demo.live_producers import CLIENT_LOG
+from lab.workload.live_producers import CLIENT_LOG
 from tests.chaos.plan import SESSION
 from tests.chaos.proxy import Proxy
 from tests.real.harness_zookeeper_server import ZooKeeperServer

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from linker.demo.history import History, PartitionLog, Read
-from wire.types import TopicPartition
+from lab.workload.history import History, PartitionLog, Read
+from wire.frames.types import TopicPartition
 
 _ANOTHER_RUN = 1 << 20  # a consumer that was set back begins a new run: positions advance within one
 

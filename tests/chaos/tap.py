@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.checker import Answer
-from wire import codec
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.schema import codec
 
 PRODUCE = 0
 _SIZE = struct.Struct(">i")

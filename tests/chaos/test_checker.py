@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from linker.demo.history import History, LogRecord, Outcome, PartitionLog
-from linker.demo.log_compare import Comparison, ReplicaComparison
+from lab.workload.history import History, LogRecord, Outcome, PartitionLog
+from lab.workload.log_compare import Comparison, ReplicaComparison
 from tests.chaos.checker import CARRIES, RULES, Aftermath, Answer, Judgement, judge
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

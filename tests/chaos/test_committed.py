@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.replica_log import open_replica
+from lab.workload.replica_log import open_replica
 from tests.chaos.committed import (
     TransactionHistory,
     TransactionLog,
@@ -18,7 +18,7 @@ from tests.chaos.committed import (
 from tests.chaos.takeover import TakenOver
 from tests.chaos.transactions import CommittedRead, End, Sent, Transaction, make_value, parse
 from tests.fakes.batches import build_batch, control_batch
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

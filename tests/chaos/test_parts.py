@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from linker.demo.replica_log import open_replica
+from lab.workload.replica_log import open_replica
 from tests.chaos.checker import RULES
 from tests.chaos.evidence import first_owned
 from tests.chaos.faults import Strike
@@ -21,7 +21,7 @@ from tests.chaos.promotes import PhaseBoard, PromoteLog, furthest
 from tests.chaos.report import line, report, summary
 from tests.chaos.run import RunResult
 from tests.fakes.batches import build_batch
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 # --- roles
 

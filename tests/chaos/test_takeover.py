@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from linker.demo.history import History, LogRecord, PartitionLog
+from lab.workload.history import History, LogRecord, PartitionLog
 from tests.chaos.checker import CARRIES, Aftermath, Answer, Judgement, judge
 from tests.chaos.takeover import TakenOver, taken_over
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

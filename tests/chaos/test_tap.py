@@ -9,9 +9,9 @@ import pytest
 
 from tests.chaos.checker import Answer
 from tests.chaos.tap import ProduceTap
-from wire.codec import encode_response
-from wire.produce import ProduceResult, encode_produce_request, encode_produce_response
-from wire.types import TopicPartition
+from wire.frames.produce import ProduceResult, encode_produce_request, encode_produce_response
+from wire.frames.types import TopicPartition
+from wire.schema.codec import encode_response
 
 ID = uuid.UUID(int=77)
 

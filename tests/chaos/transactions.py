@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 
-from linker.demo.history import History
-from linker.demo.live_producers import CLIENT_LOG, FILLER, STOP_TIMEOUT, LiveClientError
-from wire.types import TopicPartition
+from lab.workload.history import History
+from lab.workload.live_producers import CLIENT_LOG, FILLER, STOP_TIMEOUT, LiveClientError
+from wire.frames.types import TopicPartition
 
 MAGIC = b"txn"
 SLICE = 1.0  # of calls that block, so that a thread can be told to give up

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linker.demo.kafka_dist import DEFAULT_VERSION, ensure_distribution
+from lab.clusters.kafka_jars import DEFAULT_VERSION, ensure_distribution
 from tests.clients.build import Builder
 from tests.clients.catalog import GROUPS, PRODUCERS, GroupCase
 from tests.clients.hand_over import AT_ONCE, Plan, hand_overs

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from linker.demo import kafka_dist
+from lab.clusters import kafka_jars
 from tests.clients.catalog import Library
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -140,16 +140,16 @@ class Builder:
 
 async def _jars(artifact: str, version: str) -> Path:
     """The jars of a client library, fetched once into the same cache as the brokers'."""
-    home = kafka_dist.default_cache().absolute() / f"{artifact}-{version}"
+    home = kafka_jars.default_cache().absolute() / f"{artifact}-{version}"
     home.parent.mkdir(parents=True, exist_ok=True)
-    async with kafka_dist._locked(home.parent / f".{home.name}.lock"):
+    async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
             maven = shutil.which("mvn")
             if maven is None:
                 raise CannotBuildError("mvn was not found: install Maven")
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir()
-            text = POM.format(artifact=artifact, version=version, slf4j=kafka_dist.SLF4J_VERSION)
+            text = POM.format(artifact=artifact, version=version, slf4j=kafka_jars.SLF4J_VERSION)
             (home / "pom.xml").write_text(text)
             command = [maven, "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
             await _run(
@@ -162,8 +162,8 @@ async def _jars(artifact: str, version: str) -> Path:
 
 async def _run(command: Sequence[str], what: str, timeout: float = BUILD_TIMEOUT) -> str:
     try:
-        return await kafka_dist.run_to_end(command, timeout, what)
-    except kafka_dist.DistributionError as error:
+        return await kafka_jars.run_to_end(command, timeout, what)
+    except kafka_jars.DistributionError as error:
         raise CannotBuildError(str(error)) from error
 
 

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from linker.demo.history import PartitionLog
+from lab.workload.history import PartitionLog
 from tests.clients.catalog import LIBRDKAFKA, GroupCase
 from tests.clients.judge import GroupRead, GroupVerdict, judge_output
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
 from tests.clients.stage import Stage
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 MEMBERS = 3
 PARTITIONS = 12

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from linker.demo.checker import check
+from lab.workload.checker import check
 from tests.clients import groups
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import GroupCase

@@ -2,7 +2,7 @@
 
 The group began at the start of its topic, so every record of the final log is to be read once. A record that
 was read twice is told apart by where: twice at the source (the library's own rebalances), once at each cluster
-(the hand-over: ours), or twice at the target. What producers were promised is linker.demo.checker's business;
+(the hand-over: ours), or twice at the target. What producers were promised is lab.workload.checker's business;
 `ack_gaps` only looks at their times.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from linker.demo.checker import Finding
-from linker.demo.history import Ack, PartitionLog
-from wire.types import TopicPartition
+from lab.workload.checker import Finding
+from lab.workload.history import Ack, PartitionLog
+from wire.frames.types import TopicPartition
 
 SOURCE, TARGET = "source", "target"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from kafka.admin import KafkaAdminClient
 
-from linker.demo.checker import check
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.workload.checker import check
 from tests.clients import groups, producers
 from tests.clients.build import Builder, CannotBuildError
 from tests.clients.catalog import GroupCase, ProducerCase
@@ -24,7 +24,7 @@ from tests.clients.judge import Window, judge_group, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import Stage
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 SECONDS = 3.0
 AFTER_SECONDS = 10.0  # longer than any of them needs to come back

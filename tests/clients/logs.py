@@ -7,9 +7,9 @@ import time
 
 import confluent_kafka
 
-from linker.demo.history import LogRecord, PartitionLog, parse_identity
+from lab.workload.history import LogRecord, PartitionLog, parse_identity
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TIMEOUT = 60.0
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from linker.demo.checker import check
+from lab.workload.checker import check
 from tests.clients import groups, producers
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import GroupCase, ProducerCase

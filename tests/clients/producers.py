@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from linker.demo.checker import Verdict, check
-from linker.demo.history import Unacked
+from lab.workload.checker import Verdict, check
+from lab.workload.history import Unacked
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import Library, ProducerCase
 from tests.clients.events import kill, roll

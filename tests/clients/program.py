@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linker.demo.child_process import die_with_us, parent_environment, tail
-from linker.demo.history import Ack, ClientError, History, Outcome, Unacked
+from lab.clusters.child_process import die_with_us, parent_environment, tail
+from lab.workload.history import Ack, ClientError, History, Outcome, Unacked
 from tests.clients.judge import GroupRead, Membership
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 90.0

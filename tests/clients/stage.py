@@ -15,8 +15,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.clients.build import Builder
 from tests.clients.catalog import Library
 from tests.clients.program import Program, ProgramError, Transcript

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from linker.demo.checker import Finding, Verdict
-from linker.demo.history import Outcome, Unacked
+from lab.workload.checker import Finding, Verdict
+from lab.workload.history import Outcome, Unacked
 from tests.clients import hand_over
 from tests.clients.catalog import Library
 from tests.clients.hand_over import Move, acceptable
 from tests.clients.producers import clean
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 GOOD: dict[str, Any] = {"missed": 0, "misread": 0, "too_early": 0, "repeated": 0, "repeated_back_ms": 0.0}
 STREAMS = GOOD | {"output_missed": 0, "output_repeated": 0}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from linker.demo.history import Ack, LogRecord, PartitionLog
+from lab.workload.history import Ack, LogRecord, PartitionLog
 from tests.clients.judge import GroupRead, Window, by_event, judge_group, judge_output, largest_gap
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.build import PROGRAMS, Builder, CannotBuildError
 from tests.clients.catalog import GROUPS, KAFKAJS, PRODUCERS, Library
 from tests.clients.program import Transcript
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 NODE = shutil.which("node")
 LIBRARIES = sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.clients.judge import SOURCE, GroupRead
 from tests.clients.plain import taken_over_after
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 def read(member: str, partition: int, time: float) -> GroupRead:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from linker.demo.history import Ack, LogRecord, PartitionLog
+from lab.workload.history import Ack, LogRecord, PartitionLog
 from tests.clients import producers as scenario
 from tests.clients.catalog import KAFKA_GO, LIBRDKAFKA, PRODUCERS, SARAMA, ProducerCase
 from tests.clients.judge import Window
 from tests.clients.producers import idempotent, producers, sound
 from tests.clients.program import Transcript
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 NEVER: frozenset[str] = frozenset()
 KILL = frozenset({"kill"})

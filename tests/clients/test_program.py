@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.history import Outcome
+from lab.workload.history import Outcome
 from tests.clients.program import Program, ProgramError, Transcript
 from tests.clients.programs.lines import Arguments, Pace, identity
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 GOOD = """
 import signal, sys

@@ -7,20 +7,20 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import TypeVar
 
-from controller.fleet import messages as m
-from controller.fleet.channel import Channel, ChannelClosed, pair
-from controller.fleet.head import Head
-from controller.fleet.member import Member
-from controller.fleet.progress import CopyReport
-from controller.fleet.settings import FleetSettings
-from controller.fleet.shared import SharedController
 from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
-from controller.store.base import StoreError
-from controller.stored_controller import StoredController
+from fleet import messages as m
+from fleet.channel import Channel, ChannelClosed, pair
+from fleet.fleet_controller import Head
+from fleet.member import Member
+from fleet.progress import CopyReport
+from fleet.settings import FleetSettings
+from fleet.shared_controller import SharedController
+from fleet.stored_controller import StoredController
+from fleet.stores.base import StoreError
 from tests.controller.memory_store import MemoryStore
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 LINK = "l"
 TP = TopicPartition("t", 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 NONE, UNKNOWN, NOT_CONTROLLER, INVALID_REQUEST = 0, 3, 41, 42
 STALE_BROKER_EPOCH, FENCED_LEADER_EPOCH, INVALID_ASSIGNMENT = 77, 74, 39

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from controller import paths
+from controller import keys
 from controller.operations import Delete, Operation, Put, Versioned
-from controller.store import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
+from fleet.stores import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 
 
 class MemoryStore:
@@ -15,7 +15,7 @@ class MemoryStore:
         self.nodes: dict[str, tuple[str, int]] = {}
 
     async def get(self, path: str) -> Versioned | None:
-        paths.split(path)
+        keys.split(path)
         node = self.nodes.get(path)
         return None if node is None else Versioned(json.loads(node[0]), node[1])
 
@@ -32,19 +32,19 @@ class MemoryStore:
         }
 
     async def claim(self) -> int:
-        text, version = self.nodes.get(paths.CONTROLLER_EPOCH, ("0", -1))
+        text, version = self.nodes.get(keys.CONTROLLER_EPOCH, ("0", -1))
         epoch = int(text) + 1
-        self.nodes[paths.CONTROLLER_EPOCH] = (str(epoch), version + 1)
+        self.nodes[keys.CONTROLLER_EPOCH] = (str(epoch), version + 1)
         return epoch
 
     async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
         nodes = dict(self.nodes)
-        current = int(nodes.get(paths.CONTROLLER_EPOCH, ("0", 0))[0])
+        current = int(nodes.get(keys.CONTROLLER_EPOCH, ("0", 0))[0])
         if controller_epoch < current:
             raise ControllerFenced(controller_epoch, current)
         for operation in operations:
-            paths.split(operation.path)
-            if operation.path == paths.CONTROLLER_EPOCH:
+            keys.split(operation.path)
+            if operation.path == keys.CONTROLLER_EPOCH:
                 raise StoreError("the epoch changes by claim() only")
             node = nodes.get(operation.path)
             found = None if node is None else node[1]

@@ -12,21 +12,21 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.alignment import ReplicaPosition, SourceEnd
-from controller.handover import HandOverItem, listed_targets, revoke_assignments
-from controller.manager import LinkController
+from controller.judge.alignment import ReplicaPosition, SourceEnd
+from controller.judge.hand_over import HandOverItem, listed_targets, revoke_assignments
 from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, Phase
-from controller.ports import PromotePorts, PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome, PromoteStuck
-from controller.replica_plan import Brokers, Cancel, Reassign, open_step
+from controller.plan.replicas import Brokers, Cancel, Reassign, open_step
 from controller.state import MirrorPartition, MirrorTopic
-from controller.store import StoreError
-from controller.stored_controller import StoredController
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
+from linker.promote.driver import PromoteDriver, PromoteOutcome, PromoteStuck
+from linker.promote.ports import PromotePorts, PromoteSettings
 from tests.controller.kraft_model import Alter, Broker, Image, Kraft, Partition, Topic
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError, ConnectionLost, LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 LINK = "l"
 SIDECAR = 900

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.cluster_view import PartitionView
-from controller.replica_plan import Brokers, Step, leader_step, members_step
+from controller.plan.replicas import Brokers, Step, leader_step, members_step
 
 
 def next_step(

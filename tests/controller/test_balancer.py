@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import pytest
 
 from controller.cluster_view import ImageView
-from controller.elections import Sidecar
-from controller.fleet.balancer import Balancer
-from controller.fleet.balancer_ports import BalancerSettings, Mirrored
-from controller.replica_plan import copies_asked_for, is_open
+from controller.plan.elections import Sidecar
+from controller.plan.replicas import copies_asked_for, is_open
+from fleet.balancer import Balancer
+from fleet.balancer_ports import BalancerSettings, Mirrored
 from tests.controller.kraft_model import Alter, Image, Kraft
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import ConnectionLost
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T = TypeVar("T")
 ID = b"\x01" * 16

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.elections import Elections, Led, Sidecar, plan_elections
-from wire.types import TopicPartition
+from controller.plan.elections import Elections, Led, Sidecar, plan_elections
+from wire.frames.types import TopicPartition
 
 IDS = (900, 901, 902, 903, 904)
 World = dict[TopicPartition, Led]

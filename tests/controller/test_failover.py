@@ -8,24 +8,24 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from controller.alignment import SourceEnd
-from controller.decisions import Leadership
+from controller.decide.failovers import Chosen, KnownEnds, choose_ends, describe_loss, missing
+from controller.decide.mirrors import Leadership
 from controller.errors import IllegalTransition, PromoteStuck, Refused
-from controller.failover import Chosen, KnownEnds, choose_ends, describe_loss, missing
-from controller.manager import LinkController
+from controller.judge.alignment import SourceEnd
 from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, MirrorState, Phase, shown_state
-from controller.ports import PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import AbortedTransaction, Failover, JobStatus, MirrorTopic
-from controller.store import StoreError
-from controller.stored_controller import StoredController
-from controller.take_over import TakeOverPorts
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.failover import TakeOverPorts
+from linker.promote.ports import PromoteSettings
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, Ports, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

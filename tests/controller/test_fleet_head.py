@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from controller.fleet import messages as m
-from controller.fleet.commands import FleetIncomplete
-from controller.fleet.head import Head
-from controller.fleet.lease import DRIFT, Holder
-from controller.fleet.progress import CopyReport, encode_copies
 from controller.state import SidecarIdentity
-from controller.store import ControllerFenced, StoreError
-from controller.stored_controller import StoredController
+from fleet import messages as m
+from fleet.commands import FleetIncomplete
+from fleet.fleet_controller import Head
+from fleet.lease import DRIFT, Holder
+from fleet.progress import CopyReport, encode_copies
+from fleet.stored_controller import StoredController
+from fleet.stores import ControllerFenced, StoreError
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.fleet.lease import DRIFT, Holder, Lease, LeaseTable
+from fleet.lease import DRIFT, Holder, Lease, LeaseTable
 
 HOLDER = Holder(900, "a")
 delays = st.floats(0, 30, allow_nan=False)

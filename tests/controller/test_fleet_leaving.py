@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from controller.errors import NotFound
-from controller.fleet.balancer import Balancer
-from controller.fleet.messages import LinkTraffic, Report, SidecarReport
-from controller.stored_controller import StoredController
+from fleet.balancer import Balancer
+from fleet.messages import LinkTraffic, Report, SidecarReport
+from fleet.stored_controller import StoredController
 from tests.controller.fleet_kit import (
     LINK,
     SETTINGS,

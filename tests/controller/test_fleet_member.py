@@ -9,10 +9,10 @@ import pytest
 
 from controller.errors import NotFound, NotTheLeader
 from controller.errors import Refused as RefusedChange
-from controller.fleet import messages as m
-from controller.fleet.channel import ChannelClosed
-from controller.fleet.member import Refused, StaleHead
-from controller.fleet.progress import CopyReport, FollowerReport, decode_copies
+from fleet import messages as m
+from fleet.channel import ChannelClosed
+from fleet.member import Refused, StaleHead
+from fleet.progress import CopyReport, FollowerReport, decode_copies
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, Sidecar, command, now
 from tests.controller.fleet_kit import welcome as welcome_message
 from tests.controller.virtual_loop import run_virtual

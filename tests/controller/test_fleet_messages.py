@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet import channel
-from controller.fleet import messages as m
-from controller.fleet.channel import ChannelClosed, pair
-from controller.fleet.progress import CopyReport, FollowerReport, decode_copies, encode_copies
+from fleet import channel
+from fleet import messages as m
+from fleet.channel import ChannelClosed, pair
+from fleet.progress import CopyReport, FollowerReport, decode_copies, encode_copies
 from tests.controller.fleet_kit import command, hello, welcome
 from tests.controller.virtual_loop import run_virtual
 

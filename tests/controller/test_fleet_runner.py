@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.fleet.channel import Channel, ChannelClosed, pair
-from controller.fleet.head import Head
-from controller.fleet.lease import DRIFT
-from controller.fleet.member import Member
-from controller.fleet.runner import FleetRunner
-from controller.fleet.shared import SharedController
-from controller.store import StoreError
-from controller.store.base import Candidate, ControllerFenced, Seat
+from fleet.channel import Channel, ChannelClosed, pair
+from fleet.fleet_controller import Head
+from fleet.lease import DRIFT
+from fleet.member import Member
+from fleet.roles import FleetRunner
+from fleet.shared_controller import SharedController
+from fleet.stores import StoreError
+from fleet.stores.base import Candidate, ControllerFenced, Seat
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, TroubledStore, hello, now
 from tests.controller.memory_store import MemoryStore
 from tests.controller.virtual_loop import run_virtual

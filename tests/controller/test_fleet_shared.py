@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet import messages as m
-from controller.fleet.shared import NotTheController, SharedController
+from controller.decide.validations import watermark
 from controller.groups import GateKind
 from controller.phases import Phase
 from controller.state import (
@@ -23,10 +22,11 @@ from controller.state import (
     RemoveGroup,
     SidecarIdentity,
 )
-from controller.store import StoreError
-from controller.store.base import Candidate, Seat
-from controller.stored_controller import StoredController
-from controller.validations import watermark
+from fleet import messages as m
+from fleet.shared_controller import NotTheController, SharedController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
+from fleet.stores.base import Candidate, Seat
 from tests.controller.fleet_kit import (
     LINK,
     TP,

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import group_decisions as groups
+from controller.decide import groups as groups
+from controller.decide.groups import FoundGroup, GroupRules, choose_gate
 from controller.errors import IllegalTransition, NotFound, Refused
-from controller.group_decisions import FoundGroup, GroupRules, choose_gate
 from controller.group_phases import GroupPhase
-from controller.group_sync import (
+from controller.groups import GateKind, GateRecord
+from controller.image import ControllerImage
+from controller.judge.group_offsets import (
     Bounds,
     Committed,
     clamp,
@@ -22,8 +24,6 @@ from controller.group_sync import (
     to_commit,
     wanted_offsets,
 )
-from controller.groups import GateKind, GateRecord
-from controller.image import ControllerImage
 from controller.phases import Phase
 from controller.state import (
     GroupMove,
@@ -37,7 +37,7 @@ from controller.state import (
     RemoveGroup,
     RemoveLink,
 )
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 BOTH = GateKind.CONSUMER_AND_TRANSACTION

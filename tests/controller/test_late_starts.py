@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from controller import late_starts
-from controller.late_starts import Late, LateStart
-from controller.manager import LinkController
+from controller.judge import late_starts
+from controller.judge.late_starts import Late, LateStart
 from controller.phases import Phase
-from controller.ports import PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import MissingRecords, ValidationPolicy
+from fleet.link_controller import LinkController
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.ports import PromoteSettings
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import ConnectionLost
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 COUNTED = MissingRecords(start=0, end=100, batches=3, records=90, why="retention.ms=604800000 took them")
 

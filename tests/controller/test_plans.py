@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller import producer_ids
-from controller.alignment import ReplicaPosition, SourceEnd, judge_ends, judge_positions
 from controller.errors import Refused
-from controller.handover import (
+from controller.judge.alignment import ReplicaPosition, SourceEnd, judge_ends, judge_positions
+from controller.judge.hand_over import (
     Answer,
     Settlement,
     judge_answer,
@@ -21,11 +20,12 @@ from controller.handover import (
     settle,
     undo_revoke,
 )
-from controller.placement import Broker, Load, place
+from controller.plan import producer_ids
+from controller.plan.placement import Broker, Load, place
 from controller.state import Attempt
 from tests.controller import simulation
 from tests.controller.simulation import Image, Partition, Topic
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 ID = b"\x01" * 16

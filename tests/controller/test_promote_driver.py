@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller.alignment import ReplicaPosition
-from controller.manager import LinkController
+from controller.judge.alignment import ReplicaPosition
 from controller.phases import Phase
-from controller.ports import PromoteProgress, PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome, batches, cut
 from controller.state import JobStatus
-from controller.store import StoreError
+from fleet.link_controller import LinkController
+from fleet.stores import StoreError
+from linker.promote.driver import PromoteDriver, PromoteOutcome, batches, cut
+from linker.promote.ports import PromoteProgress, PromoteSettings
 from tests.controller.simulation import (
     LINK,
     OTHER,
@@ -29,7 +29,7 @@ from tests.controller.simulation import (
     resumed,
 )
 from tests.controller.virtual_loop import run_virtual
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 Prepare = Callable[[World, LinkController], Awaitable[None] | None]
 

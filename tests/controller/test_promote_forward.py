@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from controller.alignment import CommonEnds, ReplicaPosition, SourceEnd, judge_common_ends
-from controller.manager import LinkController
+from controller.judge.alignment import CommonEnds, ReplicaPosition, SourceEnd, judge_common_ends
 from controller.phases import Phase
-from controller.ports import PromotePorts, PromoteProgress, PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
-from controller.promote_forward import agree_with_source
 from controller.state import JobStatus
+from fleet.link_controller import LinkController
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.forward_only import agree_with_source
+from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings
 from tests.controller.kraft_model import Broker
 from tests.controller.simulation import LINK, SIDECAR, World, mirrored, ports_of, promote_through_trouble
 from tests.controller.test_failover import Doomed, driver_of
@@ -23,7 +23,7 @@ from tests.controller.test_promote_driver import once_at
 from tests.controller.test_promote_simulation import PROFILES
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 FORWARD = "a real broker is in its ISR, so there is only forward"
@@ -247,7 +247,7 @@ def test_a_replica_that_restarts_once_more_while_it_is_compared_is_compared_agai
 
 
 class Away:
-    """controller.ports.SourceEnds of a source that does not answer from some moment on."""
+    """linker.promote.ports.SourceEnds of a source that does not answer from some moment on."""
 
     def __init__(self, ports: PromotePorts, world: World) -> None:
         self._ends = ports.source_ends.ends

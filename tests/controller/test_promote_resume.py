@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
-from controller.promote import PromoteDriver
 from controller.state import JobStatus, MirrorTopic
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
+from linker.promote.driver import PromoteDriver
 from tests.controller.memory_store import MemoryStore
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 async def test_only_the_named_jobs_are_taken_up() -> None:

@@ -7,15 +7,15 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
-from controller.alignment import SourceEnd
+from controller.judge.alignment import SourceEnd
 from controller.phases import Phase
-from controller.ports import PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import PromoteJob
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.ports import PromoteSettings
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 class Producers:

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from controller.manager import LinkController
 from controller.phases import Phase
-from controller.ports import PromoteSettings, Unproved
-from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import EvidenceStatus, ValidationPolicy
+from fleet.link_controller import LinkController
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.ports import PromoteSettings, Unproved
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.validation_kit import an_advance
 from tests.controller.virtual_loop import run_virtual
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 Missing = Mapping[TopicPartition, Unproved]
 

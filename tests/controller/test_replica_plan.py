@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from controller.handover import revoke_assignments
-from controller.replica_plan import (
+from controller.judge.hand_over import revoke_assignments
+from controller.plan.replicas import (
     AlterIsr,
     Brokers,
     Cancel,
@@ -27,7 +27,7 @@ from controller.replica_plan import (
 )
 from tests.controller.kraft_model import NEW_LEADER_ELECTED, Alter, Kraft, Partition
 from tests.controller.steps import next_step
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 ID = b"\x01" * 16

@@ -11,22 +11,22 @@ from dataclasses import replace
 import pytest
 
 from controller import codec
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
+from controller.decide.source_fence import debts, whole_topics
 from controller.errors import PromoteStuck, Refused, SourceClosed
 from controller.image import ControllerImage
-from controller.manager import LinkController
 from controller.phases import HELD, LED_ELSEWHERE, Phase
-from controller.ports import PromotePorts, PromoteSettings
-from controller.promote import PromoteDriver
-from controller.source_fence import debts, whole_topics
 from controller.state import Attempt, JobStatus, MirrorTopic, PromoteJob
-from controller.store import StoreError
-from controller.stored_controller import StoredController
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
+from linker.promote.driver import PromoteDriver
+from linker.promote.ports import PromotePorts, PromoteSettings
 from tests.controller.memory_store import MemoryStore
 from tests.controller.simulation import LINK, World, mirrored, ports_of
 from tests.controller.virtual_loop import run_virtual
 from wire.errors import BrokerError, ConnectionLost
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 SETTINGS = PromoteSettings(fence_source=True, insist_timeout=5.0, fence_deadline=3.0)
 

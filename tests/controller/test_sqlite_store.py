@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.operations import Delete, Put, Versioned
-from controller.store import SqliteStore, StoreError, StoreLocked, StoreTooNew
+from fleet.stores import SqliteStore, StoreError, StoreLocked, StoreTooNew
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +145,7 @@ def _block_until(release: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Non
 _WRITER = """
 import asyncio, sys
 from controller.operations import Put
-from controller.store import SqliteStore
+from fleet.stores import SqliteStore
 
 async def main():
     store = await SqliteStore.open(sys.argv[1])

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import codec, decisions, paths
-from controller.decisions import Leadership
+from controller import codec, keys
+from controller.decide import mirrors
+from controller.decide.mirrors import Leadership
 from controller.errors import (
     AlreadyExists,
     CorruptState,
@@ -32,7 +33,6 @@ from controller.groups import (
     PendingTransaction,
 )
 from controller.image import ControllerImage
-from controller.manager import LinkController
 from controller.phases import (
     ENDED,
     PROMOTING,
@@ -64,10 +64,11 @@ from controller.state import (
     ValidationMismatch,
     ValidationPolicy,
 )
-from controller.store import ControllerFenced, StoreError
-from controller.stored_controller import StoredController
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import ControllerFenced, StoreError
 from tests.controller.memory_store import MemoryStore
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -130,36 +131,36 @@ def test_the_worst_partition_decides() -> None:
 )
 def test_hostile_names(name: str) -> None:
     with pytest.raises(InvalidName):
-        paths.mirror("l", name)
+        keys.mirror("l", name)
     with pytest.raises(InvalidName):
-        paths.link(name)
+        keys.link(name)
 
 
 @given(st.text(min_size=1, max_size=20))
 def test_a_name_is_refused_or_comes_back(name: str) -> None:
     try:
-        path = paths.partition_state("l", TopicPartition(name, 3))
+        path = keys.partition_state("l", TopicPartition(name, 3))
     except InvalidName:
         return
-    assert paths.split(path) == ("links", "l", "mirrors", name, "3", "state")
+    assert keys.split(path) == ("links", "l", "mirrors", name, "3", "state")
 
 
 @given(st.text(min_size=1, max_size=300))
 def test_any_group_id_becomes_one_segment_and_comes_back(name: str) -> None:
     try:
-        path = paths.group("l", name)
+        path = keys.group("l", name)
     except InvalidName:
-        assert len(name.encode("utf-8", "surrogatepass")) > paths.MAX_GROUP_BYTES
+        assert len(name.encode("utf-8", "surrogatepass")) > keys.MAX_GROUP_BYTES
         return
-    *above, segment = paths.split(path)
+    *above, segment = keys.split(path)
     assert above == ["links", "l", "groups"]
-    assert paths.group_name(segment) == name
+    assert keys.group_name(segment) == name
 
 
 @pytest.mark.parametrize("name", ["hex.", "hex.61", ".", "..", "a/b", "orders"])
 def test_group_ids_do_not_collide(name: str) -> None:
     others = ["hex.", "hex.61", "a", ".", "..", "a/b", "orders"]
-    assert [paths.group("l", other) == paths.group("l", name) for other in others].count(True) == 1
+    assert [keys.group("l", other) == keys.group("l", name) for other in others].count(True) == 1
 
 
 def test_the_group_table_is_whole() -> None:
@@ -550,7 +551,7 @@ async def test_a_damaged_store_is_refused_with_its_path() -> None:
 def test_pure_decisions_leave_the_image_alone() -> None:
     image = ControllerImage()
     link = Link(name="l", source_cluster_id="c", properties={})
-    records = decisions.create_link(image, link)
+    records = mirrors.create_link(image, link)
     assert records == [link]
     assert not image.links
     image.replay(records)

@@ -1,4 +1,4 @@
-"""The contract of `controller.store.base`, held against every store. A later store adds one factory here."""
+"""The contract of `fleet.stores.base`, held against every store. A later store adds one factory here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from controller.errors import InvalidName
 from controller.operations import Delete, Put, Versioned
-from controller.store import ControllerFenced, NodeNotEmpty, SqliteStore, Store, StoreError, VersionConflict
+from fleet.stores import ControllerFenced, NodeNotEmpty, SqliteStore, Store, StoreError, VersionConflict
 from tests.controller.memory_store import MemoryStore
 
 

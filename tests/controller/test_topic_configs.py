@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller import topic_configs
-from controller.state import MirrorTopic
-from controller.topic_configs import (
+from controller.plan import topic_configs
+from controller.plan.topic_configs import (
     compare_effective,
     drifts,
     keep_differing,
@@ -17,6 +16,7 @@ from controller.topic_configs import (
     strictest,
     with_timestamp_bounds,
 )
+from controller.state import MirrorTopic
 from linker.links.configs import defaults_of
 
 WEEK, MONTH = "604800000", "2592000000"

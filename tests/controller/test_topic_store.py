@@ -14,16 +14,16 @@ import pytest
 import tests.controller.test_store_contract as contract
 from controller.errors import CorruptState
 from controller.operations import Delete, Put, Versioned
-from controller.store import ControllerFenced, Store, StoreError, StoreTooNew, VersionConflict
-from controller.store.base import Candidate, Seat
-from controller.store.topic import TopicStore
-from controller.store.topic_admin import spread
-from controller.store.topic_producer import NotCommitted, OutcomeUnknown, _Attempts
+from fleet.stores import ControllerFenced, Store, StoreError, StoreTooNew, VersionConflict
+from fleet.stores.base import Candidate, Seat
+from fleet.stores.topic.admin import spread
+from fleet.stores.topic.producer import NotCommitted, OutcomeUnknown, _Attempts
+from fleet.stores.topic.store import TopicStore
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.transactions import FakeCoordinator
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.security import ClientSecurity
 
 globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
 
@@ -425,7 +425,7 @@ async def test_the_topic_is_read_anew_after_a_long_absence(
     cluster: FakeCluster, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tombstones that came and went meanwhile are missed otherwise."""
-    monkeypatch.setattr("controller.store.topic_tail.START_AGAIN_AFTER", 0.4)
+    monkeypatch.setattr("fleet.stores.topic.tail.START_AGAIN_AFTER", 0.4)
     store = await open_store()
     epoch = await store.claim()
     await store.commit([Put("/a", 1, None), Put("/b", "x" * 10_000, None)], controller_epoch=epoch)
@@ -583,7 +583,7 @@ async def test_aborted_transactions_are_not_seen(cluster: FakeCluster, open_stor
 
 
 def test_an_aborted_transaction_whose_marker_is_gone() -> None:
-    from controller.store.topic_records import Aborted, Replay
+    from fleet.stores.topic.records import Aborted, Replay
 
     def data(name: bytes, producer_id: int, offset: int) -> bytes:
         return build_batch(
@@ -605,8 +605,8 @@ def test_an_aborted_transaction_whose_marker_is_gone() -> None:
 
 
 def test_batches_are_as_kafka_wants_them() -> None:
-    from controller.store.topic_records import Item
-    from controller.store.topic_records import build_batch as ours
+    from fleet.stores.topic.records import Item
+    from fleet.stores.topic.records import build_batch as ours
 
     items = [Item(b"/a", b"v" * 300), Item(b"/b", None)]
     made = ours(items, producer_id=7, producer_epoch=3, base_sequence=9, timestamp=1_700_000_000_000)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controller import validations
-from controller.decisions import Leadership
+from controller.decide import validations
+from controller.decide.mirrors import Leadership
 from controller.errors import NotFound, Refused
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import (
     Attempt,
@@ -19,12 +18,13 @@ from controller.state import (
     PromoteEvidence,
     ValidationPolicy,
 )
-from controller.store import SqliteStore, Store
-from controller.stored_controller import StoredController
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import SqliteStore, Store
 from tests.controller.memory_store import MemoryStore
 from tests.controller.test_state import T0, T1, controller_with_mirror, mirror
 from tests.controller.validation_kit import an_advance
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 EPOCH = 3  # of the mirror's session, see controller_with_mirror
 

@@ -17,10 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Packages in which nothing tells the time of day, but for the functions below.
-DECIDING = ("controller", "router", "fetcher", "linker/fleet", "linker/links", "linker/target")
+DECIDING = ("controller", "router", "fetcher", "linker/fleet", "linker/links", "linker/membership")
 #: module: functions that may. Each is for people.
 ALLOWED = {
-    "controller/manager.py": {"wall_clock_ms"},  # created_at, started_at and the like
+    "fleet/link_controller.py": {"wall_clock_ms"},  # created_at, started_at and the like
     "linker/links/times.py": {"moment"},  # a stored time, for people
     "linker/links/reads.py": {"held_readers"},  # since when a reader is held, for people
 }

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from kazoo.protocol.serialization import Close
 
-from controller.store import StoreError, ZooKeeperStore
-from controller.store.zookeeper_session import ZooKeeperSession
+from fleet.stores import StoreError, ZooKeeperStore
+from fleet.stores.zookeeper.session import ZooKeeperSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,7 +94,7 @@ async def test_an_open_that_is_cancelled_leaves_nothing() -> None:
 
 
 def test_kazoo_is_loaded_only_for_this_store() -> None:
-    check = "import sys, controller.store; assert 'kazoo' not in sys.modules; controller.store.ZooKeeperStore"
+    check = "import sys, fleet.stores; assert 'kazoo' not in sys.modules; fleet.stores.ZooKeeperStore"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=ROOT)
 
 
@@ -208,7 +208,7 @@ class Client:
 
 async def test_a_client_that_cannot_be_started_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the one after it: nobody else would make a new one."""
-    monkeypatch.setattr("controller.store.zookeeper_session._REVIVE_DELAY", 0.01)
+    monkeypatch.setattr("fleet.stores.zookeeper.session._REVIVE_DELAY", 0.01)
     made: list[Client] = []
 
     def new_client(_: ZooKeeperSession) -> Client:
@@ -235,7 +235,7 @@ async def test_the_end_of_a_connections_thread_is_the_end_of_its_client(
     had_a_session: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kazoo tells its listeners of it only if it was connected until then."""
-    monkeypatch.setattr("controller.store.zookeeper_session._REVIVE_DELAY", 0.01)
+    monkeypatch.setattr("fleet.stores.zookeeper.session._REVIVE_DELAY", 0.01)
     session = ZooKeeperSession("127.0.0.1:1", 6.0, 1.0, None, None)
     first = session._client
     first._connection._connect_loop = lambda retry: (_ for _ in ()).throw(MemoryError("no thread, no buffer"))

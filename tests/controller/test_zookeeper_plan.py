@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from controller.errors import CorruptState, InvalidName
 from controller.operations import Delete, Operation, Put
-from controller.store import NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
-from controller.store.base import Candidate, Seat
-from controller.store.zookeeper_plan import (
+from fleet.stores import NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
+from fleet.stores.base import Candidate, Seat
+from fleet.stores.zookeeper.plan import (
     PINNED,
     Check,
     Create,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from controller.decide.validations import Advance
 from controller.state import ReplicaValidation, ValidationMismatch
-from controller.validations import Advance
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 def a_replica(through: int, *, broker_id: int = 1, start: int = 0) -> ReplicaValidation:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from linker.demo.checker import Verdict, check
-from linker.demo.history import History, LogRecord, Outcome, PartitionLog, make_value, parse_identity
-from wire.types import TopicPartition
+from lab.workload.checker import Verdict, check
+from lab.workload.history import History, LogRecord, Outcome, PartitionLog, make_value, parse_identity
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)

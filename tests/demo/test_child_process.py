@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.child_process import ChildError, ChildProcess, die_with_us, parent_environment
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import sidecar_path
+from lab.clusters.child_process import ChildError, ChildProcess, die_with_us, parent_environment
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import sidecar_path
 
 
 class Child(ChildProcess):
@@ -98,7 +98,7 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(
         """
         import os, signal, subprocess, sys
-        from linker.demo.child_process import die_with_us, parent_environment
+        from lab.clusters.child_process import die_with_us, parent_environment
         child = subprocess.Popen(
             die_with_us([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]),
             stdout=subprocess.PIPE, env=parent_environment(), start_new_session=True,

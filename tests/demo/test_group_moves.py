@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from linker.demo.group_moves import GroupMoves, judge_groups
-from linker.demo.history import History, LogRecord, PartitionLog, Read
-from wire.types import TopicPartition
+from lab.demo.group_moves import GroupMoves, judge_groups
+from lab.workload.history import History, LogRecord, PartitionLog, Read
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 GROUPS = {"a-1": "a", "a-2": "a", "b-1": "b"}

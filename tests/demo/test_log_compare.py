@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.log_compare import Comparison, ReplicaComparison, compare_replica
-from linker.demo.replica_log import ReplicaError, cleaned_until, open_replica
+from lab.workload.log_compare import Comparison, ReplicaComparison, compare_replica
+from lab.workload.replica_log import ReplicaError, cleaned_until, open_replica
 from tests.fakes.batches import build_batch, control_batch
 from wire.errors import MalformedFrame
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 3)
 KEYED = [(b"k%d" % index, b"v%d" % index) for index in range(4)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linker.demo import demo
+from lab.demo import demo
 
 
 def test_libraries_that_are_missing_are_installed_from_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

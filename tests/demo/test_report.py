@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from linker.demo.checker import Finding, Verdict
-from linker.demo.demo import main
-from linker.demo.group_moves import GroupMoves
-from linker.demo.log_compare import Comparison, ReplicaComparison
-from linker.demo.progress import Progress
-from linker.demo.report import DemoResult, show_report, write_report
-from linker.demo.source_data import CODECS, LIVE_TOPICS, TOPICS
-from wire.types import TopicPartition
+from lab.demo.demo import main
+from lab.demo.group_moves import GroupMoves
+from lab.demo.progress import Progress
+from lab.demo.report import DemoResult, show_report, write_report
+from lab.workload.checker import Finding, Verdict
+from lab.workload.log_compare import Comparison, ReplicaComparison
+from lab.workload.source_data import CODECS, LIVE_TOPICS, TOPICS
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 FINDING = Finding(TP, 7, "p record 3 was acknowledged and is in no log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from wire import codec
+from wire.schema import codec
 
 if TYPE_CHECKING:
     from tests.fakes.broker import FakeBroker, Request

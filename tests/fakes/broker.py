@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from linker.demo.ports import PortReservation
-from wire import codec
-from wire.codec import RequestHeader
+from lab.clusters.ports import PortReservation
 from wire.errors import MalformedFrame
+from wire.schema import codec
+from wire.schema.codec import RequestHeader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.fakes.faults import Fault
 from tests.fakes.log import FakeLog
-from wire import codec
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.schema import codec
 
 if TYPE_CHECKING:
     import ssl

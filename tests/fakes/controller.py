@@ -18,10 +18,10 @@ from typing import Any
 
 from tests.fakes.metadata_records import encode_record
 from tests.fakes.quorum import FEATURES, FakeBroker, FakePartition, FakeQuorum
-from wire import codec
-from wire.security import ListenerSecurity
-from wire.server import Exchange, Listener, ListenerInfo, start_listener
-from wire.types import METADATA_TOPIC_ID
+from wire.client.security import ListenerSecurity
+from wire.frames.types import METADATA_TOPIC_ID
+from wire.schema import codec
+from wire.server.listener import Exchange, Listener, ListenerInfo, start_listener
 
 DROP = object()
 SILENCE = object()

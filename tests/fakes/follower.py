@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.batches import crc_ok, parse_batches
-from wire import codec
+from wire.schema import codec
 
 OFFSET_OUT_OF_RANGE = 1
 FENCED_LEADER_EPOCH = 74

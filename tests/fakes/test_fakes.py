@@ -12,9 +12,9 @@ import pytest
 
 from tests.fakes import FakeCluster, FakeLog, build_batch, control_batch, parse_batches, values_of
 from tests.fakes.batches import crc_ok
-from wire.connection import Connection
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost, RequestTimedOut
-from wire.security import ClientSecurity
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.mirror_partition import MirrorPartition, PartitionLane
+from fetcher.partition_copy import MirrorPartition, PartitionLane
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from tests.fetcher.rig import Events

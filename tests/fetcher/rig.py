@@ -11,20 +11,20 @@ from typing import Any
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
-from fetcher.manager import FetcherManager
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.link_fetcher import FetcherManager
+from fetcher.partition_copy import MirrorPartition
 from fetcher.source_ports import FetchLimits
 from fetcher.spec import MirrorSpec
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog
-from wire.buffers import FramePool
-from wire.cluster import Cluster
-from wire.fetch import parse_fetch_request
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity, ListenerSecurity
+from wire.frames.buffers import FramePool
+from wire.frames.fetch import parse_fetch_request
+from wire.frames.offset_requests import parse_list_offsets, parse_offset_for_leader_epoch
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from wire.offset_requests import parse_list_offsets, parse_offset_for_leader_epoch
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.server import Exchange, ListenerInfo, start_listener
-from wire.types import TopicPartition
+from wire.server.listener import Exchange, ListenerInfo, start_listener
 
 BROKER_ID = 900
 SESSION_EPOCH = 7

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fetcher.mirror_partition import PartitionLane
+from fetcher.partition_copy import PartitionLane
 from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import append, pure_mirror

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
-from wire import codec
+from wire.schema import codec
 
 NOT_LEADER_OR_FOLLOWER = 6
 

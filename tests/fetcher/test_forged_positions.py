@@ -14,8 +14,8 @@ from fetcher.progress import Behind
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower
 from tests.fetcher.rig import BROKER_ID, Rig, eventually, fill
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
-from wire.types import TopicPartition
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 

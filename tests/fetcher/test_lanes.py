@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fetcher.mirror_partition import MirrorPartition, PartitionLane
+from fetcher.partition_copy import MirrorPartition, PartitionLane
 from tests.fetcher.pure import Host, append, pure_mirror
 
 

@@ -16,9 +16,9 @@ from fetcher.epochs import EpochHistory, Noted
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import pure_mirror
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
-from wire import codec
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
+from wire.schema import codec
 
 
 async def ask(port: int, api: str, version: int, fields: dict[str, Any]) -> Any:

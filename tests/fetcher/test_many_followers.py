@@ -7,12 +7,12 @@ import gc
 
 import pytest
 
-from controller.fleet.progress import copy_lag
 from fetcher.source_ports import FetchLimits
+from fleet.progress import copy_lag
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FakeFollower, FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 SMALL = FetchLimits(
     max_bytes=256 << 10,

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fetcher import manager, source_fetcher
-from fetcher.mirror_partition import MirrorPartition
+from fetcher import link_fetcher, source_fetcher
+from fetcher.partition_copy import MirrorPartition
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
-from wire.connection import Connection
-from wire.fetch_response import FetchResponse
-from wire.types import Node
+from wire.client.connection import Connection
+from wire.frames.fetch_response import FetchResponse
+from wire.frames.types import Node
 
 
 def nodes_of(mirror: MirrorPartition) -> list[int]:
@@ -51,7 +51,7 @@ async def test_a_near_replica_that_is_out_of_sync_is_left_without_an_error_of_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may answer without records for ever, and what the mirror knows of the end is what it says."""
-    monkeypatch.setattr(manager, "_LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(link_fetcher, "_LOOK_AGAIN", 0.1)
     async with reading_near() as (source, rig, mirror):
         source.partition("t").isr = [1, 3]
         await rig.cluster.refresh(["t"], timeout=5)
@@ -81,8 +81,8 @@ async def test_a_leader_that_was_replaced_is_left_though_it_does_not_know_yet() 
 
 async def test_a_near_replica_gets_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """One restart of it, and its rack would be read across for ever."""
-    monkeypatch.setattr(manager, "_LOOK_AGAIN", 0.1)
-    monkeypatch.setattr(manager, "_LEADER_ONLY", 0.4)
+    monkeypatch.setattr(link_fetcher, "_LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(link_fetcher, "_LEADER_ONLY", 0.4)
     async with reading_near() as (source, rig, mirror):
         source.inject("fetch", error=1, node=2, times=1)
         fill(source, 10)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 

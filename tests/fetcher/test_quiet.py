@@ -8,7 +8,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator
 
-from fetcher.change_over import sibling_slot
+from fetcher.idle_partitions import sibling_slot
 from fetcher.source_fetcher import SourceFetcher
 from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster

@@ -9,7 +9,7 @@ import pytest
 
 from fetcher.resolve import Resolver
 from wire.errors import ClusterUnreachable
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
 from fetcher.progress import FollowerLog
 from fetcher.spec import MirrorSpec
 

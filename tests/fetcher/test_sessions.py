@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fetcher.error_table import Action, classify
-from fetcher.fetch_sessions import MAX_EPOCH, SessionCache
-from fetcher.source_session import SourceSession
+from fetcher.fetch_session import SourceSession
+from fetcher.follower_sessions import MAX_EPOCH, SessionCache
 from wire.errors import LocalProtocolError
-from wire.fetch import FetchPartition, FetchRequest
+from wire.frames.fetch import FetchPartition, FetchRequest
 
 
 def part(index: int, offset: int) -> FetchPartition:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fetcher.mirror_partition import PartitionLane
+from fetcher.partition_copy import PartitionLane
 from fetcher.source_rate import LATELY, Growth, SourceRate
 
 MB = 1_000_000

@@ -11,7 +11,7 @@ from fetcher.source_ports import FetchLimits
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.follower import FollowerLog
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 

@@ -13,9 +13,9 @@ from fetcher.budget import Charge, MemoryBudget
 from fetcher.source_records import _read
 from fetcher.window import Window, WindowChunk
 from tests.fakes.batches import build_batch, parse_batches
-from wire.batch import patch_batches
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.types import TopicPartition
+from wire.frames.batch import patch_batches
+from wire.frames.types import TopicPartition
 
 Batch = tuple[int, int, bytes]  # base offset, next offset, bytes
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from controller.gate_codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
-from linker.groups.gates import Coordinators, Gate, GateSettings, OffsetAndMetadata, make_gate, plan_gate
+from groups.gates import Coordinators, Gate, GateSettings, OffsetAndMetadata, make_gate, plan_gate
 from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition
 
 GROUP = "readers"
 TOPIC = "orders"

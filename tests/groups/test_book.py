@@ -12,10 +12,10 @@ import pytest
 from controller.groups import GateKind, GateRecord, GateStage
 from controller.operations import Operation
 from controller.state import GroupProtocol, MirrorGroup
-from controller.store import StoreError
-from controller.stored_controller import StoredController
-from linker.groups.book import GroupBook
-from linker.groups.sync import OffsetSync, SyncStats
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
+from groups.group_book import GroupBook
+from groups.offset_sync import OffsetSync, SyncStats
 from tests.controller.memory_store import MemoryStore
 from tests.links.group_rig import Rig
 from wire.errors import LinkerError

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from controller.groups import GateKind
-from linker.groups.gates import Coordinators, make_gate, plan_gate
-from linker.groups.gates.coordinators import KeyType
-from linker.groups.gates.requests import assigned_partitions, describe
+from groups.gates import Coordinators, make_gate, plan_gate
+from groups.gates.coordinators import KeyType
+from groups.gates.requests import assigned_partitions, describe
 from tests.fakes.groups.clients import encode_assignment
 from tests.groups.gates_kit import GROUP, QUICK, at, target
 from wire.errors import BrokerError, LinkerError, WireError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 async def test_lookups_of_many_groups_are_one_request() -> None:

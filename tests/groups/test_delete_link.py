@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from admin.service import IllegalState
 from controller.errors import Refused
-from linker.admin.service import IllegalState
 from linker.service.links import LinkChanges
 
 

@@ -9,31 +9,25 @@ from typing import Any
 
 import pytest
 
-from controller.group_decisions import GroupRules
+from admin.models import CheckResult, GroupState, MirrorState, PromoteGroupsRequest, PromoteRequest
+from admin.service import GroupNotFound, IllegalState
+from controller.decide.groups import GroupRules
 from controller.group_phases import GroupPhase
 from controller.state import GroupProtocol
-from linker import examination_group_kinds as kinds
-from linker import preflight
-from linker.admin.models import (
-    CheckResult,
-    GroupState,
-    MirrorState,
-    PromoteGroupsRequest,
-    PromoteRequest,
-)
-from linker.admin.service import GroupNotFound, IllegalState
-from linker.config_validation import ValidationConfig
-from linker.examination import check_groups
-from linker.groups import other_kinds
-from linker.groups.excluded import Excluded, ExcludedGroups, in_one_line, why_excluded
-from linker.groups.settings import GroupSettings
-from linker.groups.status import group_summaries, groups_status
-from linker.groups.views import ListedGroup, Listing, Offsets
+from groups import other_kinds
+from groups.excluded import Excluded, ExcludedGroups, in_one_line, why_excluded
+from groups.settings import GroupSettings
+from groups.views import ListedGroup, Listing, Offsets
+from linker.checks import group_kinds as kinds
+from linker.checks import preflight
+from linker.checks.doctor import check_groups
+from linker.config.check import ValidationConfig
 from linker.links import status as view
 from linker.links.group_options import group_settings
 from linker.service import SidecarService
+from linker.service.group_status import group_summaries, groups_status
 from tests.links.group_rig import LINK, Rig
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 KSQL = "_confluent-ksql-default_query_CTAS_1"
 DEFAULTS = group_settings({}).rules

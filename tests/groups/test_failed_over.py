@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind
+from controller.judge.group_offsets import Committed
 from controller.phases import Phase
 from controller.state import GroupMove
-from linker.groups import keeper, silent_source, tender
-from linker.groups.keeper import GateKeeper, Unstable
-from linker.groups.silent_source import SilentSource
+from groups import gate_keeper, group_steps, source_patience
+from groups.gate_keeper import GateKeeper, Unstable
+from groups.source_patience import SilentSource
 from tests.fakes.groups import ConsumerClient
 from tests.groups.test_gates_life import steps
 from tests.groups.test_let_go import members
@@ -28,9 +28,9 @@ P = GroupPhase
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "CALL_TIMEOUT", 1.0)
-    monkeypatch.setattr(tender, "CALL_TIMEOUT", 1.0)
-    monkeypatch.setattr(silent_source, "PATIENCE", 0.3)
+    monkeypatch.setattr(gate_keeper, "CALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(group_steps, "CALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(source_patience, "PATIENCE", 0.3)
 
 
 async def end_topic(rig: Rig, phase: Phase, partitions: int = 2) -> None:
@@ -159,7 +159,7 @@ async def test_a_source_that_answers_is_asked_also_behind_a_fail_over() -> None:
 
 async def test_a_source_that_comes_back_in_time_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is restarted is no dead source: the newest offsets are to be had from it a moment later."""
-    monkeypatch.setattr(silent_source, "PATIENCE", 30.0)
+    monkeypatch.setattr(source_patience, "PATIENCE", 30.0)
     async with Rig() as rig:
         await synced_and_dead(rig)
         await end_topic(rig, Phase.FAILED_OVER)
@@ -177,7 +177,7 @@ async def test_a_source_that_comes_back_in_time_is_asked(monkeypatch: pytest.Mon
 async def test_the_time_counts_from_the_first_silence_and_ends_with_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(silent_source, "PATIENCE", 3.0)
+    monkeypatch.setattr(source_patience, "PATIENCE", 3.0)
     async with Rig() as rig:
         rig.commit("g", 10)
         rig.run()

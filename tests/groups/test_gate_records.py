@@ -18,9 +18,9 @@ from controller.groups import (
     GateStage,
     PendingTransaction,
 )
-from linker.groups.gates import plan_gate
-from linker.groups.gates.factory import transactional_ids
-from linker.groups.gates.settings import DEFAULT_PROTOCOLS
+from groups.gates import plan_gate
+from groups.gates.factory import transactional_ids
+from groups.gates.settings import DEFAULT_PROTOCOLS
 
 TEXT = st.text(max_size=20)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controller.groups import GateKind, GateStage
-from linker.groups.gates import NO_OFFSET, CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
+from groups.gates import NO_OFFSET, CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import GROUP, KINDS, PAIRS, TOPIC, Target, at, offsets, partitions, target
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 HOLDS_CLASSIC = KINDS
 HOLDS_CONSUMER = [kind for kind in KINDS if kind is not GateKind.CLASSIC]

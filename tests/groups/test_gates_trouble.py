@@ -8,14 +8,7 @@ import dataclasses
 import pytest
 
 from controller.groups import GateKind, GateStage
-from linker.groups.gates import (
-    CommitFailed,
-    GateLost,
-    GateRefused,
-    GroupActive,
-    LostReason,
-    MissingGroupRight,
-)
+from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason, MissingGroupRight
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import (
     GROUP,

@@ -6,20 +6,21 @@ import re
 
 import pytest
 
-from controller import group_decisions
+from admin.models import GroupsStatus
+from controller.decide import groups as group_decisions
 from controller.errors import Refused
 from controller.group_phases import GroupPhase
 from controller.state import GroupProtocol
-from linker import examination_group_kinds as kinds
-from linker.admin.models import GroupsStatus
+from groups import discovery, other_kinds
+from groups.group_ids import left_out_ids
+from groups.views import ListedGroup, Listing, protocol_of
+from linker.checks import group_kinds as kinds
 from linker.cli.group_tables import in_one_line
-from linker.groups import discovery, other_kinds, status
-from linker.groups.group_ids import left_out_ids
-from linker.groups.views import ListedGroup, Listing, protocol_of
 from linker.links.group_options import group_settings
-from linker.shown_id import shown_id
+from linker.service import group_status
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_promote
+from wire.shown_id import shown_id
 
 REFUSED = {GroupProtocol.STREAMS: "KIP-1071", GroupProtocol.SHARE: "KIP-932"}
 
@@ -53,7 +54,7 @@ async def test_a_group_of_another_kind_is_listed_with_the_reason_and_named_by_ev
         await rig.synced("g")
         other = await rig.phase("other", GroupPhase.REFUSED)
         assert REFUSED[protocol] in (other.reason or "")
-        summary = status.group_summary(other, rig.manager)
+        summary = group_status.group_summary(other, rig.manager)
         assert (summary.state, summary.protocol) == ("REFUSED", protocol.value)
         with pytest.raises(Refused, match=f"group other: it is REFUSED: .*{REFUSED[protocol]}"):
             group_decisions.promotable(rig.controller.image, LINK, None, force=False, partial=False)
@@ -96,7 +97,7 @@ async def test_an_id_that_cannot_be_kept_is_named_as_left_out(
         rig.run()
         await rig.synced("g")
         assert (LINK, name) not in rig.controller.image.groups
-        shown = status.groups_status(rig.controller.image.link_groups(LINK), rig.manager)
+        shown = group_status.groups_status(rig.controller.image.link_groups(LINK), rig.manager)
         (line,) = shown.left_out
         assert why in line
         assert f"; left out: {line}" in in_one_line(shown)

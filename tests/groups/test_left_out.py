@@ -11,21 +11,26 @@ from typing import Any
 import pytest
 
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind
+from controller.judge.group_offsets import Committed
+from groups import bounds
+from groups.gates import OffsetAndMetadata
+from groups.gates.pieces import MOST_BYTES, pieces, record_bytes, smaller
+from groups.left_out import LeftOut
 from linker.cli.group_tables import beginning
-from linker.groups import bounds, status
-from linker.groups.gates import OffsetAndMetadata
-from linker.groups.gates.pieces import MOST_BYTES, pieces, record_bytes, smaller
-from linker.groups.left_out import LeftOut
+from linker.service import group_status
 from tests.groups.gates_kit import GROUP, at, target
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_demote, begin_promote
-from wire.cluster_metadata import PartitionMetadata, TopicMetadata
-from wire.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION
+from wire.client.cluster_metadata import PartitionMetadata, TopicMetadata
 from wire.errors import BrokerError
-from wire.list_offsets import OffsetResult
-from wire.types import TopicPartition
+from wire.frames.error_codes import (
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from wire.frames.list_offsets import OffsetResult
+from wire.frames.types import TopicPartition
 
 LONG = "x" * 10_000
 KINDS = [
@@ -54,10 +59,10 @@ async def test_a_text_that_is_too_long_stays_behind_and_its_offset_does_not(kind
         rig.run()
         await rig.synced("g")
         assert rig.committed("g") == {0: Committed(10), 1: Committed(20, "short")}
-        summary = status.group_summary(rig.group("g"), rig.manager)
+        summary = group_status.group_summary(rig.group("g"), rig.manager)
         assert "offsets of orders-0 are committed without their texts" in (summary.reason or "")
         assert summary.difference == 0
-        described = status.group_description(rig.group("g"), rig.manager, None, None)
+        described = group_status.group_description(rig.group("g"), rig.manager, None, None)
         assert [one.note for one in described.partition_status] == [
             "without its text, which is too long for the target (10,000 characters)",
             None,
@@ -74,7 +79,7 @@ async def test_another_text_of_the_same_partition_is_tried_again() -> None:
         await rig.synced("g")
         rig.commit("g", 11, metadata="short")
         await rig.until("the text is there", lambda: rig.committed("g") == {0: Committed(11, "short")})
-        assert status.group_summary(rig.group("g"), rig.manager).reason is None
+        assert group_status.group_summary(rig.group("g"), rig.manager).reason is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +90,9 @@ async def test_a_commit_for_a_partition_that_is_no_more_is_left_out(kind: GateKi
         rig.run()
         await rig.synced("g")
         assert rig.committed("g") == {0: Committed(10)}
-        assert "orders-9 are left out" in (status.group_summary(rig.group("g"), rig.manager).reason or "")
+        assert "orders-9 are left out" in (
+            group_status.group_summary(rig.group("g"), rig.manager).reason or ""
+        )
         reason = await promote(rig)
         assert "orders-9 are left out: the topic has no such partition any more" in reason
         assert rig.committed("g") == {0: Committed(10)}

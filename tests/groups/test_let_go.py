@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind, GateStage
-from linker.groups.gates import GateLost
-from linker.groups.status import group_summary
+from controller.judge.group_offsets import Committed
+from groups.gates import GateLost
+from linker.service.group_status import group_summary
 from tests.fakes.groups.clients import ConsumerClient
 from tests.links.group_rig import LINK, Rig
 from tests.links.test_groups import begin_demote, begin_promote

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linker.groups.group_reader import GroupReader
-from linker.groups.places import Places
+from groups.group_reader import GroupReader
+from groups.places import Places
 from tests.links.group_rig import Rig
 
 

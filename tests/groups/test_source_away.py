@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from controller.group_decisions import GroupRules
+from controller.decide.groups import GroupRules
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind, GateStage
+from controller.judge.group_offsets import Committed
 from controller.state import GroupPolicy
-from linker.groups import keeper, manager
-from linker.groups.settings import GroupSettings
-from linker.groups.status import group_summary
+from groups import gate_keeper, manager
+from groups.settings import GroupSettings
+from linker.service.group_status import group_summary
 from tests.fakes.groups import ConsumerClient
 from tests.groups.gates_kit import KINDS
 from tests.groups.test_gates_life import steps
@@ -25,7 +25,7 @@ from tests.groups.test_taken_over import demoting_and_held, waits_for
 from tests.links.group_rig import Rig
 from tests.links.test_groups import begin_promote
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 P = GroupPhase
 MEMBERS = [kind for kind in KINDS if kind not in (GateKind.TRANSACTION, GateKind.CLASSIC)]
@@ -33,7 +33,7 @@ MEMBERS = [kind for kind in KINDS if kind not in (GateKind.TRANSACTION, GateKind
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "CALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(gate_keeper, "CALL_TIMEOUT", 1.0)
 
 
 async def held_and_cut_off(rig: Rig) -> None:
@@ -216,10 +216,10 @@ async def test_a_source_that_does_not_even_refuse_is_given_up_in_time(
         async def silent(*_: object, **__: object) -> None:
             await asyncio.sleep(3600)
 
-        monkeypatch.setattr(keeper, "CALL_TIMEOUT", 0.1)
+        monkeypatch.setattr(gate_keeper, "CALL_TIMEOUT", 0.1)
         rig.tools.source.offsets = silent  # type: ignore[method-assign, assignment]
         rig.tools.source.describe = silent  # type: ignore[method-assign, assignment]
-        group_keeper = keeper.GateKeeper(rig.tools, rig.run_of("g"))
+        group_keeper = gate_keeper.GateKeeper(rig.tools, rig.run_of("g"))
         async with asyncio.timeout(3):
             with pytest.raises(LinkerError, match=r"read at the source: no answer within 0\.1 s"):
                 await group_keeper.read_source()

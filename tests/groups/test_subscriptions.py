@@ -10,9 +10,9 @@ import pytest
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.state import GroupProtocol
-from linker.groups import discovery
-from linker.groups.members import coordinator_can_read
-from linker.groups.views import GroupView, classic_view
+from groups import discovery
+from groups.members import coordinator_can_read
+from groups.views import GroupView, classic_view
 from tests.links.group_rig import Rig
 
 

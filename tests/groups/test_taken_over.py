@@ -10,7 +10,7 @@ import pytest
 
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateStage
-from linker.groups.keeper import GateKeeper
+from groups.gate_keeper import GateKeeper
 from tests.fakes.groups import ClassicClient, ConsumerClient
 from tests.groups.gates_kit import GROUP, PAIRS, TOPIC, at, offsets, target
 from tests.groups.test_gates_life import make_client, steps

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from linker.target import AdvertisedListener, Identity, TargetCluster
+from linker.membership import AdvertisedListener, Identity, TargetCluster
 from tests.fakes import FakeCluster
 from tests.fakes.controller import FakeController
 from tests.fakes.quorum import FakeQuorum
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import parse_bootstrap
 
 OWN = 900
 

@@ -9,31 +9,31 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from controller.decisions import Leadership
-from controller.group_decisions import GroupRules
+from controller.decide.groups import GroupRules
+from controller.decide.mirrors import Leadership
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind
-from controller.manager import LinkController
+from controller.judge.group_offsets import Committed
 from controller.state import GroupPolicy, MirrorGroup, MirrorTopic
-from controller.stored_controller import StoredController
-from linker.groups.book import GroupBook
-from linker.groups.bounds import TargetBounds
-from linker.groups.gate_maker import TargetGates
-from linker.groups.gates import Coordinators, GateSettings
-from linker.groups.group_reader import GroupReader
-from linker.groups.manager import GroupManager
-from linker.groups.run import GroupRun
-from linker.groups.settings import GroupSettings
-from linker.groups.tools import Tools
-from router.first_fetches import FirstFetches
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from groups.bounds import TargetBounds
+from groups.gate_maker import TargetGates
+from groups.gates import Coordinators, GateSettings
+from groups.group_book import GroupBook
+from groups.group_reader import GroupReader
+from groups.group_run import GroupRun
+from groups.manager import GroupManager
+from groups.settings import GroupSettings
+from groups.tools import Tools
+from router.fetch.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.groups import FakeGroups
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
 from tests.links.conftest import client
-from wire.cluster import Cluster
-from wire.types import TopicPartition
+from wire.client.cluster import Cluster
+from wire.frames.types import TopicPartition
 
 LINK = "old"
 QUICK = GateSettings(operation_timeout=2.0, take_timeout=2.0, settle_time=0.05)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import MirrorTopic
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
 from linker.links.bring_up import BringUp
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 T0 = TopicPartition("orders", 0)
 TOPIC_ID = b"m" * 16

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.manager import LinkController
 from controller.phases import Phase
 from controller.state import Attempt, MirrorTopic
-from controller.stored_controller import StoredController
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
 from linker.links import copy_specs
 from linker.links.bring_up import BringUp
-from linker.links.promote_ports import TargetHandOver
 from linker.links.topic_shape import grown_at_target
-from linker.target import TargetCluster
-from linker.target.topic_operations import TOPIC_RESOURCE
+from linker.membership import TargetCluster
+from linker.membership.topic_operations import TOPIC_RESOURCE
+from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster
 from tests.fakes.controller import DROP
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 REPLICAS = ((1, 2, 3), (2, 3, 1))

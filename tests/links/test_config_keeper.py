@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import MirrorTopic
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
 from linker.links import config_keeper
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.configs import TopicConfigs
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import CONFIG_TOPIC, BrokerImage, ClusterImage, TopicImage
-from wire.types import TopicPartition
 
 ID = b"\x01" * 16
 OFF = {"retention.bytes": "-1", "retention.ms": "-1", "unclean.leader.election.enable": "false"}

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.state import SidecarIdentity
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
 from linker.fleet.departures import Departures, Leaving, others_to_decide, others_to_lead
-from linker.target.hosting import hosted_partitions
+from linker.membership.hosting import hosted_partitions
 from tests.controller.memory_store import MemoryStore
 from wire.errors import BrokerError
 from wire.metadata.image import PartitionImage

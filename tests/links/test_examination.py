@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from admin.models import CheckResult
 from controller.state import GroupProtocol
-from linker import examination
-from linker.admin.models import CheckResult
-from linker.clocks import ClockRange, Reading, bound
-from linker.config_file import parse_config
-from linker.examination import (
+from groups.gates import GroupMember
+from groups.views import GroupView
+from linker.checks import doctor
+from linker.checks.doctor import (
     FOLLOWER_BACKOFF,
     check_followers,
     check_source_rights,
@@ -22,14 +22,14 @@ from linker.examination import (
     groups_by_topic,
     producers_by_topic,
 )
-from linker.examination_alone import examine
-from linker.groups.gates import GroupMember
-from linker.groups.views import GroupView
-from linker.links.producer_states import ProducerState
-from linker.secrets import SecretError
+from linker.checks.doctor_alone import examine
+from linker.config.file import parse_config
+from linker.process.clocks import ClockRange, Reading, bound
+from linker.promote.producer_states import ProducerState
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
-from wire.types import TopicPartition
+from wire.client.secrets import SecretError
+from wire.frames.types import TopicPartition
 
 TP, OTHER = TopicPartition("__consumer_offsets", 0), TopicPartition("__consumer_offsets", 1)
 
@@ -188,7 +188,7 @@ async def test_how_long_a_follower_waits_that_was_too_early_is_told(source: Fake
 
 
 async def test_brokers_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_BROKER_TIMEOUT", 2.0)
+    monkeypatch.setattr(doctor, "_BROKER_TIMEOUT", 2.0)
     async with FakeCluster(4) as target:
         cluster = client(target, "target")
         try:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.messages import LinkTraffic, SidecarReport
-from controller.fleet.progress import CopyReport, ReportBook, decode_copies, encode_copies
+from fleet.messages import LinkTraffic, SidecarReport
+from fleet.progress import CopyReport, ReportBook, decode_copies, encode_copies
 from linker.fleet.clock import lease_clock
 from linker.fleet.ports import SidecarPorts
 from linker.links.copies import Copies
 from linker.links.traffic import traffic
 from router.ports import LinkStats, RouterStats
+from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage
-from wire.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 

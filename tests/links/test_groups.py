@@ -6,22 +6,22 @@ import asyncio
 
 import pytest
 
-from controller import group_decisions
+from controller.decide import groups
 from controller.group_phases import GroupPhase
-from controller.group_sync import Committed
 from controller.groups import GateKind
+from controller.judge.group_offsets import Committed
 from controller.phases import Phase
 from controller.state import GroupPolicy, GroupProtocol
-from linker.groups.confirm import confirmation, positions
-from linker.groups.gates import GroupMember
-from linker.groups.group_reader import GroupReader
-from linker.groups.members import subscribed_topics
-from linker.groups.status import group_summary, groups_status
-from linker.groups.views import GroupView
+from groups.confirm import confirmation, positions
+from groups.gates import GroupMember
+from groups.group_reader import GroupReader
+from groups.members import subscribed_topics
+from groups.views import GroupView
+from linker.service.group_status import group_summary, groups_status
 from tests.fakes import FakeCluster
 from tests.fakes.groups.clients import ClassicClient, ConsumerClient
 from tests.links.group_rig import LINK, FakeCopy, Rig
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 P = GroupPhase
 T0 = TopicPartition("orders", 0)
@@ -30,13 +30,13 @@ T0 = TopicPartition("orders", 0)
 async def begin_promote(rig: Rig, name: str, **more: object) -> None:
     options = {"force": False, "partial": False, "timeout_ms": None, "now": rig.tools.book.now(), **more}
     await rig.controller.decide(
-        lambda image: group_decisions.begin_promote(image, LINK, [name], **options)  # type: ignore[arg-type]
+        lambda image: groups.begin_promote(image, LINK, [name], **options)  # type: ignore[arg-type]
     )
 
 
 async def begin_demote(rig: Rig, name: str, timeout_ms: int | None = None) -> None:
     await rig.controller.decide(
-        lambda image: group_decisions.begin_demote(
+        lambda image: groups.begin_demote(
             image, LINK, [name], timeout_ms=timeout_ms, now=rig.tools.book.now()
         )
     )

@@ -14,9 +14,9 @@ from controller.phases import Phase
 from linker.fleet import hand_overs
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.ports import PhaseFences
-from linker.links.new_leaders import wait_known
+from linker.promote.new_leaders import wait_known
 from tests.router.rig import E0, LINK_BROKER, Producer, Rig, eventually
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -24,8 +24,8 @@ from linker.checks.replica_logs import Extent
 from tests.fakes import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.links.conftest import client
+from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 COPIES = {1: Extent(0, 10), 2: Extent(0, 8)}

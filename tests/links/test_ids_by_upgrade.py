@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from admin.service import IllegalState
+from controller.plan.topic_configs import ConfigPlan
 from controller.state import MirrorTopic
-from controller.topic_configs import ConfigPlan
-from linker import preflight
-from linker.admin.service import IllegalState
-from linker.checks import holdings
+from linker.checks import holdings, preflight
 from linker.checks.replica_logs import Extent
 from linker.links.configs import TopicConfigs
 from linker.service import SidecarService

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
-from controller.failover import KnownEnds
-from controller.fleet.progress import CopyReport, FleetProgress, ReportBook
-from linker.links.take_over_ports import LastReports
-from wire.types import TopicPartition
+from controller.decide.failovers import KnownEnds
+from fleet.progress import CopyReport, FleetProgress, ReportBook
+from linker.promote.failover_ports import LastReports
+from wire.frames.types import TopicPartition
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LEADERS = {0: 927, 1: 928}

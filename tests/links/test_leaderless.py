@@ -9,8 +9,8 @@ import pytest
 from controller.phases import Phase
 from controller.state import MirrorPartition
 from linker.links.leaderless import CannotLead, Stranded, lead_again, stranded
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 LINKS = frozenset({900, 901})

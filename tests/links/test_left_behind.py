@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from admin.models import CheckResult
 from controller.phases import Phase
-from linker.admin.models import CheckResult
-from linker.links import left_behind
+from linker.checks.preflight import SeenTopic
 from linker.links.runtime import LinkRuntime
-from linker.preflight import SeenTopic
+from linker.promote import left_behind
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 ID, OTHER = b"\x07" * 16, b"\x08" * 16
 

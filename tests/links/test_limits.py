@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from linker.admin.models import CheckResult
+from admin.models import CheckResult
 from linker.checks.limits import Quota, check_limits, connection_checks, quota_checks
 
 

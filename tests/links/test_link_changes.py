@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from controller.stored_controller import StoredController
-from linker.admin.api import create_app
-from linker.link_secrets import LinkSecrets
+from admin.api import create_app
+from admin.metrics import Metrics
+from admin.samples import Snapshot
+from fleet.stored_controller import StoredController
+from linker.config.link_secrets import LinkSecrets
 from linker.links.group_options import GROUP_OPTIONS
-from linker.metrics import Metrics
-from linker.samples import Snapshot
 from linker.service import SidecarService
 from tests.controller.memory_store import MemoryStore
 

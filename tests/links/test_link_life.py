@@ -12,35 +12,35 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import Leadership
-from controller.fleet.head import Head
-from controller.fleet.settings import FleetSettings
-from controller.fleet.shared import NotTheController
+from controller.decide.mirrors import Leadership
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.phases import Phase
-from controller.ports import PromoteSettings
 from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
-from controller.stored_controller import StoredController
-from linker.config_file import parse_config
-from linker.groups import manager as manager_module
-from linker.link_secrets import LinkSecrets
-from linker.links import promotes as promotes_module
+from fleet.fleet_controller import Head
+from fleet.settings import FleetSettings
+from fleet.shared_controller import NotTheController
+from fleet.stored_controller import StoredController
+from groups import manager as manager_module
+from linker.config.file import parse_config
+from linker.config.link_secrets import LinkSecrets
 from linker.links import running as running_module
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
 from linker.links.source import source_side
+from linker.promote import jobs as promotes_module
+from linker.promote.ports import PromoteSettings
 from linker.sidecar import Sidecar
 from router.ports import RouterStats
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.groups import FakeGroups
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.security import ClientSecurity
 from wire.task_group import TaskGroup
-from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 CONFIG = """

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.errors import ControllerError
-from controller.manager import LinkController
 from controller.operations import Operation
 from controller.phases import Phase
-from controller.ports import PromoteSettings
-from controller.promote import PromoteDriver, PromoteOutcome
 from controller.state import JobStatus, MirrorTopic, PromoteJob, SidecarIdentity
-from controller.store import StoreError
-from controller.stored_controller import StoredController
-from linker.links import promotes as promotes_module
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
 from linker.links import running as running_module
 from linker.links import runtime as runtime_module
 from linker.links.runtime import LinkRuntime
+from linker.promote import jobs as promotes_module
+from linker.promote.driver import PromoteDriver, PromoteOutcome
+from linker.promote.ports import PromoteSettings
 from linker.sidecar import Sidecar
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_link_life import a_sidecar
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0 = TopicPartition("orders", 0)
 LOST = "not begun: the state store did not say in time that it was written down"

@@ -15,21 +15,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controller.group_decisions import GroupRules
+from controller.decide.groups import GroupRules
 from controller.groups import GateKind
 from controller.state import GroupPolicy
-from controller.stored_controller import StoredController
-from linker.groups.gates import Coordinators, GateSettings
-from linker.groups.manager import GroupManager
-from linker.groups.settings import GroupSettings
-from linker.groups.status import groups_status
-from router.first_fetches import FirstFetches
+from fleet.stored_controller import StoredController
+from groups.gates import Coordinators, GateSettings
+from groups.manager import GroupManager
+from groups.settings import GroupSettings
+from linker.service.group_status import groups_status
+from router.fetch.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.links.far_groups import PARTITIONS, TOPIC, FarGroups, far_groups, waited
 from tests.links.group_rig import LINK, link_tools, mirrored
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import parse_bootstrap
 
 NODES = 3
 INTERVAL = 1.0  # seconds, groups.sync.interval.ms as it is by default

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from controller.late_starts import LateStart
+from admin.models import CheckResult, MirrorState, MirrorSummary
+from controller.judge.late_starts import LateStart
 from controller.phases import Phase
+from controller.plan.topic_configs import drifts
 from controller.state import MirrorPartition, MirrorTopic, MissingRecords
-from controller.topic_configs import drifts
-from linker.admin.models import CheckResult, MirrorState, MirrorSummary
 from linker.checks.beginning_again import instead, why_not
 from linker.checks.mirror_configs import changed, config_checks, kept_checks
 from linker.checks.mirror_states import Stuck, mirror_checks
 from linker.checks.missing_records import begun_later, begun_later_lines, late_checks
 from linker.checks.replica_logs import Extent
 from linker.checks.replication_factor import few_replicas
+from wire.frames.types import TopicPartition
 from wire.metadata.image import PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ID, OTHER = b"m" * 16, b"o" * 16

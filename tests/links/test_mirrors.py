@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.operations import Operation
 from controller.state import UNBOUND, MirrorTopic
-from controller.store import StoreError
-from controller.stored_controller import StoredController
 from fetcher.directory import MirrorDirectory
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
 from linker.links.mirrors import Mirrors, ServedPartition
 from tests.controller.memory_store import MemoryStore
 from tests.controller.validation_kit import an_advance
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 TOPIC_ID = b"i" * 16

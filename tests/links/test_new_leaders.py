@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from linker.links.new_leaders import open_ways, wait_known, wait_named
+from linker.promote.new_leaders import open_ways, wait_known, wait_named
 from tests.fakes import FakeCluster
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
 
 TPS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 LINK_BROKER = 900

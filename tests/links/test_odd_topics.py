@@ -12,11 +12,11 @@ from linker.checks.topic_names import collisions, is_internal
 from tests.fakes.batches import BatchInfo
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import StoredBatch
-from wire.batch import patch_batches
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import MalformedFrame
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.frames.batch import patch_batches
+from wire.frames.types import TopicPartition
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from admin.models import CheckResult
 from controller.state import MirrorTopic
-from linker.admin.models import CheckResult
 from linker.checks.other_tools import other_tools_checks, throttle_of
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from linker import preflight
+from linker.checks import preflight
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
 from wire.errors import ConnectionLost
 
 

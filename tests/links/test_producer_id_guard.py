@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from controller.errors import Refused
-from controller.producer_ids import BLOCK, DEFAULT_MARGIN, IDS_PER_SECOND, RESERVE, lasts, pause
+from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, IDS_PER_SECOND, RESERVE, lasts, pause
 from controller.state import ProducerIdFloor
-from controller.store import StoreError
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
+from fleet.stores import StoreError
 from linker.links.producer_ids import INTERVAL, FloorNotSet, ProducerIdGuard
 from tests.controller.memory_store import MemoryStore
-from tests.target.conftest import eventually
+from tests.membership.conftest import eventually
 from wire.errors import ConnectionLost, LinkerError
 
 

@@ -12,32 +12,28 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.alignment import SourceEnd
-from controller.fleet.progress import copy_lag
-from controller.handover import plan_hand_over
-from controller.late_starts import LateStart
+from controller.judge.alignment import SourceEnd
+from controller.judge.hand_over import plan_hand_over
+from controller.judge.late_starts import LateStart
 from controller.phases import Phase
 from controller.state import MissingRecords, PartitionValidation, ReplicaValidation
-from linker.links import tail_batches
-from linker.links.promote_ports import (
-    ListedSourceEnds,
-    TargetHandOver,
-    TopicConfigs,
-)
+from fleet.progress import copy_lag
 from linker.links.replica_starts import ReplicaStarts
-from linker.links.tail_batches import TailBatches
-from linker.target import TargetCluster
-from linker.target.errors import MetadataLogFailed
-from linker.target.topic_operations import TOPIC_RESOURCE
+from linker.membership import TargetCluster
+from linker.membership.errors import MetadataLogFailed
+from linker.membership.topic_operations import TOPIC_RESOURCE
+from linker.promote import tail_batches
+from linker.promote.fleet_ports import ListedSourceEnds, TargetHandOver, TopicConfigs
+from linker.promote.tail_batches import TailBatches
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
 from tests.fakes.quorum import FakeQuorum
 from tests.links.conftest import OWN, client, replayed
 from tests.validator.logs import copy_log
-from validator.fetching import fetch_once, fetch_request
-from validator.tail_range import Rest, compare_rests, read_rests
+from validator.compare.tail_range import Rest, compare_rests, read_rests
+from validator.read.fetching import fetch_once, fetch_request
 from wire.errors import BrokerError, ConnectionLost, LinkerError, MalformedFrame
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -198,7 +194,7 @@ async def test_a_replica_that_was_emptied_is_not_waited_for_and_not_called_equal
     replicas.partition("orders").log.delete_until(2)
     began = time.monotonic()
     found, told = await compare_from(source, replicas, {T0: 2}, {1: None, 2: None})
-    assert (found, told) == ({}, {})  # of it controller.late_starts judges
+    assert (found, told) == ({}, {})  # of it controller.judge.late_starts judges
     assert time.monotonic() - began < 1.5  # not the whole timeout of two seconds
 
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.decisions import Leadership
+from controller.decide.mirrors import Leadership
 from controller.errors import PromoteStuck
-from controller.manager import LinkController
 from controller.phases import Phase
-from controller.ports import PromoteProgress, PromoteSettings
-from controller.promote import PromoteOutcome
 from controller.state import JobStatus, MirrorTopic, PromoteJob
-from linker.links import promotes as promotes_module
+from fleet.link_controller import LinkController
 from linker.links.runtime import LinkRuntime
+from linker.promote import jobs as promotes_module
+from linker.promote.driver import PromoteOutcome
+from linker.promote.ports import PromoteProgress, PromoteSettings
 from tests.fakes import FakeCluster
 from tests.links.test_link_life import a_sidecar, properties, until_available
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TOPICS = ("orders", "payments")
 

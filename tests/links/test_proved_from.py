@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.late_starts import LateStart
+from controller.judge.late_starts import LateStart
 from controller.state import MirrorPartition, MissingRecords
 from linker.links.proved import proved_from
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 @pytest.mark.parametrize(

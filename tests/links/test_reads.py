@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linker.admin.models import LinkOptions
+from admin.models import LinkOptions
 from linker.links.reads import ReadPolicy
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from linker.admin.models import CheckResult
-from linker.examination import validator_check
-from linker.links.producer_states import ProducerState
-from linker.links.rehearsal import Measured, pause_check, producer_checks
+from admin.models import CheckResult
+from linker.checks.doctor import validator_check
 from linker.links.source_writers import AtSource
-from wire.types import TopicPartition
+from linker.promote.producer_states import ProducerState
+from linker.promote.rehearsal import Measured, pause_check, producer_checks
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

@@ -2,7 +2,7 @@
 
 import ssl
 
-from linker.upstreams import relay_security
+from linker.process.upstreams import relay_security
 from tests.fakes.certs import Authority
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from controller.late_starts import LateStart
+from controller.judge.late_starts import LateStart
 from controller.phases import Phase
 from controller.state import MirrorPartition, MissingRecords
 from linker.links import replica_starts
 from linker.links.replica_starts import ReplicaStarts
 from wire.errors import BrokerError, ConnectionLost
-from wire.list_offsets import OffsetResult
-from wire.types import TopicPartition
+from wire.frames.list_offsets import OffsetResult
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("u", 0)
 _LEADER_NOT_AVAILABLE, _STORAGE = 5, 56

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import Leadership
-from controller.manager import LinkController
+from admin.models import CreateMirrorsRequest, PromoteRequest
+from admin.service import IllegalState, OutcomeUnknown
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
+from controller.plan.topic_configs import ConfigPlan
 from controller.state import Attempt, JobStatus, MirrorTopic
-from controller.store import ControllerFenced, StoreError
-from controller.stored_controller import StoredController
-from controller.topic_configs import ConfigPlan
-from linker import preflight
-from linker.admin.models import CreateMirrorsRequest, PromoteRequest
-from linker.admin.service import IllegalState, OutcomeUnknown
-from linker.config_validation import ValidationConfig
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from fleet.stores import ControllerFenced, StoreError
+from linker.checks import preflight
+from linker.config.check import ValidationConfig
 from linker.links.bring_up import BringUp
 from linker.links.configs import TopicConfigs
 from linker.service import SidecarService
 from linker.service import mirrors as mirrors_module
 from tests.controller.memory_store import MemoryStore
 from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, TopicImage
-from wire.types import TopicPartition
 
 TOPIC_ID, OTHER_ID = b"m" * 16, b"o" * 16
 T0 = TopicPartition("orders", 0)

@@ -7,8 +7,8 @@ from typing import Any
 
 from linker.checks.share_groups import check_share_groups
 from tests.fakes.cluster import FakeCluster
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 
 
 async def listed(broker: Any, request: Any) -> Mapping[str, object]:

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from controller.decisions import Leadership
-from controller.manager import LinkController
-from controller.source_fence import debts
+from admin.models import PromoteRequest
+from admin.service import IllegalState, PreflightFailed
+from controller.decide.mirrors import Leadership
+from controller.decide.source_fence import debts
 from controller.state import JobStatus, MirrorTopic
-from controller.stored_controller import StoredController
-from linker.admin.models import PromoteRequest
-from linker.admin.service import IllegalState, PreflightFailed
-from linker.links import source_debts
-from linker.links.source_fence import AclSourceFence
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from linker.promote import source_fence_debts
+from linker.promote.source_fence import AclSourceFence
 from tests.controller.memory_store import MemoryStore
 from tests.links.test_service_races import Rig
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 class Fence:
@@ -58,11 +58,11 @@ async def indebted(*topics: str) -> LinkController:
 
 async def pay(controller: LinkController, monkeypatch: pytest.MonkeyPatch, late: float = 0.0) -> Fence:
     """A few rounds of what pays them."""
-    monkeypatch.setattr(source_debts, "_EVERY", 0.001)
-    monkeypatch.setattr(source_debts, "_LATE", late)
+    monkeypatch.setattr(source_fence_debts, "_EVERY", 0.001)
+    monkeypatch.setattr(source_fence_debts, "_LATE", late)
     fence = Fence()
     paying = asyncio.create_task(
-        source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+        source_fence_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
     )
     await asyncio.sleep(0.05)
     paying.cancel()
@@ -85,11 +85,11 @@ async def test_what_may_be_closed_late_is_opened_until_nothing_can_close_it(
     assert len(fence.opened) > 2
     assert set(fence.opened) == {("a",)}
     assert debts(controller.image, "east") == {1: ["a"]}
-    monkeypatch.setattr(source_debts, "_LATE", 0.2)
+    monkeypatch.setattr(source_fence_debts, "_LATE", 0.2)
     began = asyncio.get_running_loop().time()
     fence = Fence(failing_until=began + 0.2)
     paying = asyncio.create_task(
-        source_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
+        source_fence_debts.open_owed("east", controller, cast("AclSourceFence", fence), lambda: True)
     )
     while debts(controller.image, "east"):
         await asyncio.sleep(0.001)

@@ -6,12 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from controller.alignment import SourceEnd
-from controller.ports import PromotePorts
-from linker.links.promote_ports import ListedSourceEnds
-from linker.links.take_over_ports import make_take_over_ports
+from controller.judge.alignment import SourceEnd
+from linker.promote.failover_ports import make_take_over_ports
+from linker.promote.fleet_ports import ListedSourceEnds
+from linker.promote.ports import PromotePorts
 from wire.errors import ConnectionLost
-from wire.types import Node, TopicPartition
+from wire.frames.types import Node, TopicPartition
 
 T0 = TopicPartition("orders", 0)
 

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from controller.decisions import Leadership
-from controller.fleet.channel import pair
-from controller.fleet.head import Head
-from controller.fleet.member import Member
-from controller.fleet.shared import SharedController
-from controller.manager import LinkController
+from controller.decide.mirrors import Leadership
 from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorTopic
-from controller.stored_controller import StoredController
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.partition_copy import MirrorPartition
 from fetcher.spec import MirrorSpec
+from fleet.channel import pair
+from fleet.fleet_controller import Head
+from fleet.link_controller import LinkController
+from fleet.member import Member
+from fleet.shared_controller import SharedController
+from fleet.stored_controller import StoredController
 from linker.links.source_events import SourceEvents
 from tests.controller.fleet_kit import (
     LINK,
@@ -33,7 +33,7 @@ from tests.controller.fleet_kit import (
 )
 from tests.controller.memory_store import MemoryStore
 from tests.controller.virtual_loop import run_virtual
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from linker.links.source_fence import Acl, AclSourceFence, check_source_fence, fence_of
+from linker.promote.source_fence import Acl, AclSourceFence, check_source_fence, fence_of
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
 from wire.errors import BrokerError, LinkerError

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from linker.links import source_writers
-from linker.links.producer_states import ProducerState
 from linker.links.producer_view import direct_warnings, source_producers
 from linker.links.source_writers import RECENT_MS, AtSource, SourceWriters, direct_writers, open_transactions
-from wire.cluster import Cluster
+from linker.promote.producer_states import ProducerState
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NOW = 10_000_000

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from controller.failover import Chosen
+from controller.decide.failovers import Chosen
 from controller.phases import Phase
 from controller.state import Failover
 from controller.state import MirrorPartition as PartitionState
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.manager import FetcherManager
+from fetcher.link_fetcher import FetcherManager
 from fetcher.spec import MirrorSpec
-from linker.links import stand_in
-from linker.links.stand_in import ReplicaResolver, StandIn
-from wire.cluster import Cluster
+from linker.promote import replica_as_source
+from linker.promote.replica_as_source import ReplicaResolver, StandIn
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 MANY = 200
 TPS = [TopicPartition("orders", index) for index in range(MANY)]
@@ -46,7 +46,7 @@ async def test_offsets_are_asked_for_once_per_replica(monkeypatch: pytest.Monkey
             raise LinkerError("away")
         return {tp: 7 for tp in wanted if tp != TPS[1]}
 
-    monkeypatch.setattr(stand_in, "list_at", list_at)
+    monkeypatch.setattr(replica_as_source, "list_at", list_at)
     chosen = {tp: Chosen(100 + tp.partition, 1 + tp.partition % 3) for tp in TPS}
     resolver = ReplicaResolver(target(), chosen)
     stranger = TopicPartition("orders", MANY)
@@ -131,7 +131,7 @@ async def test_all_partitions_are_served_by_one_question() -> None:
 
 
 async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_in, "_RETRY", 0.3)
+    monkeypatch.setattr(replica_as_source, "_RETRY", 0.3)
     bad, good = TopicPartition("bad", 0), TPS[:3]
     asked: list[set[str]] = []
 
@@ -153,7 +153,7 @@ async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.Mon
 
 
 async def test_when_nothing_can_be_asked_all_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_in, "_RETRY", 0.01)
+    monkeypatch.setattr(replica_as_source, "_RETRY", 0.01)
     tries = 0
 
     async def specs_of(states: Sequence[PartitionState]) -> Any:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from admin.models import MirrorState, PromotePhase
 from controller.phases import Phase
 from controller.state import MirrorPartition as PartitionState
 from controller.state import PromoteJob
-from fetcher.fetch_sessions import Session
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.follower_sessions import Session
+from fetcher.partition_copy import MirrorPartition
 from fetcher.spec import MirrorSpec
-from linker.admin.models import MirrorState, PromotePhase
 from linker.links.status import _promote_phase, mirror_summary, partition_reason, partition_state
-from wire.fetch import FetchPartition, FetchRequest
+from wire.frames.fetch import FetchPartition, FetchRequest
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
-from wire.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
 TOPIC_ID = b"i" * 16

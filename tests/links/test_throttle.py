@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from controller.decisions import Leadership
-from controller.manager import LinkController
+from admin.models import LinkOptions, LinkOptionsUpdate, UpdateLinkRequest
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import MirrorTopic, SidecarIdentity
-from controller.stored_controller import StoredController
-from linker.admin.models import LinkOptions, LinkOptionsUpdate, UpdateLinkRequest
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
 from linker.links.runtime import LIVE_OPTIONS
 from linker.links.throttle import LinkThrottle
 from tests.controller.memory_store import MemoryStore
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

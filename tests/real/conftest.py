@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.demo.kafka_dist import ensure_distribution
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.kafka_jars import ensure_distribution
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_fleet_scene import MakeFleetScene, fleet_scenes
 

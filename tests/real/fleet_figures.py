@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from linker.demo.history import Ack, History
+from lab.workload.history import Ack, History
 
 FILE = Path(__file__).parents[2] / "build" / "fleet" / "figures.json"
 STRICT = bool(os.environ.get("LINKER_FLEET_GOALS"))

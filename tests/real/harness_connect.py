@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import httpx
 
-from linker.demo import kafka_dist
-from linker.demo.child_process import ChildProcess
-from linker.demo.kafka_dist import DEFAULT_VERSION, KafkaDistribution, default_cache, ensure_distribution
-from linker.demo.ports import PortReservation
+from lab.clusters import kafka_jars
+from lab.clusters.child_process import ChildProcess
+from lab.clusters.kafka_jars import DEFAULT_VERSION, KafkaDistribution, default_cache, ensure_distribution
+from lab.clusters.ports import PortReservation
 
 START_TIMEOUT = 90.0
 FETCH_TIMEOUT = 600.0
@@ -29,14 +29,14 @@ async def connect_distribution() -> KafkaDistribution:
     broker = await ensure_distribution()
     home = default_cache().absolute() / f"connect-{DEFAULT_VERSION}"
     found = KafkaDistribution(DEFAULT_VERSION, home, broker.java, broker.java_build)
-    async with kafka_dist._locked(home.parent / f".{home.name}.lock"):
+    async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir()
             wanted = [
                 ("org.apache.kafka", "connect-runtime", DEFAULT_VERSION),
                 ("org.apache.kafka", "connect-file", DEFAULT_VERSION),
-                ("org.slf4j", "slf4j-simple", kafka_dist.SLF4J_VERSION),
+                ("org.slf4j", "slf4j-simple", kafka_jars.SLF4J_VERSION),
             ]
             dependencies = [_DEPENDENCY.format(group=g, name=n, version=v) for g, n, v in wanted]
             (home / "pom.xml").write_text(
@@ -46,7 +46,7 @@ async def connect_distribution() -> KafkaDistribution:
             )
             command = ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
             command += ["-DincludeScope=runtime", f"-DoutputDirectory={home / 'libs'}"]
-            await kafka_dist.run_to_end(command, FETCH_TIMEOUT, "fetching Kafka Connect")
+            await kafka_jars.run_to_end(command, FETCH_TIMEOUT, "fetching Kafka Connect")
             (home / "complete").touch()
     return found
 

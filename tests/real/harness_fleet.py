@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from linker.admin.client import AdminClient, AdminError
-from linker.admin.models import ControllerDescription, SidecarState, SidecarStatus
-from linker.demo.child_process import tail
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
+from admin.client import AdminClient, AdminError
+from admin.models import ControllerDescription, SidecarState, SidecarStatus
+from lab.clusters.child_process import tail
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
 from tests.chaos.proxy import Proxy
 from tests.chaos.tap import ProduceTap
 from tests.real.harness_promote import POLL
 from tests.real.harness_stalls import PATIENCE
-from wire import codec
+from wire.schema import codec
 
 SECRET = "known to every sidecar of it"
 CALL_TIMEOUT = 10.0

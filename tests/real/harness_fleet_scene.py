@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from linker.admin.models import PromotePhase
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import PromotePhase
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_fleet import Fleet, within
 from tests.real.harness_promote import LINK, POLL, RATE, Scene
 from tests.real.harness_stalls import PATIENCE, brokers_back
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 PARTITIONS = 6
 

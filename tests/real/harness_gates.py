@@ -15,11 +15,11 @@ from aiokafka import AIOKafkaConsumer
 
 from controller.gate_codec import decode_gate, encode_gate
 from controller.groups import GateKind, GateRecord
-from linker.groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
+from groups.gates import Coordinators, Gate, OffsetAndMetadata, make_gate, plan_gate
 from tests.real.kafka_admin import kafka_admin
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 Given = Callable[[TopicPartition, int], None]
 

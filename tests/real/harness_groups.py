@@ -12,12 +12,12 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
-from linker.admin.client import AdminError
-from linker.admin.models import GroupDescription, GroupState, MirrorState, PromoteGroupsRequest
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.client import AdminError
+from admin.models import GroupDescription, GroupState, MirrorState, PromoteGroupsRequest
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.kafka_admin import kafka_admin
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 LINK = "old"
 PATIENCE = 60.0

@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.admin.client import AdminError
-from linker.admin.models import (
+from admin.client import AdminError
+from admin.models import (
     MirrorDescription,
     MirrorState,
     PartitionLag,
@@ -29,23 +29,17 @@ from linker.admin.models import (
     PromotePhase,
     PromoteRequest,
 )
-from linker.demo.checker import Verdict, check
-from linker.demo.child_process import ChildProcess
-from linker.demo.history import History
-from linker.demo.inspection import (
-    Placement,
-    compare_clusters,
-    compare_followers,
-    final_logs,
-    placements,
-)
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import AiokafkaProducer, LibrdkafkaProducer, LiveProducer
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.child_process import ChildProcess
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.checker import Verdict, check
+from lab.workload.history import History
+from lab.workload.inspection import Placement, compare_clusters, compare_followers, final_logs, placements
+from lab.workload.live_producers import AiokafkaProducer, LibrdkafkaProducer, LiveProducer
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_stalls import PATIENCE, brokers_back, stopped, topic_configs
 from tests.real.verdicts import assert_sound
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 LINK = "old"
 POLL = 0.02

@@ -19,10 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from linker.demo.child_process import ChildProcess
-from linker.demo.kafka_cluster import KafkaCluster
+from lab.clusters.child_process import ChildProcess
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real.kafka_admin import kafka_admin
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 PATIENCE = 90.0  # for what has to happen, on a machine that is busy with something else
 

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from controller.operations import Put
-from controller.store import ControllerFenced, StoreError, VersionConflict
-from controller.store.base import Candidate
-from controller.store.zookeeper import ZooKeeperStore
+from fleet.stores import ControllerFenced, StoreError, VersionConflict
+from fleet.stores.base import Candidate
+from fleet.stores.zookeeper.store import ZooKeeperStore
 from tests.real.harness_zookeeper_server import ZooKeeperServer
 
 SESSION = 1.5  # seconds

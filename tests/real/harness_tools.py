@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from linker.demo.kafka_dist import DEFAULT_VERSION, default_cache, ensure_distribution, run_to_end
+from lab.clusters.kafka_jars import DEFAULT_VERSION, default_cache, ensure_distribution, run_to_end
 
 CLASSES = {
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",

@@ -18,17 +18,17 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from linker.admin.models import CreateMirrorsRequest, MirrorDescription, MirrorState
-from linker.demo.inspection import Placement, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.replica_log import open_replica
-from linker.demo.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import CreateMirrorsRequest, MirrorDescription, MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import CommandResult, SidecarProcess, SidecarSpec
+from lab.workload.inspection import Placement, placements
+from lab.workload.replica_log import open_replica
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, PATIENCE, RATE, Scene
 from tests.real.kafka_admin import kafka_admin
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 
 class TroubleScene(Scene):

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from linker.demo import kafka_dist
-from linker.demo.child_process import ChildProcess
-from linker.demo.kafka_dist import KafkaDistribution, default_cache
-from linker.demo.ports import PortReservation
+from lab.clusters import kafka_jars
+from lab.clusters.child_process import ChildProcess
+from lab.clusters.kafka_jars import KafkaDistribution, default_cache
+from lab.clusters.ports import PortReservation
 
 VERSION = "2.8.2"
 START_TIMEOUT = 90.0
@@ -21,14 +21,14 @@ START_TIMEOUT = 90.0
 async def zookeeper_distribution() -> KafkaDistribution:
     """Its jars, fetched once. Prepared for quick starts it is not: that starts a KRaft node."""
     home = default_cache().absolute() / f"kafka-{VERSION}"
-    java = kafka_dist._find_java()
-    dist = KafkaDistribution(VERSION, home, java, await kafka_dist._java_build(java))
+    java = kafka_jars._find_java()
+    dist = KafkaDistribution(VERSION, home, java, await kafka_jars._java_build(java))
     ready = home / "complete"
     if not ready.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
-        async with kafka_dist._locked(home.parent / f".{home.name}.lock"):
+        async with kafka_jars._locked(home.parent / f".{home.name}.lock"):
             if not ready.exists():
-                await kafka_dist._fetch_jars(VERSION, home)
+                await kafka_jars._fetch_jars(VERSION, home)
                 ready.touch()
     return dist
 

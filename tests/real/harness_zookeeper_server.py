@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from linker.demo.ports import PortReservation
+from lab.clusters.ports import PortReservation
 from tests.real.harness_zookeeper import _Process, zookeeper_distribution
 
 TICK_MS = 300  # sessions of 2 to 20 ticks: down to 0.6 s

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import create_topic, linked_sidecar, refused, topics_of, write
 from tests.real.kafka_admin import kafka_admin

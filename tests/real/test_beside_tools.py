@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from linker.admin.models import MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_tools import ToolResult, kafka_tool
 from tests.real.harness_trouble import create_topic, fingerprint, linked_sidecar, patiently, write
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 UniqueTopic = Callable[[str], str]
 pytestmark = pytest.mark.timeout(400)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from linker.admin.models import GroupState, MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
+from admin.models import GroupState, MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real.harness_connect import ConnectWorker
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import create_topic, linked_sidecar, patiently

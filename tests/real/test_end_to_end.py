@@ -9,20 +9,20 @@ from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
-from linker.demo.checker import check
-from linker.demo.group_moves import judge_groups
-from linker.demo.history import History
-from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
-from linker.demo.live_producers import (
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.demo.group_moves import judge_groups
+from lab.workload.checker import check
+from lab.workload.history import History
+from lab.workload.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
+from lab.workload.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from lab.workload.live_producers import (
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
     LiveProducer,
 )
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import TOPICS, SourceFiller
+from lab.workload.source_data import TOPICS, SourceFiller
 from tests.real.verdicts import assert_sound
 
 RATE = 150

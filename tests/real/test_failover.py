@@ -12,16 +12,16 @@ import pytest_asyncio
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.admin.client import AdminError
-from linker.admin.models import FailoverPartition, FailoverRequest, MirrorState, PromoteJob, PromotePhase
-from linker.demo.checker import check
-from linker.demo.inspection import compare_followers, final_logs, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import KafkaPythonProducer, LiveClientError
-from linker.demo.sidecar_process import SidecarProcess
+from admin.client import AdminError
+from admin.models import FailoverPartition, FailoverRequest, MirrorState, PromoteJob, PromotePhase
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.checker import check
+from lab.workload.inspection import compare_followers, final_logs, placements
+from lab.workload.live_producers import KafkaPythonProducer, LiveClientError
 from tests.real.harness_promote import LINK, MakeScene, Scene, eventually, scenes
 from tests.real.harness_stalls import stopped
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
 COPIED = 2.0  # seconds in which replicas get a few records

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from linker.admin.client import AdminError
-from linker.admin.models import SidecarStatus
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from admin.client import AdminError
+from admin.models import SidecarStatus
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 
 PARTITIONS = 4
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.fleet_figures import STRICT, figure
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene

@@ -11,17 +11,17 @@ from contextlib import ExitStack
 import pytest
 import pytest_asyncio
 
+from admin.models import PromotePhase
 from controller.operations import Versioned
-from linker.admin.models import PromotePhase
-from linker.demo.inspection import Placement, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.replica_log import open_replica
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.inspection import Placement, placements
+from lab.workload.replica_log import open_replica
 from linker.stores import Location
 from tests.real.harness_fleet import Fleet, off_by
 from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene
 from tests.real.harness_promote import LINK
 from tests.real.harness_stalls import stopped
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(400)
 # The next link controller takes 4 s and more to be one, and what is left then must be seen to be waited for.

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from linker.admin.models import ControllerDescription, PromotePhase
-from linker.demo.kafka_cluster import KafkaCluster
+from admin.models import ControllerDescription, PromotePhase
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real import harness_store_zookeeper as rig
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_fleet_scene import FleetScene, MakeFleetScene

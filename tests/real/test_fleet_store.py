@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.chaos.proxy import Mode, Proxy, Trouble
 from tests.real import harness_store_zookeeper as rig
 from tests.real.fleet_figures import gaps

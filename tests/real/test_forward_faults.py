@@ -20,23 +20,23 @@ import pytest_asyncio
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.demo.checker import check
-from linker.demo.history import LogRecord, PartitionLog, parse_identity
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec, KafkaNode
-from linker.demo.live_producers import (
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec, KafkaNode
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.checker import check
+from lab.workload.history import LogRecord, PartitionLog, parse_identity
+from lab.workload.live_producers import (
     CLIENT_LOG,
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
     LiveProducer,
 )
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.chaos.proxy import Proxy
 from tests.chaos.surgeon import Cut, Side, Surgeon, Where
 from tests.real.harness_promote import LINK, Scene
 from tests.real.verdicts import assert_sound
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
 RATE = 100.0

@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.groups import GateKind
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.groups.gates import Gate, GroupActive
-from linker.groups.gates.coordinators import KeyType
-from linker.groups.gates.requests import describe
+from groups.gates import Gate, GroupActive
+from groups.gates.coordinators import KeyType
+from groups.gates.requests import describe
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real.harness_gates import (
     Reader,
     add_partitions,
@@ -24,7 +24,7 @@ from tests.real.harness_gates import (
     renew_for,
     sidecar,
 )
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 PARTITIONS = 4
 RECORDS = 300

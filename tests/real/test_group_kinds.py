@@ -12,20 +12,20 @@ from confluent_kafka.cimpl import NewTopic
 
 from controller.groups import GateKind
 from controller.state import GroupProtocol
-from linker import examination_group_kinds as kinds
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.groups import other_kinds
-from linker.groups.gates import NO_OFFSET, CommitFailed, Coordinators, OffsetAndMetadata
-from linker.groups.gates.coordinators import KeyType
-from linker.groups.gates.pieces import smaller
-from linker.groups.gates.requests import by_topic, failed_partitions, offset_commit, offset_fetch
-from linker.groups.group_reader import GroupReader
-from linker.groups.members import coordinator_can_read
+from groups import other_kinds
+from groups.gates import NO_OFFSET, CommitFailed, Coordinators, OffsetAndMetadata
+from groups.gates.coordinators import KeyType
+from groups.gates.pieces import smaller
+from groups.gates.requests import by_topic, failed_partitions, offset_commit, offset_fetch
+from groups.group_reader import GroupReader
+from groups.members import coordinator_can_read
+from lab.clusters.kafka_cluster import KafkaCluster
+from linker.checks import group_kinds as kinds
 from tests.real.harness_gates import sidecar
-from wire.cluster import Cluster
-from wire.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.error_codes import OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 TIMEOUT = 30.0
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from confluent_kafka.admin import AdminClient
 
-from linker.admin.models import GroupState
-from linker.demo.kafka_cluster import KafkaCluster
+from admin.models import GroupState
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_groups import GroupScene
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest_asyncio
 
-from linker.admin.models import DemoteGroupsRequest, GroupState, PromoteRequest
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import DemoteGroupsRequest, GroupState, PromoteRequest
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_groups import LINK, GroupScene
 
 PREFIX = "moving."

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from linker.admin.models import GroupState, MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import GroupState, MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_groups import LINK, GroupScene
 from tests.real.kafka_admin import kafka_admin
 

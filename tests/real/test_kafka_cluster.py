@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from linker.demo.child_process import ChildError
-from linker.demo.kafka_cluster import KafkaCluster
+from lab.clusters.child_process import ChildError
+from lab.clusters.kafka_cluster import KafkaCluster
 
 
 async def brokers_seen(bootstrap: str) -> dict[int, int]:
@@ -66,7 +66,7 @@ async def test_nodes_die_with_whoever_started_them(tmp_path: Path) -> None:
         """
         import asyncio, os, signal, sys
         from pathlib import Path
-        from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+        from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
 
         async def main():
             async with KafkaCluster(KafkaClusterSpec(name="orphan"), Path(sys.argv[1])) as cluster:

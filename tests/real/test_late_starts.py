@@ -20,15 +20,15 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from linker.admin.models import MirrorDescription, MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import MirrorDescription, MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.kafka_admin import kafka_admin
 from tests.real.test_validation import LINK, VALIDATION, ask
-from wire.cluster import Cluster
-from wire.list_offsets import EARLIEST, list_at
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.list_offsets import EARLIEST, list_at
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from linker.admin.models import CheckResult
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import CheckResult
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.test_source_addresses import link_reason
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import parse_bootstrap
 
 
 @pytest.mark.timeout(240)

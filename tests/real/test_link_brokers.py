@@ -16,27 +16,19 @@ import pytest
 import pytest_asyncio
 
 from controller.cluster_view import ImageView
-from controller.elections import Sidecar
-from controller.fleet.balancer import Balancer
-from controller.fleet.balancer_ports import Mirrored
-from controller.handover import Settlement, plan_hand_over, settle
-from controller.replica_plan import (
-    AlterIsr,
-    Brokers,
-    Cancel,
-    ElectPreferred,
-    Reassign,
-    Step,
-    is_open,
-)
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.links.promote_ports import TargetHandOver
-from linker.target import AdvertisedListener, Identity, TargetCluster
+from controller.judge.hand_over import Settlement, plan_hand_over, settle
+from controller.plan.elections import Sidecar
+from controller.plan.replicas import AlterIsr, Brokers, Cancel, ElectPreferred, Reassign, Step, is_open
+from fleet.balancer import Balancer
+from fleet.balancer_ports import Mirrored
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from linker.membership import AdvertisedListener, Identity, TargetCluster
+from linker.promote.fleet_ports import TargetHandOver
 from tests.controller.steps import next_step
-from wire.cluster import Cluster
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 from wire.metadata.image import PartitionImage
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
 
 LINK = frozenset({900, 901, 902})
 TARGETS = {0: (1, 2), 1: (2, 1)}

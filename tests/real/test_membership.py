@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster
+from lab.clusters.kafka_cluster import KafkaCluster
 from linker.links.configs import topic_configs
-from linker.target import (
+from linker.membership import (
     AdvertisedListener,
     AlterPartitionItem,
     BrokerIdTaken,
@@ -24,12 +24,12 @@ from linker.target import (
     StillHosting,
     TargetCluster,
 )
-from linker.target.topic_operations import TOPIC_RESOURCE
-from wire.cluster import Cluster
+from linker.membership.topic_operations import TOPIC_RESOURCE
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
+from wire.frames.types import TopicPartition, parse_bootstrap
 from wire.metadata.image import ClusterImage
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 UniqueTopic = Callable[[str], str]

@@ -13,10 +13,10 @@ from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from linker.admin.models import MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import TroubleScene, delete_topic, linked_sidecar, write
 from tests.real.kafka_admin import kafka_admin

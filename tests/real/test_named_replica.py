@@ -14,9 +14,9 @@ from aiokafka import TopicPartition as AiokafkaPartition
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, Scene
 
 RECORDS = 300

@@ -18,15 +18,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.test_secured import AUTHORIZER, PLAIN, SIDECAR_ID, grant, secret
-from wire import codec
-from wire.connection import Connection
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from wire.primitives import string, uvarint
-from wire.security import ClientSecurity
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from wire.frames.primitives import string, uvarint
+from wire.schema import codec
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import Consumer
 
-from linker.demo.history import History
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import CLIENT_LOG, LibrdkafkaProducer
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.history import History
+from lab.workload.live_producers import CLIENT_LOG, LibrdkafkaProducer
+from lab.workload.source_data import SourceFiller, SourceTopic
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -9,18 +9,18 @@ import pytest
 import pytest_asyncio
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from controller.handover import revoke_assignments
-from linker.admin.models import MirrorState, PartitionStatus, PromotePhase
-from linker.demo.inspection import placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import LibrdkafkaProducer
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState, PartitionStatus, PromotePhase
+from controller.judge.hand_over import revoke_assignments
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.inspection import placements
+from lab.workload.live_producers import LibrdkafkaProducer
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, cluster_leaders, open_transaction, stopped
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 import pytest_asyncio
 
-from linker.admin.models import MirrorState, PromotePhase
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import MirrorState, PromotePhase
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, open_transaction, stopped, without_alter_configs
 

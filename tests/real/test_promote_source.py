@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import KafkaException, Producer
 
-from linker.admin.models import Check, CheckResult, DoctorReport, PromoteJob, PromotePhase, PromoteRequest
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import LibrdkafkaProducer
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import Check, CheckResult, DoctorReport, PromoteJob, PromotePhase, PromoteRequest
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.live_producers import LibrdkafkaProducer
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import brokers_back, stopped
 from tests.real.harness_trouble import delete_topic

@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from linker.admin.models import PromoteOptions, PromotePhase, PromoteRequest
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import CLIENT_LOG, LibrdkafkaProducer, LiveClientError
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import PromoteOptions, PromotePhase, PromoteRequest
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.live_producers import CLIENT_LOG, LibrdkafkaProducer, LiveClientError
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import stopped
 

@@ -19,18 +19,18 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from crc32c import crc32c
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, Scene
 from tests.real.harness_stalls import brokers_back
 from tests.real.kafka_admin import kafka_admin
-from validator.endpoint import Endpoint
 from validator.messages import Configure, PartitionPlan, ReplicaPlan, ReplicaResult
-from validator.records import RecordsChecked, check_records
-from validator.session import Session
-from wire.batch import iter_batch_headers
-from wire.types import TopicPartition as WirePartition
+from validator.read.endpoint import Endpoint
+from validator.read.session import Session
+from validator.records.records import RecordsChecked, check_records
+from wire.frames.batch import iter_batch_headers
+from wire.frames.types import TopicPartition as WirePartition
 
 # PySpark leaves the sockets of its gateway to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

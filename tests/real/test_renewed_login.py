@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
-from linker.demo.sidecar_process import SidecarProcess
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import create_topic
 

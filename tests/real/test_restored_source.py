@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import ElectionType, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.admin.models import MirrorState
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.replica_log import open_replica
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.replica_log import open_replica
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_trouble import (
     TroubleScene,
     create_topic,
@@ -27,7 +27,7 @@ from tests.real.harness_trouble import (
     write,
 )
 from tests.real.kafka_admin import kafka_admin
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 METADATA = "__cluster_metadata-0"
 

@@ -12,16 +12,16 @@ import confluent_kafka
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_producers import (
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.live_producers import (
     CLIENT_LOG,
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
     LiveProducer,
 )
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import brokers_back
 from tests.real.harness_trouble import TroubleScene, linked_sidecar
 

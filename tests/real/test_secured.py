@@ -26,19 +26,20 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 
-from linker.demo.inspection import placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.log_compare import compare_replica
-from linker.demo.replica_log import open_replica
-from linker.demo.sidecar_process import SidecarProcess, SidecarSpec
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
+from lab.workload.inspection import placements
+from lab.workload.log_compare import compare_replica
+from lab.workload.replica_log import open_replica
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.fakes.certs import Authority
 from tests.real.harness_trouble import refused
 from tests.router.test_bare_tokens import OldClient
-from wire import codec, sasl
-from wire.connection import Connection
+from wire.client import sasl
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity, SaslCredentials
 from wire.errors import ConnectionLost
-from wire.security import ClientSecurity, SaslCredentials
+from wire.schema import codec
 
 pytestmark = pytest.mark.timeout(300)
 

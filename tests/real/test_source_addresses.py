@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from linker.admin.models import MirrorState
-from linker.demo.kafka_cluster import CONTROLLER, KafkaCluster
-from linker.demo.ports import PortReservation
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState
+from lab.clusters.kafka_cluster import CONTROLLER, KafkaCluster
+from lab.clusters.ports import PortReservation
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, PATIENCE
 from tests.real.harness_trouble import (
     TroubleScene,
@@ -25,10 +25,10 @@ from tests.real.harness_trouble import (
     reassign,
 )
 from tests.real.kafka_admin import kafka_admin
-from wire.cluster import Cluster
-from wire.list_offsets import LATEST
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.list_offsets import LATEST
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 StartCluster = Callable[..., Awaitable[KafkaCluster]]
 

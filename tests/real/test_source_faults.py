@@ -16,12 +16,12 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import Producer
 
-from linker.admin.models import CreateMirrorsRequest, MirrorState
-from linker.demo.inspection import placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.replica_log import Batch, open_replica
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import CreateMirrorsRequest, MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.inspection import placements
+from lab.workload.replica_log import Batch, open_replica
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.fakes.batches import build_batch
 from tests.real.harness_promote import LINK, PATIENCE, eventually
 from tests.real.harness_trouble import (
@@ -33,10 +33,10 @@ from tests.real.harness_trouble import (
     patiently,
     write,
 )
-from wire.connection import Connection
-from wire.error_codes import LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
+from wire.frames.error_codes import LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
+from wire.frames.types import TopicPartition
 
 RETRIABLE = (LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.kafka_dist import ensure_distribution
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.kafka_jars import ensure_distribution
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_trouble import TroubleScene, in_sync, linked_sidecar, operator, patiently
 from tests.real.harness_zookeeper import ZooKeeperKafka
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from confluent_kafka import Producer
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 
 OLD, YOUNG = 1_700_000_000_000, 1_700_000_600_000
 

@@ -19,20 +19,20 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import tests.controller.test_store_contract as contract
 from controller.operations import Delete, Put, Versioned
-from controller.store import ControllerFenced, Store, StoreError
-from controller.store.base import Candidate
-from controller.store.topic import TopicStore
-from controller.store.topic_producer import OutcomeUnknown
-from controller.store.topic_records import Item, Replay
-from controller.store.topic_tail import TopicTail
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from fleet.stores import ControllerFenced, Store, StoreError
+from fleet.stores.base import Candidate
+from fleet.stores.topic.producer import OutcomeUnknown
+from fleet.stores.topic.records import Item, Replay
+from fleet.stores.topic.store import TopicStore
+from fleet.stores.topic.tail import TopicTail
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from linker.stores import Location
 from linker.stores.copy import copy_store
 from tests.real.conftest import QUICK_FENCING
 from tests.real.kafka_admin import kafka_admin
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 # Every case of the contract, with the `store` below.
 globals().update({name: case for name, case in vars(contract).items() if name.startswith("test_")})
@@ -202,12 +202,12 @@ async def committed_order(store: TopicStore) -> list[tuple[str, int]]:
 HOLDER = """
 import asyncio, sys
 from controller.operations import Put
-from controller.store.base import Candidate
-from controller.store.topic import TopicStore
-from controller.store.topic_records import Item, Replay
-from controller.store.topic_tail import TopicTail
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from fleet.stores.base import Candidate
+from fleet.stores.topic.store import TopicStore
+from fleet.stores.topic.records import Item, Replay
+from fleet.stores.topic.tail import TopicTail
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 async def main():
     store = await TopicStore.open(

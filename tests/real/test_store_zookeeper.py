@@ -12,10 +12,10 @@ import pytest
 
 from controller.errors import CorruptState
 from controller.operations import Delete, Put, Versioned
-from controller.store import ControllerFenced, NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
-from controller.store.zookeeper import ZooKeeperStore
-from controller.store.zookeeper_client import MAX_TRANSACTION_BYTES
-from linker.demo.ports import PortReservation
+from fleet.stores import ControllerFenced, NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
+from fleet.stores.zookeeper.client import MAX_TRANSACTION_BYTES
+from fleet.stores.zookeeper.store import ZooKeeperStore
+from lab.clusters.ports import PortReservation
 from tests.controller import test_store_contract
 from tests.fakes.certs import Authority
 from tests.real import harness_store_zookeeper as rig

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from controller.operations import Put
-from controller.store import ControllerFenced, StoreError
-from controller.store.base import Candidate, FleetStore
-from controller.store.zookeeper_plan import Remove
+from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.base import Candidate, FleetStore
+from fleet.stores.zookeeper.plan import Remove
 from tests.real import harness_store_zookeeper as rig
 from tests.real.harness_store_zookeeper import (
     SESSION,
@@ -34,8 +34,8 @@ _paths = rig._paths
 
 _HOLDER = """
 import asyncio, sys
-from controller.store.base import Candidate
-from controller.store.zookeeper import ZooKeeperStore
+from fleet.stores.base import Candidate
+from fleet.stores.zookeeper.store import ZooKeeperStore
 
 async def main():
     store = await ZooKeeperStore.open(sys.argv[1], session_timeout=float(sys.argv[2]))

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from controller.operations import Put, Versioned
-from controller.store import ControllerFenced, StoreError
-from controller.store.zookeeper import ZooKeeperStore
-from controller.store.zookeeper_client import Rejected
-from controller.store.zookeeper_plan import Step
-from controller.store.zookeeper_session import Disconnected
+from fleet.stores import ControllerFenced, StoreError
+from fleet.stores.zookeeper.client import Rejected
+from fleet.stores.zookeeper.plan import Step
+from fleet.stores.zookeeper.session import Disconnected
+from fleet.stores.zookeeper.store import ZooKeeperStore
 from tests.real import harness_store_zookeeper as rig
 from tests.real.harness_store_zookeeper import (
     SESSION,

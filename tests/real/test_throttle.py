@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest_asyncio
 from confluent_kafka import Producer
 
-from linker.admin.models import Traffic
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
+from admin.models import Traffic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_promote import LINK, MakeScene, Scene, scenes
 from tests.real.harness_stalls import PATIENCE
 

@@ -11,13 +11,13 @@ import pytest_asyncio
 from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from linker.admin.models import MirrorState, PromotePhase, PromoteRequest
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition as WireTopicPartition
-from wire.types import parse_bootstrap
+from admin.models import MirrorState, PromotePhase, PromoteRequest
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition as WireTopicPartition
+from wire.frames.types import parse_bootstrap
 
 pytestmark = pytest.mark.timeout(420)
 PATIENCE = 60.0

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_trouble import TroubleScene, linked_sidecar
-from wire import codec
+from wire.schema import codec
 
 CLOSED_WITHIN = 20.0
 ROUNDS = 6

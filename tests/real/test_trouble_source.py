@@ -11,12 +11,12 @@ import pytest_asyncio
 from confluent_kafka import ElectionType, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from linker.admin.models import MirrorState
-from linker.demo.inspection import placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.replica_log import open_replica
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.inspection import placements
+from lab.workload.replica_log import open_replica
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, brokers_back, stopped
 from tests.real.harness_trouble import (
     TroubleScene,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from linker.admin.models import MirrorState, PromotePhase
-from linker.demo.kafka_cluster import KafkaCluster, KafkaNode
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorState, PromotePhase
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaNode
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK, brokers_back
 from tests.real.harness_trouble import (
     TroubleScene,

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from linker.admin.models import MirrorDescription, MirrorState
-from linker.admin.validation_models import LinkValidationDescription, ValidationRun
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.sidecar_process import SidecarProcess
-from linker.demo.source_data import SourceFiller, SourceTopic
+from admin.models import MirrorDescription, MirrorState
+from admin.validation_models import LinkValidationDescription, ValidationRun
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.clusters.sidecar_process import SidecarProcess
+from lab.workload.source_data import SourceFiller, SourceTopic
 from validator.evidence.model import Evidence
 
 pytestmark = pytest.mark.timeout(900)

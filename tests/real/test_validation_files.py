@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from linker.demo.kafka_cluster import KafkaCluster
+from lab.clusters.kafka_cluster import KafkaCluster
 from tests.fakes.batches import build_batch, parse_batches
 from tests.validator.process import validator_process
 from tests.validator.without_spark import found
 from validator.messages import Configure, Finished, PartitionPlan, ReplicaPlan, Run, Side
-from wire.cluster import Cluster
-from wire.security import ClientSecurity
-from wire.types import TopicPartition, parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 TOPIC = "validated"
 BATCHES = 10

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from linker.demo.ports import PortReservation
+from lab.clusters.ports import PortReservation
 from tests.fakes.cluster import FakeCluster
 from tests.validator import logs
 from tests.validator.process import (

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.source_data import SourceFiller, SourceTopic
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK
 from tests.real.harness_trouble import TroubleScene, create_topic, linked_sidecar, refused
 from tests.real.harness_zookeeper import ZooKeeperKafka
 from tests.real.test_bad_input import another, refuses_to_run
-from wire.cluster import Cluster
-from wire.error_codes import UNSUPPORTED_VERSION
-from wire.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
-from wire.security import ClientSecurity
-from wire.types import parse_bootstrap
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.error_codes import UNSUPPORTED_VERSION
+from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from wire.frames.types import parse_bootstrap
 
 pytestmark = pytest.mark.timeout(300)
 OLDEST_TARGET = "3.9.1"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.kafka_cluster import KafkaCluster, KafkaClusterSpec
+from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
 from tests.fakes.certs import Authority
-from wire.cluster import Cluster
-from wire.connection import Connection
+from wire.client.cluster import Cluster
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import AuthenticationFailed
-from wire.list_offsets import EARLIEST, LATEST
-from wire.security import ClientSecurity
-from wire.types import TopicPartition
+from wire.frames.list_offsets import EARLIEST, LATEST
+from wire.frames.types import TopicPartition
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

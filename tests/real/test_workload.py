@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from linker.demo.checker import check
-from linker.demo.history import History
-from linker.demo.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
-from linker.demo.kafka_cluster import KafkaCluster
-from linker.demo.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
-from linker.demo.live_producers import (
+from lab.clusters.kafka_cluster import KafkaCluster
+from lab.workload.checker import check
+from lab.workload.history import History
+from lab.workload.inspection import compare_clusters, compare_followers, final_logs, leaders, placements
+from lab.workload.live_consumers import AiokafkaConsumer, LibrdkafkaConsumer, LiveConsumer
+from lab.workload.live_producers import (
     AiokafkaProducer,
     KafkaPythonProducer,
     LibrdkafkaProducer,
     LiveProducer,
 )
-from linker.demo.replica_log import open_replica
-from linker.demo.source_data import LARGE_RECORD_BYTES, TOPICS, SourceFiller, SourceTopic
+from lab.workload.replica_log import open_replica
+from lab.workload.source_data import LARGE_RECORD_BYTES, TOPICS, SourceFiller, SourceTopic
 from tests.real.verdicts import assert_sound
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 PRODUCERS = (AiokafkaProducer, LibrdkafkaProducer, KafkaPythonProducer)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linker.demo.checker import Verdict
+from lab.workload.checker import Verdict
 
 
 def assert_sound(verdict: Verdict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.express import Express
+from router.produce.fast_path import Express
 from tests.loops import under_both_loops
 
 pytest_asyncio_loop_factories = under_both_loops("test_bad_addresses.py", "test_login.py")

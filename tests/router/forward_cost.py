@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, cast
 
 import uvloop
 
-from controller.decisions import Leadership
-from controller.fleet.lease import Lease
+from controller.decide.mirrors import Leadership
 from controller.state import MirrorTopic
-from controller.stored_controller import StoredController
 from fetcher.directory import MirrorDirectory
+from fleet.lease import Lease
+from fleet.stored_controller import StoredController
 from linker.fleet.clock import lease_clock
 from linker.fleet.ports import RouterLease
 from linker.links.mirrors import Mirrors
@@ -31,11 +31,11 @@ from linker.links.runtime import LinkRuntime
 from tests.controller.memory_store import MemoryStore
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, LINK_BROKER, Rig
-from wire.channel import Channel
-from wire.connection import Connection
-from wire.produce import ProduceResult, encode_produce_request, encode_produce_response
-from wire.server import ServerConnection
-from wire.types import TopicPartition
+from wire.client.channel import Channel
+from wire.client.connection import Connection
+from wire.frames.produce import ProduceResult, encode_produce_request, encode_produce_response
+from wire.frames.types import TopicPartition
+from wire.server.listener import ServerConnection
 
 VERSION = 9  # of the client's requests
 UPSTREAM_VERSION = 13  # topics by id

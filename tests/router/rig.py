@@ -8,27 +8,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from controller.fleet.lease import Lease
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.lane import Lane
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.cursor import Lane
+from fetcher.partition_copy import MirrorPartition
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
-from linker.upstreams import Upstreams
+from fleet.lease import Lease
+from linker.process.upstreams import Upstreams
 from router.dispatch import Router
 from router.ports import EndlessLease, LeasePort, RouterLimits, RouterPorts
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import Host
 from tests.fetcher.rig import Events as FetcherEvents
-from wire.buffers import FramePool
-from wire.cluster import Cluster
-from wire.connection import Connection
+from wire.client.cluster import Cluster
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity, ListenerSecurity
+from wire.frames.buffers import FramePool
+from wire.frames.produce import ProduceResult, encode_produce_request, parse_produce_response
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
-from wire.produce import ProduceResult, encode_produce_request, parse_produce_response
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.server import Exchange, Listener, ListenerInfo, start_listener
-from wire.types import TopicPartition
+from wire.server.listener import Exchange, Listener, ListenerInfo, start_listener
 
 LINK_BROKER = 900
 E0 = 3

@@ -13,9 +13,9 @@ from router.apis import DECIDED, Answer, answer_of
 from router.on_mirrors import NO_SHARE_GROUPS
 from router.ports import RouterLimits
 from tests.router.rig import LINK_BROKER, Rig, eventually
-from wire import codec
-from wire.connection import Connection
+from wire.client.connection import Connection
 from wire.errors import ConnectionLost
+from wire.schema import codec
 
 BROKER, LOGGER, TOPIC = 4, 8, 2
 SET, DELETE = 0, 1

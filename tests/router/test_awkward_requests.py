@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from router.express import Express
+from router.produce.fast_path import Express
 from tests.fakes.batches import build_batch
 from tests.router.rig import Producer, Rig, eventually
 from wire.errors import ConnectionLost
-from wire.produce import encode_produce_request, parse_produce_response
-from wire.server import ListenerLimits
-from wire.types import TopicPartition
+from wire.frames.produce import encode_produce_request, parse_produce_response
+from wire.frames.types import TopicPartition
+from wire.server.listener import ListenerLimits
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.router.rig import Rig
-from wire import codec
+from wire.schema import codec
 
 PLAIN = b"\0alice\0secret"
 
@@ -32,7 +32,7 @@ class OldClient:
         return cls(*await asyncio.open_connection(host, port))
 
     async def log_in(self, api: str, fields: Mapping[str, object], _newest: int) -> Any:
-        """For wire.sasl.authenticate: its tokens go as they are."""
+        """For wire.client.sasl.authenticate: its tokens go as they are."""
         if api == "sasl_handshake":
             return await self.call(api, 0, fields)
         token = fields["auth_bytes"]

@@ -10,8 +10,8 @@ import pytest
 
 from router.ports import RouterLimits
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
-from wire.produce import ProduceResult
-from wire.types import TopicPartition
+from wire.frames.produce import ProduceResult
+from wire.frames.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -169,7 +169,7 @@ async def test_a_new_leader_that_cannot_be_reached_is_for_clients_to_look_for() 
 async def test_a_new_leader_that_does_not_accept_a_connection_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("router.ways._LAST_WAIT", 0.2)
+    monkeypatch.setattr("router.produce.routes._LAST_WAIT", 0.2)
     async with Rig() as rig:
         producer = Producer(await rig.client(), rig, producer_id=5)
         await producer.send(0)

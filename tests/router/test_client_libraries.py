@@ -16,7 +16,7 @@ import pytest
 
 from tests.fakes.batches import values_of
 from tests.router.rig import E0, LINK_BROKER, Rig
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 Application = Callable[[str, threading.Event, dict[str, Any]], None]

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from router.dispatch import session_of
-from router.fetch_decision import Part
+from router.fetch.decision import Part
 from router.ports import RouterLimits
 from tests.fakes.batches import parse_batches, values_of
 from tests.router.rig import E0, Log, Progress, Rig, eventually
-from wire.connection import Connection
-from wire.fetch import (
+from wire.client.connection import Connection
+from wire.frames.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     encode_fetch_request,
     parse_fetch_response,
 )
-from wire.request_header import RequestHeader
-from wire.types import TopicPartition
+from wire.frames.request_header import RequestHeader
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 

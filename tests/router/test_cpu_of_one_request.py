@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from router.consumer_fetch import _LONGEST_WAIT
 from router.dispatch import session_of
+from router.fetch.session import _LONGEST_WAIT
 from tests.fakes.batches import build_batch
 from tests.router.rig import Rig, eventually
 from tests.router.test_consumer_fetch import log_of
-from wire import codec
-from wire.connection import Connection
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
-from wire.primitives import string, uvarint
-from wire.produce import encode_produce_request, parse_produce_response
+from wire.client.connection import Connection
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.frames.primitives import string, uvarint
+from wire.frames.produce import encode_produce_request, parse_produce_response
+from wire.schema import codec
 
 TOO_MANY = 1_390_000  # topics of no name: four MiB
 MANY = 39_000  # of one topic: as many as a request may have

@@ -12,10 +12,10 @@ from router.dispatch import session_of
 from router.offsets import OffsetSession
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
-from wire import codec
-from wire.connection import Connection
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost, WireError
-from wire.security import ClientSecurity
+from wire.schema import codec
 
 SASL = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -11,13 +11,13 @@ import pytest
 
 from router.authorize import Operation
 from router.dispatch import session_of
-from router.express import Express
 from router.fence import FenceState
 from router.ports import RouterLimits
-from router.produce import ProduceSession
+from router.produce.fast_path import Express
+from router.produce.session import ProduceSession
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 LIMITS = RouterLimits(settle_grace=0.3, min_timeout=0.3)

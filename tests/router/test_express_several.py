@@ -13,8 +13,8 @@ from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, eventually
 from tests.router.test_express import codes, sessions, twice
 from wire.errors import LinkerError
-from wire.produce import ProduceResponse, encode_produce_request, parse_produce_response
-from wire.types import TopicPartition
+from wire.frames.produce import ProduceResponse, encode_produce_request, parse_produce_response
+from wire.frames.types import TopicPartition
 
 ALL = (0, 1, 2, 3)
 Story = Callable[[Rig, Producer], Awaitable[object]]

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.manager import FetcherManager
-from fetcher.mirror_partition import MirrorPartition
+from fetcher.link_fetcher import FetcherManager
+from fetcher.partition_copy import MirrorPartition
 from fetcher.spec import MirrorSpec
 from tests.fakes.batches import parse_batches
 from tests.fetcher.rig import Events
 from tests.router.rig import E0, Rig, eventually
 from tests.router.test_consumer_fetch import fetch
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 def asked_by_clients(rig: Rig) -> int:

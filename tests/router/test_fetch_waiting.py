@@ -12,7 +12,7 @@ import pytest
 from router.dispatch import session_of
 from tests.router.rig import Log, Rig, eventually
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
-from wire.connection import Connection
+from wire.client.connection import Connection
 
 
 @asynccontextmanager

@@ -7,13 +7,13 @@ import gc
 
 import pytest
 
-from router.hub import FenceTimeout
 from router.ports import RouterLimits
-from router.produce import ProduceJob
+from router.produce.forwarding import FenceTimeout
+from router.produce.session import ProduceJob
 from tests.fakes.batches import build_batch, parse_batches
 from tests.router.rig import E0, Producer, Rig, eventually
 from wire.errors import ConnectionLost
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -109,7 +109,7 @@ async def test_source_away_and_back(caplog: pytest.LogCaptureFixture) -> None:
         pending = [producer.send(0) for _ in range(5)]
         await asyncio.sleep(0.3)
         assert not any(p.done() for p in pending)
-        told = [one.getMessage() for one in caplog.records if one.name == "router.forwarder"]
+        told = [one.getMessage() for one in caplog.records if one.name == "router.produce.source_route"]
         assert len(told) == 1, "once, however often it is tried"
         assert told[0].startswith("the source of link east cannot be asked who leads: ")
         await rig.source.brokers[1].start()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.given_back import PATIENCE, GivenBack
-from wire.types import TopicPartition
+from router.produce.retry_order import PATIENCE, GivenBack
+from wire.frames.types import TopicPartition
 
 TP0, TP1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ONE, OTHER, NEXT_EPOCH = (7, 0), (8, 0), (7, 1)

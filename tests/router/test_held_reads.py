@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from router.held_readers import MOST, MOST_OF_A_NAME, SILENT, HeldReader, HeldReaders
+from router.fetch.held_readers import MOST, MOST_OF_A_NAME, SILENT, HeldReader, HeldReaders
 from tests.router.rig import Progress, Rig
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 

@@ -10,18 +10,27 @@ from collections.abc import Callable
 
 import pytest
 
-from router.batch import Batch
 from router.fence import FenceState, FenceTable
-from router.lane_states import ENDINGS, TRANSITIONS, BatchState, Ending, LaneEvent, LaneState, Verdict, step
-from router.lanes import Lane
-from wire.error_codes import (
+from router.produce.batch import Batch
+from router.produce.lane_states import (
+    ENDINGS,
+    TRANSITIONS,
+    BatchState,
+    Ending,
+    LaneEvent,
+    LaneState,
+    Verdict,
+    step,
+)
+from router.produce.lanes import Lane
+from wire.errors import LocalProtocolError
+from wire.frames.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
 )
-from wire.errors import LocalProtocolError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 ROUTE = "connection 1"

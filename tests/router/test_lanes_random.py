@@ -18,17 +18,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.batch import Answer, Batch
 from router.fence import FenceState, FenceTable
-from router.lane_states import BatchState
-from router.lanes import Lane
-from wire.error_codes import (
+from router.produce.batch import Answer, Batch
+from router.produce.lane_states import BatchState
+from router.produce.lanes import Lane
+from wire.frames.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     REQUEST_TIMED_OUT,
 )
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 GRACE = 3.0

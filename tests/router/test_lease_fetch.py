@@ -10,8 +10,8 @@ import pytest
 
 from tests.router.rig import E0, Progress, Rig, ScriptedLease, eventually
 from tests.router.test_consumer_fetch import fetch, log_of
-from wire.fetch import FetchRequest, encode_fetch_request
-from wire.types import TopicPartition
+from wire.frames.fetch import FetchRequest, encode_fetch_request
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.batch import Batch
 from router.fence import FenceTable
-from router.lease_gate import LeaseGate
 from router.ports import EndlessLease, RouterLimits
+from router.produce.batch import Batch
+from router.produce.lease_gate import LeaseGate
 from tests.router.rig import Producer, Rig, ScriptedLease, eventually
 from wire.errors import ConnectionLost
-from wire.produce import ProduceResult
-from wire.types import TopicPartition
+from wire.frames.produce import ProduceResult
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 UNKNOWN = 7

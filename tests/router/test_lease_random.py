@@ -1,6 +1,6 @@
 """Random stories of a sidecar's lease, the link controller's fences, producers and a source. No fork, ever.
 
-``World`` has a head that fences, aligns and hands over by the rules of ``controller.fleet.lease`` - it waits for the
+``World`` has a head that fences, aligns and hands over by the rules of ``fleet.lease`` - it waits for the
 fence or for the end of the lease as it sees it - with a message channel that delays and breaks, and the router's own
 lanes, fences and lease gate under a clock that may run slower than the head's. It is checked from outside, without
 the gate's arithmetic, that whatever a client was told to be written is in the log that is handed over.
@@ -18,15 +18,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.fleet.lease import DRIFT, Lease
-from router.batch import Answer, Batch
+from fleet.lease import DRIFT, Lease
 from router.fence import FenceState, FenceTable
-from router.lanes import Lane
-from router.lease_gate import LeaseGate, Told
+from router.produce.batch import Answer, Batch
+from router.produce.lanes import Lane
+from router.produce.lease_gate import LeaseGate, Told
 from tests.router.test_lanes_random import Source
-from wire.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
-from wire.produce import ProduceResult
-from wire.types import TopicPartition
+from wire.frames.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT
+from wire.frames.produce import ProduceResult
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 GRACE = 3.0
@@ -193,7 +193,9 @@ class World:
             result = ProduceResult(0, code)
             covered = self.port.covers(term)
             usual = code == 0 and covered and self.fences.state(TP) is None
-            if usual and choose([True, False]) and client.lane.lands(one):  # as router/express.py does
+            if (
+                usual and choose([True, False]) and client.lane.lands(one)
+            ):  # as router/produce/fast_path.py does
                 client.lane.acknowledged(one)
                 answers: Sequence[Answer[Client]] = [(one, code)]
             else:

@@ -11,11 +11,11 @@ from router.dispatch import session_of
 from router.login import Login, LoginState
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
-from wire import codec
-from wire.connection import Connection
+from wire.client.connection import Connection
+from wire.client.gathering import gathered_writes
 from wire.errors import ConnectionLost
-from wire.gathering import gathered_writes
-from wire.server import ListenerLimits
+from wire.schema import codec
+from wire.server.listener import ListenerLimits
 
 GOOD = b"n,,auth=Bearer secret"
 BAD = b"n,,auth=Bearer guessed"

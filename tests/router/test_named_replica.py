@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.fetch_decision import named_replica
+from router.fetch.decision import named_replica
 from tests.router.rig import LINK_BROKER, Log, Progress, Rig
 from tests.router.test_consumer_fetch import fetch, log_of
 

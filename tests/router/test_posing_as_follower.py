@@ -10,10 +10,10 @@ import pytest
 
 from router.dispatch import session_of
 from tests.router.rig import Rig, eventually
-from wire import codec
-from wire.connection import Connection
+from wire.client.connection import Connection
 from wire.errors import ConnectionLost
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from wire.schema import codec
 
 MARKER = {
     "producer_id": 1,

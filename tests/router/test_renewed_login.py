@@ -94,7 +94,7 @@ async def test_a_source_that_takes_no_login_now_is_asked_again() -> None:
 
 
 async def test_behind_the_end_of_a_login_nothing_is_sent_however_long_there_is_no_new_one() -> None:
-    """Also by the short way of a producer that goes on as before (``express.py``)."""
+    """Also by the short way of a producer that goes on as before (``fast_path.py``)."""
     async with rig() as one:
         producer = Producer(await one.client(), one, producer_id=5)
         assert (await producer.send(0))[0].error == 0

@@ -10,7 +10,7 @@ import pytest
 from router.authorize import Authorizer
 from router.ports import RouterLimits
 from tests.router.rig import Producer, Rig, eventually
-from wire import codec
+from wire.schema import codec
 
 TTL, PATIENCE = 0.2, 0.4
 LIMITS = RouterLimits(authorization_ttl=TTL, upstream_timeout=PATIENCE, settle_grace=0.3, backoff_min=0.01)

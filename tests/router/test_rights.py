@@ -10,7 +10,7 @@ import pytest
 from router.authorize import Authorizer
 from tests.router.rig import Rig, eventually
 from tests.router.test_consumer_fetch import fetch
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
 
 TOPICS = [f"t{number}" for number in range(20)]
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from router.forwarder import RouteTable
 from router.ports import RouterLimits, RouterStats
+from router.produce.source_route import RouteTable
 from router.tasks import TaskKeeper
 from wire.errors import AuthenticationFailed, LinkerError
-from wire.types import Node
+from wire.frames.types import Node
 
 NODE = Node(1, "127.0.0.1", 9092)
 

@@ -8,7 +8,7 @@ import pytest
 
 from router.ports import RouterLimits
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP0 = TopicPartition("orders", 0)
 NOT_LEADER, NOT_ENOUGH_REPLICAS, TIMED_OUT = 6, 19, 7

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import router.unread
+import router.fetch.unread
+from router.fetch.unread import Unread
 from router.ports import RouterLimits
-from router.unread import Unread
 from tests.router.rig import Producer, Rig, eventually
 from tests.router.test_consumer_fetch import fetch, log_of
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
-from wire.types import TopicPartition
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.frames.types import TopicPartition
 
 PIPELINED = 30
 READERS = 40
@@ -53,7 +53,7 @@ def fill(rig: Rig) -> None:
 
 
 async def test_who_does_not_read_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router.unread, "PATIENCE", 0.3)
+    monkeypatch.setattr(router.fetch.unread, "PATIENCE", 0.3)
     limits = RouterLimits(read_bytes=4 << 20)
     async with Rig(limits=limits) as rig:
         fill(rig)
@@ -138,8 +138,8 @@ class Reader:
 async def test_only_who_reads_nothing_is_cut(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(router.unread, "PATIENCE", 0.2)
-    monkeypatch.setattr(router.unread, "_AGAIN", 0.02)
+    monkeypatch.setattr(router.fetch.unread, "PATIENCE", 0.2)
+    monkeypatch.setattr(router.fetch.unread, "_AGAIN", 0.02)
     unread = Unread(100, asyncio.get_running_loop())
     slow, silent = Reader("slow", 1 << 20), Reader("silent", 1 << 20)
     unread.add(slow, 60)

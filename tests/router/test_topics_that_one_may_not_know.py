@@ -10,11 +10,11 @@ import pytest
 from router.authorize import Authorizer
 from tests.fakes.batches import build_batch
 from tests.router.rig import LINK_BROKER, Rig
-from wire import codec
-from wire.connection import Connection
-from wire.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.client.connection import Connection
+from wire.frames.fetch import FetchPartition, FetchRequest, encode_fetch_request, parse_fetch_response
+from wire.frames.produce import encode_produce_request, parse_produce_response
 from wire.metadata.image import TopicImage
-from wire.produce import encode_produce_request, parse_produce_response
+from wire.schema import codec
 
 APIS = ["fetch", "produce", "list_offsets", "offset_for_leader_epoch"]
 NAMES = ["orders", "others", "nobodys"]  # a mirror, a topic of a real broker, none

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from linker.admin.api import create_app
-from linker.admin.server import AdminServer
+from admin.api import create_app
+from admin.metrics import Metrics
+from admin.samples import Snapshot
+from admin.server import AdminServer
 from linker.cli import main
-from linker.metrics import Metrics
-from linker.samples import Snapshot
 from tests.shell.memory_service import MemoryService
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linker.admin.models import (
+from admin.models import (
     Action,
     ChangeResult,
     DemoteGroupsRequest,
@@ -13,7 +13,7 @@ from linker.admin.models import (
     GroupSummary,
     PromoteGroupsRequest,
 )
-from linker.admin.service import GroupNotFound, IllegalState
+from admin.service import GroupNotFound, IllegalState
 from tests.shell.memory_moment import NOW
 
 _WAY = {

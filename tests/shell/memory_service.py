@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from linker.admin.models import (
+from admin.models import (
     Action,
     ChangeResult,
     Check,
@@ -51,7 +51,7 @@ from linker.admin.models import (
     WaitingCommand,
     worst_state,
 )
-from linker.admin.service import (
+from admin.service import (
     AlreadyExists,
     IllegalState,
     LinkNotFound,
@@ -62,7 +62,7 @@ from linker.admin.service import (
     SourceTopicNotFound,
     ValidationNotFound,
 )
-from linker.admin.validation_models import (
+from admin.validation_models import (
     ContinuousValidationRequest,
     LinkValidationDescription,
     PromoteValidation,
@@ -73,9 +73,9 @@ from linker.admin.validation_models import (
     ValidationState,
     ValidatorStatus,
 )
-from linker.secrets import redact_properties
 from tests.shell.memory_groups import MemoryGroups
 from tests.shell.memory_moment import NOW
+from wire.client.secrets import redact_properties
 from wire.errors import LinkerError
 
 SOURCE_TOPICS = {"orders": 3, "payments": 12, "empty": 1}

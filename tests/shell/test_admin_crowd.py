@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from linker.admin.server import MAX_CONNECTIONS, MAX_REQUESTS, _Turns
+from admin.server import MAX_CONNECTIONS, MAX_REQUESTS, _Turns
 from tests.shell.conftest import Running, serve
 from tests.shell.memory_service import MemoryService
-from wire.sparing import MOST, PER, Sparing
+from wire.server.rate_limited_log import MOST, PER, Sparing
 
 
 @pytest.fixture

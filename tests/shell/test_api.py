@@ -11,14 +11,14 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from linker.admin import api as api_module
-from linker.admin import limits
-from linker.admin import server as server_module
-from linker.admin.api import create_app
-from linker.admin.server import AdminServer, AdminServerError
-from linker.admin.service import LinkService, PreflightFailed
-from linker.metrics import Metrics
-from linker.samples import Snapshot
+from admin import api as api_module
+from admin import limits
+from admin import server as server_module
+from admin.api import create_app
+from admin.metrics import Metrics
+from admin.samples import Snapshot
+from admin.server import AdminServer, AdminServerError
+from admin.service import LinkService, PreflightFailed
 from tests.shell.conftest import Running
 from tests.shell.memory_service import ClusterTrouble, MemoryService
 

@@ -63,11 +63,14 @@ def test_every_file_and_name_is_there() -> None:
     ("step", "problem"),
     [
         ("1. `wire/gone.py` `Channel.close` does it.", "wire/gone.py: no such file"),
-        ("1. `wire/channel.py` `Channel.gone` does it.", "Channel.gone: not in wire/channel.py"),
-        ("1. `wire/channel.py` `Gone` does it.", "Gone: not in wire/channel.py"),
         (
-            "1. `wire/channel.py`: first.\n2. `wire/batch.py` `Channel` does it.",
-            "Channel: not in wire/batch.py",
+            "1. `wire/client/channel.py` `Channel.gone` does it.",
+            "Channel.gone: not in wire/client/channel.py",
+        ),
+        ("1. `wire/client/channel.py` `Gone` does it.", "Gone: not in wire/client/channel.py"),
+        (
+            "1. `wire/client/channel.py`: first.\n2. `wire/frames/batch.py` `Channel` does it.",
+            "Channel: not in wire/frames/batch.py",
         ),
         ("| `nowhere/` | nothing |", "nowhere/: no such file"),
     ],

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from admin.models import CheckResult, FailoverRequest, LinkOptions, MirrorState, PromoteOptions
 from linker import __version__
-from linker.admin.models import CheckResult, FailoverRequest, LinkOptions, MirrorState, PromoteOptions
 from linker.cli.mirror import start_of
 from linker.cli.options import properties_file
 from tests.shell.conftest import Cli, Running, serve
@@ -528,7 +528,7 @@ def test_help_is_quick_and_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "kept_out", ["hypothesis.strategies", "linker.cli.app", "rich", "typer", "linker.admin.models"]
+    "kept_out", ["hypothesis.strategies", "linker.cli.app", "rich", "typer", "admin.models"]
 )
 def test_a_sidecar_does_not_load_what_others_need(kept_out: str, tmp_path: Path) -> None:
     """Until it has read its configuration: clients wait while it starts."""
@@ -536,7 +536,7 @@ def test_a_sidecar_does_not_load_what_others_need(kept_out: str, tmp_path: Path)
         "import sys; from linker.cli import main\n"
         f"sys.argv = ['linker', 'run', '--config', {str(tmp_path / 'none.yaml')!r}]\n"
         "try: main()\n"
-        f"finally: print(sys.modules.get({kept_out!r}) is not None, 'linker.config' in sys.modules)"
+        f"finally: print(sys.modules.get({kept_out!r}) is not None, 'linker.config.model' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "False True\n"), done

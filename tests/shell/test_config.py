@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linker.config import Config, ConfigError, Listener
-from linker.config_file import load_config, parse_config
-from linker.properties import PropertyError, parse_bootstrap_servers, parse_listener
-from linker.secrets import SecretError
-from wire.security import ClientSecurity
+from linker.config.file import load_config, parse_config
+from linker.config.model import Config, ConfigError, Listener
+from wire.client.properties import PropertyError, parse_bootstrap_servers, parse_listener
+from wire.client.secrets import SecretError
+from wire.client.security import ClientSecurity
 
 BASE = Path("/etc/linker")
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "linker.yaml"

@@ -8,10 +8,10 @@ import struct
 
 import pytest
 
-from linker.demo.ports import PortReservation
-from linker.doors import Doors
-from wire.security import ListenerSecurity
-from wire.server import Exchange, ListenerInfo, start_listener
+from lab.clusters.ports import PortReservation
+from linker.process.early_bind import Doors
+from wire.client.security import ListenerSecurity
+from wire.server.listener import Exchange, ListenerInfo, start_listener
 
 HOST = "127.0.0.1"
 REQUEST = struct.pack(">ihhih", 10, 18, 0, 7, -1)  # ApiVersions v0, correlation id 7, no client id

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from linker.admin.client import AdminClient
+from admin.client import AdminClient
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import make
 

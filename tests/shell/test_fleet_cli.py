@@ -8,8 +8,8 @@ import time
 
 import yaml
 
-from linker.admin.models import FleetStatus
-from linker.admin.service import NoLinkController
+from admin.models import FleetStatus
+from admin.service import NoLinkController
 from tests.shell.conftest import Cli, Running
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from linker.admin.models import PromoteJob, PromotePhase, PromoteTopic
-from linker.admin.validation_models import PromoteValidation, ValidationProgress, ValidationState
+from admin.models import PromoteJob, PromotePhase, PromoteTopic
+from admin.validation_models import PromoteValidation, ValidationProgress, ValidationState
 from linker.cli import watch
 from linker.cli.follow import Lines
 from linker.links.proved import waiting_for
@@ -125,7 +125,7 @@ def drawn(what: Any, width: int) -> str:
 
 
 async def make(service: MemoryService) -> None:
-    from linker.admin.models import CreateLinkRequest, CreateMirrorsRequest
+    from admin.models import CreateLinkRequest, CreateMirrorsRequest
 
     await service.create_link(
         CreateLinkRequest(name="east", properties={"bootstrap.servers": "one:9092"}), dry_run=False

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from controller.fleet.shared import NotTheController
-from controller.store.base import Candidate, ControllerFenced, Seat, StoreError
-from linker.admin.api import create_app
-from linker.admin.forward import FORWARDED_BY, Forwarder
-from linker.admin.server import AdminServer
-from linker.fleet.route import Destination, NoController
-from linker.metrics import Metrics
-from linker.samples import Snapshot
+from admin.api import create_app
+from admin.forward import FORWARDED_BY, Forwarder
+from admin.metrics import Metrics
+from admin.samples import Snapshot
+from admin.server import AdminServer
+from fleet.route import Destination, NoController
+from fleet.shared_controller import NotTheController
+from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError
 from tests.shell.memory_service import MemoryService
 
 

@@ -10,13 +10,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from linker.admin.models import (
-    GroupState,
-    LinkOptions,
-    LinkOptionsUpdate,
-    PromoteGroupsRequest,
-    patterns,
-)
+from admin.models import GroupState, LinkOptions, LinkOptionsUpdate, PromoteGroupsRequest, patterns
 from linker.cli import group as group_module
 from linker.links.group_options import group_settings
 from tests.shell.conftest import Cli, Running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linker import heap
+from linker.process import heap
 
 
 @pytest.mark.skipif(heap._library is None, reason="another C library than glibc, or an old one")

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from linker.target.inter_broker import InterBrokerListeners
+from linker.membership.inter_broker import InterBrokerListeners
 from wire.errors import BrokerError
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from linker.admin.models import (
+from admin.models import (
     Check,
     CheckResult,
     DoctorReport,

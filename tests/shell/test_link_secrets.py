@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linker.link_secrets import LinkSecrets
-from linker.secrets import SecretError
+from linker.config.link_secrets import LinkSecrets
+from wire.client.secrets import SecretError
 
 ENVIRONMENT = {"LINKER_LINK_EAST": "of-the-link", "LINKER_TARGET_PASSWORD": "of-the-sidecar"}
 

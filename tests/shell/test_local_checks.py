@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from linker.config import Config
-from linker.config_file import parse_config
-from linker.doors import Doors
-from linker.local_checks import CannotListen, CannotWrite, check_local
+from linker.checks.this_machine import CannotListen, CannotWrite, check_local
+from linker.config.file import parse_config
+from linker.config.model import Config
+from linker.process.early_bind import Doors
 from linker.sidecar import Sidecar
 from tests.fakes.cluster import FakeCluster
 from wire.errors import InvalidSecurityConfig
@@ -81,7 +81,7 @@ def test_a_name_with_an_address_that_the_admin_api_does_not_bind(
         return [one for one in known if family in (socket.AF_UNSPEC, one[0])]
 
     with taken() as port:
-        monkeypatch.setattr("linker.local_checks.socket.getaddrinfo", look_up)
+        monkeypatch.setattr("linker.checks.this_machine.socket.getaddrinfo", look_up)
         check_local(
             config(tmp_path, listeners=["PLAINTEXT://127.0.0.1:0"], **{"admin.listen": "localhost:1"}),
             Doors(),
@@ -105,8 +105,8 @@ def test_a_family_that_this_machine_has_not_is_passed_over(
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
     ]
-    monkeypatch.setattr("linker.local_checks.socket.getaddrinfo", lambda *_, **__: found)
-    monkeypatch.setattr("linker.local_checks.socket.socket", without_ipv6)
+    monkeypatch.setattr("linker.checks.this_machine.socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr("linker.checks.this_machine.socket.socket", without_ipv6)
     check_local(config(tmp_path, listeners=["PLAINTEXT://localhost:1"]), Doors())
     del found[1]
     with pytest.raises(CannotListen, match="Address family not supported"):

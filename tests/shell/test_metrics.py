@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from linker.admin.models import MirrorState
-from linker.metrics import CATALOGUE, Metrics
-from linker.samples import (
+from admin.metrics import CATALOGUE, Metrics
+from admin.models import MirrorState
+from admin.samples import (
     LATENCY_BUCKETS,
     FleetSample,
     GroupsSample,

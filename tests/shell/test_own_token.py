@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-import linker.admin.client as client_module
-from linker.admin.client import AdminClient, AdminError
-from linker.admin.own_token import FILE, HEADER, found_token, keep_token
-from linker.admin.starting import _token
-from linker.config import SidecarConfig
+import admin.client as client_module
+from admin.client import AdminClient, AdminError
+from admin.own_token import FILE, HEADER, found_token, keep_token
+from linker.config.model import SidecarConfig
+from linker.start_admin import _token
 from tests.shell.conftest import Cli, Running, serve
 from tests.shell.memory_service import MemoryService
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from linker import descriptors
-from linker.config import Config
-from linker.config_file import parse_config
-from linker.descriptors import DescriptorWatch
-from linker.link_secrets import LinkSecrets
-from linker.metrics import Metrics
-from linker.own_certificates import own_certificates
-from linker.private_files import be_private
-from linker.samples import Snapshot
-from linker.secrets import resolve
+from admin.metrics import Metrics
+from admin.samples import Snapshot
+from linker.config.file import parse_config
+from linker.config.link_secrets import LinkSecrets
+from linker.config.model import Config
+from linker.process import descriptors
+from linker.process.descriptors import DescriptorWatch
+from linker.process.own_certificates import own_certificates
+from linker.process.private_files import be_private
 from tests.fakes.certs import Authority
-from wire.certificates import first_end
+from wire.client.certificates import first_end
+from wire.client.secrets import resolve
 from wire.errors import InvalidSecurityConfig
 
 

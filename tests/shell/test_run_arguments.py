@@ -68,7 +68,7 @@ def test_a_sidecar_loads_only_what_it_has_a_use_for(alone: bool, tmp_path: Path)
         "import sys; from pathlib import Path; from linker.cli.run import Arguments, run\n"
         f"run(Arguments(Path({str(config)!r}), check=True))\n"
         "from linker.cli.run import load_sidecar; load_sidecar()\n"
-        f"from linker.admin.loading import load_admin; load_admin(alone={alone})\n"
+        f"from admin.loading import load_admin; load_admin(alone={alone})\n"
         f"print([name for name in {UNUSED!r} if sys.modules.get(name)], 'fastapi' in sys.modules)"
     )
     done = python(program)
@@ -78,14 +78,12 @@ def test_a_sidecar_loads_only_what_it_has_a_use_for(alone: bool, tmp_path: Path)
 
 def test_models_of_the_framework_are_built_when_the_openapi_document_is_asked_for() -> None:
     """As they come, they are memory and time of every start. The document is the same, and nothing else is deferred."""
-    document = (
-        "from linker.admin.api import create_app\nprint(create_app(None, None, version='1').openapi())\n"
-    )
+    document = "from admin.api import create_app\nprint(create_app(None, None, version='1').openapi())\n"
     built = "from fastapi.openapi.models import OpenAPI\nprint(OpenAPI.__pydantic_complete__)\n"
-    loading = "from linker.admin.loading import load_admin\nload_admin(alone=True)\n"
+    loading = "from admin.loading import load_admin\nload_admin(alone=True)\n"
     ours = (
         "from pydantic import BaseModel\nclass One(BaseModel): pass\n"
-        "from linker.admin.models import LinkSummary\n"
+        "from admin.models import LinkSummary\n"
         "print(One.__pydantic_complete__, LinkSummary.__pydantic_complete__)\n"
     )
     plain, loaded = python(document), python(loading + built + ours + document + built)

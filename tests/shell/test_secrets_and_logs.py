@@ -13,14 +13,14 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linker.logs import configure_logging
-from linker.properties import (
+from linker.process.logs import configure_logging
+from wire.client.properties import (
     CLIENT_PROPERTIES,
     PropertyError,
     check_client_properties,
     parse_bootstrap_servers,
 )
-from linker.secrets import (
+from wire.client.secrets import (
     HIDDEN,
     SecretError,
     hiding_values,
@@ -30,8 +30,8 @@ from linker.secrets import (
     resolve,
     resolve_properties,
 )
+from wire.client.security import ClientSecurity
 from wire.errors import InvalidSecurityConfig, LinkerError
-from wire.security import ClientSecurity
 
 JAAS = 'o.a.k.PlainLoginModule required username="me" password=%s;'
 

@@ -13,16 +13,16 @@ import pytest
 import yaml
 
 from controller.operations import Put, Versioned
-from controller.store import SqliteStore, StoreError
-from controller.store.base import Candidate
-from linker.config import Config
-from linker.config_file import load_config
-from linker.secrets import SecretError
+from fleet.stores import SqliteStore, StoreError
+from fleet.stores.base import Candidate
+from linker.config.file import load_config
+from linker.config.model import Config
 from linker.stores import CopyUnfinished, Location, StoreMoved, open_store
 from linker.stores.copy import TargetNotEmpty, copy_store, reopen_store
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.transactions import FakeCoordinator
 from tests.shell.conftest import Cli
+from wire.client.secrets import SecretError
 
 STATE = {
     "/links/a": {"source": "x"},

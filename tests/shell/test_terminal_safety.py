@@ -18,7 +18,7 @@ import structlog
 from pydantic import BaseModel
 from rich.console import Console
 
-from linker.admin import models, validation_models
+from admin import models, validation_models
 from linker.cli import (
     failover_tables,
     follow,
@@ -30,7 +30,7 @@ from linker.cli import (
     verdict,
 )
 from linker.cli.output import Format, emit
-from linker.logs import configure_logging
+from linker.process.logs import configure_logging
 
 HOSTILE = "a\x1b[2J\x1b]0;t\x07b\r\nFORGED line\u2028FORGED\x9b31mc"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from linker.admin.models import PromotePhase
-from linker.admin.validation_models import Policy, PromoteValidation
+from admin.models import PromotePhase
+from admin.validation_models import Policy, PromoteValidation
 from linker.cli.validate import interval_ms
 from tests.shell.conftest import Cli, Running
 from tests.shell.test_cli import COMMAND, environment, make, pytestmark_fork, read_terminal

@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller import paths
-from controller.fleet import messages as m
-from controller.fleet.commands import Commands, FleetIncomplete
-from controller.fleet.head import Head
-from controller.fleet.lease import Holder, Lease, LeaseTable
-from controller.fleet.member import Member
-from controller.fleet.shared import SharedController
+from controller import keys
 from controller.operations import Delete, Operation, Put
-from controller.promote_checks import Checks
-from controller.store.base import ControllerFenced
+from fleet import messages as m
+from fleet.commands import Commands, FleetIncomplete
+from fleet.fleet_controller import Head
+from fleet.lease import Holder, Lease, LeaseTable
+from fleet.member import Member
+from fleet.shared_controller import SharedController
+from fleet.stores.base import ControllerFenced
+from linker.promote.checks import Checks
 from tests.controller.memory_store import MemoryStore
 from tests.sim.sidecar import ProcessLease
 from tests.sim.store import StoreServer
-from wire.types import TopicPartition
-from wire.waiting import until_set
+from wire.client.waiting import until_set
+from wire.frames.types import TopicPartition
 
 Patch = tuple[Any, str, Any]
 
@@ -94,7 +94,7 @@ async def _commit(
     self: MemoryStore, operations: Sequence[Operation], epoch: int, *, versions: bool, fencing: bool
 ) -> None:
     """MemoryStore.commit, with two of its checks optional."""
-    current = int(self.nodes.get(paths.CONTROLLER_EPOCH, ("0", 0))[0])
+    current = int(self.nodes.get(keys.CONTROLLER_EPOCH, ("0", 0))[0])
     if fencing and epoch < current:
         raise ControllerFenced(epoch, current)
     if versions:

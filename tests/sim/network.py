@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from controller.fleet.channel import ChannelClosed, Message
+from fleet.channel import ChannelClosed, Message
 from tests.sim.loop import Process, SimLoop
 from wire.errors import LinkerError
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from router.batch import Answer, Batch
 from router.fence import LED_ELSEWHERE, FenceState, FenceTable
-from router.lane_states import LaneState
-from router.lanes import Lane
-from router.lease_gate import ACKNOWLEDGES, LeaseGate, Told
-from wire.error_codes import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
+from router.produce.batch import Answer, Batch
+from router.produce.lane_states import LaneState
+from router.produce.lanes import Lane
+from router.produce.lease_gate import ACKNOWLEDGES, LeaseGate, Told
 from wire.errors import LinkerError
-from wire.produce import ProduceResult
-from wire.types import TopicPartition
+from wire.frames.error_codes import NONE, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
+from wire.frames.produce import ProduceResult
+from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.controller.kraft_model import Partition

@@ -8,33 +8,33 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from controller.alignment import SourceEnd
 from controller.errors import ControllerError
-from controller.fleet import messages as m
-from controller.fleet.balancer import Balancer, BalancerSettings
-from controller.fleet.channel import Channel
-from controller.fleet.head import Head
-from controller.fleet.lease import Lease
-from controller.fleet.member import Member
-from controller.fleet.progress import CopyReport, FleetProgress, FollowerReport
-from controller.fleet.runner import FleetRunner
-from controller.fleet.settings import FleetSettings
-from controller.fleet.shared import SharedController
-from controller.ports import PromotePorts, PromoteSettings
-from controller.promote import PromoteDriver
+from controller.judge.alignment import SourceEnd
 from controller.state import SidecarIdentity
-from controller.store.base import Candidate, Seat
+from fleet import messages as m
+from fleet.balancer import Balancer, BalancerSettings
+from fleet.channel import Channel
+from fleet.fleet_controller import Head
+from fleet.lease import Lease
+from fleet.member import Member
+from fleet.progress import CopyReport, FleetProgress, FollowerReport
+from fleet.roles import FleetRunner
+from fleet.settings import FleetSettings
+from fleet.shared_controller import SharedController
+from fleet.stores.base import Candidate, Seat
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.leadership import FleetLeadership
 from linker.fleet.ports import PhaseFences, SidecarPorts
-from linker.links.promote_ports import TargetHandOver
+from linker.promote.driver import PromoteDriver
+from linker.promote.fleet_ports import TargetHandOver
+from linker.promote.ports import PromotePorts, PromoteSettings
 from tests.sim.loop import Process
 from tests.sim.network import SimChannel
 from tests.sim.router import SimRouter
 from tests.sim.store import StoreClient
 from tests.sim.target import SeenTarget
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -132,7 +132,7 @@ class Ports(SidecarPorts):
 
 
 class Fence:
-    """controller.ports.Fencer (linker.links.promote_ports.FleetFence without its connections)."""
+    """linker.promote.ports.Fencer (linker.promote.fleet_ports.FleetFence without its connections)."""
 
     def __init__(self, head: Head) -> None:
         self._head = head

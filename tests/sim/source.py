@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from controller.alignment import SourceEnd
+from controller.judge.alignment import SourceEnd
 from tests.sim.loop import Process
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from controller.operations import Operation, Put, Versioned
 from controller.phases import TRANSITIONS, Phase
-from controller.store.base import Candidate, ControllerFenced, Seat, StoreError
+from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError
 from tests.controller.memory_store import MemoryStore
 from tests.sim.loop import Process
 from tests.sim.network import NoAnswer

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from controller.manager import LinkController
 from controller.phases import PROMOTING, Phase
+from fleet.link_controller import LinkController
 from tests.sim.loop import SimLoop, alive_again
 from tests.sim.sidecar import LINK, Sidecar
 from tests.sim.store import STORE
 from tests.sim.target import KRAFT
 from tests.sim.world import Broken, World
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 _TROUBLE = 22.0  # seconds of faults at most
 _SETTLES = 40.0  # within which everything is as it should be after the last fault

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.target.alter_partition import AlterPartitionItem
+from linker.membership.alter_partition import AlterPartitionItem
 from tests.controller.kraft_model import Alter, Image, Kraft
 from tests.sim.loop import Process
 from tests.sim.network import NoAnswer
 from wire.errors import BrokerError, ConnectionLost, LinkerError, RequestTimedOut
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -293,7 +293,7 @@ def _quietly(carry_out: Callable[[], object]) -> None:
 
 
 class SeenTarget:
-    """linker.target.TargetCluster, as far as the adapters under test use it."""
+    """linker.membership.TargetCluster, as far as the adapters under test use it."""
 
     def __init__(self, target: Target, process: Process) -> None:
         self.metadata = Metadata(target, process)

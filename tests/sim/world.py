@@ -17,10 +17,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller import paths
+from controller import keys
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
-from controller.stored_controller import StoredController
+from fleet.stored_controller import StoredController
 from tests.controller.kraft_model import Image
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
@@ -29,7 +29,7 @@ from tests.sim.source import Source
 from tests.sim.store import StoreClient, StoreServer
 from tests.sim.target import TOPIC_ID, Metadata, Target
 from wire.errors import LinkerError
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class World:
         self.note(
             f"{tp} is handed over at { ({b: len(log) for b, log in logs.items()}) }; source at {len(source)}"
         )
-        text, _ = self.store.data.nodes[paths.partition_state(LINK, tp)]
+        text, _ = self.store.data.nodes[keys.partition_state(LINK, tp)]
         state = json.loads(text)
         end = state["aligned_end"]
         if state["phase"] != Phase.VALIDATED or end is None:

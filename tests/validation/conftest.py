@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from linker.config_validation import ValidationConfig
+from linker.config.check import ValidationConfig
 from linker.validation.process import ValidatorProcess
 from validator import messages as m
 

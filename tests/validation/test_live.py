@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from linker.admin.client import AdminError
-from linker.admin.validation_models import ValidationProgress, ValidationRun, ValidationState
+from admin.client import AdminError
+from admin.validation_models import ValidationProgress, ValidationRun, ValidationState
 from linker.cli.validate import Live
 
 RUN = ValidationRun(

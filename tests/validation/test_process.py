@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from controller.store.base import StoreError
-from linker.config_validation import ValidationConfig
+from fleet.stores.base import StoreError
+from linker.config.check import ValidationConfig
 from linker.validation import needs
 from linker.validation import process as process_module
 from linker.validation.errors import ValidatorError

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from controller.decisions import Leadership
-from controller.manager import LinkController
+from admin.validation_models import ValidationState
+from controller.decide.mirrors import Leadership
 from controller.phases import Phase
 from controller.state import (
     Attempt,
@@ -25,9 +25,9 @@ from controller.state import (
     PromoteJob,
     ValidationPolicy,
 )
-from controller.stored_controller import StoredController
-from linker.admin.validation_models import ValidationState
-from linker.config_validation import ValidationConfig
+from fleet.link_controller import LinkController
+from fleet.stored_controller import StoredController
+from linker.config.check import ValidationConfig
 from linker.validation import evidence as evidence_module
 from linker.validation import runner as runner_module
 from linker.validation.evidence import close_evidence
@@ -40,12 +40,12 @@ from linker.validation.validator import Validator, side
 from tests.controller.memory_store import MemoryStore
 from tests.validation.conftest import FakeWorld
 from validator import messages as m
+from validator.compare.facts import EMPTY_DIGEST, Finding, FindingKind
 from validator.evidence.model import Evidence
 from validator.evidence.verdict import Verdict, verdict_of
-from validator.facts import EMPTY_DIGEST, Finding, FindingKind
 from validator.mode import Mode
+from wire.frames.types import TopicPartition
 from wire.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from wire.types import TopicPartition
 
 LINK, TOPIC_ID = "east", b"t" * 16
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

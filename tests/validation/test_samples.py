@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linker.validation.samples import SampleBook
-from wire.types import TopicPartition
+from wire.frames.types import TopicPartition
 
 TP = TopicPartition("orders", 0)
 

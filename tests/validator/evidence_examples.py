@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from validator.compare.facts import Finding, FindingKind
 from validator.evidence.model import ClusterFacts, Evidence, PartitionEvidence, ReplicaEvidence
-from validator.facts import Finding, FindingKind
 
 DIGEST = "0123456789abcdef" * 2
 OTHER = "fedcba9876543210" * 2

@@ -9,9 +9,9 @@ from crc32c import crc32c
 
 from tests.fakes.batches import build_batch
 from tests.fakes.log import FakeLog, StoredBatch
-from validator.columns import UNREADABLE
-from validator.judging import COLUMNS
-from validator.verdict import Copy
+from validator.compare.columns import UNREADABLE
+from validator.compare.judging import COLUMNS
+from validator.compare.verdict import Copy
 
 RECORDS = 5
 BATCHES = 20

@@ -13,8 +13,9 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator import logs
 from tests.validator.without_spark import Runner, found
-from validator import batch_run, ranges, survey
+from validator import batch_run
 from validator.messages import Checked, Progress, ReplicaPlan, ReplicaResult
+from validator.read import ranges, survey
 
 END = logs.BATCHES * logs.RECORDS
 NOW_MS = 1_700_000_000_000

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from linker.validation.planner import TopicRules
-from validator.cleaner_bounds import CLOCK_SLACK_MS, NO_LIMIT, CleanerBounds, SourceLog, cleaner_bounds
+from validator.compare.cleaner_bounds import (
+    CLOCK_SLACK_MS,
+    NO_LIMIT,
+    CleanerBounds,
+    SourceLog,
+    cleaner_bounds,
+)
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.ranges import PartitionBounds, ReplicaBounds
+from validator.read.ranges import PartitionBounds, ReplicaBounds
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000

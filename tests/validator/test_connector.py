@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from validator import kafka_source
-from validator.kafka_source import CONNECTOR_CONF, ConnectorMissing, ensure_connector
+from validator.read import kafka_source
+from validator.read.kafka_source import CONNECTOR_CONF, ConnectorMissing, ensure_connector
 
 
 class Repository:

@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.validator.evidence_examples import OTHER, evidence, finding, partition, replica
+from validator.compare.facts import Missing
 from validator.evidence.model import MAX_SAMPLES, Evidence, ReplicaEvidence, Sample
 from validator.evidence.samples import TOTAL, budget, thin
 from validator.evidence.verdict import Verdict, missing_records, replica_verdict, verdict_of
-from validator.facts import Missing
 
 MISSING = Missing(start=0, end=60, batches=6, records=55, why="the target topic's retention.ms=604800000")
 

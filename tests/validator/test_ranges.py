@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from validator.ranges import PartitionBounds, Range, ReplicaBounds, make_groups, make_ranges, make_tasks
-from validator.spans import LEADER, SOURCE
+from validator.read.ranges import PartitionBounds, Range, ReplicaBounds, make_groups, make_ranges, make_tasks
+from validator.read.spans import LEADER, SOURCE
 
 MB = 1 << 20
 

@@ -11,10 +11,10 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator import logs
-from validator.columns import ARROW_TYPES, MOVED, PUBLIC, UNREADABLE
-from validator.endpoint import Endpoint, SideFailed
-from validator.reader import SpanReader
-from validator.spans import LEADER, Span
+from validator.compare.columns import ARROW_TYPES, MOVED, PUBLIC, UNREADABLE
+from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.reader import SpanReader
+from validator.read.spans import LEADER, Span
 
 END = logs.BATCHES * logs.RECORDS
 

@@ -9,11 +9,11 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator.test_records_planning import LINK_BROKER, TP, found, job
-from validator.endpoint import Endpoint
-from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.record_commits import stable_ends
-from validator.record_frames import SOURCE
-from validator.records import _Job
+from validator.read.endpoint import Endpoint
+from validator.read.ranges import PartitionBounds, ReplicaBounds
+from validator.records.commits import stable_ends
+from validator.records.frames import SOURCE
+from validator.records.records import _Job
 
 
 def opened(at: int, *, ended: bool = False) -> FakeLog:

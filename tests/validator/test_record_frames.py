@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from validator import record_frames
-from validator.cleaner_bounds import ONE_SEGMENT, TOO_YOUNG, UNSETTLED, CleanerBounds, SourceLog
-from validator.record_frames import CLEANED, SOURCE, Expected, Limits
+from validator.compare.cleaner_bounds import ONE_SEGMENT, TOO_YOUNG, UNSETTLED, CleanerBounds, SourceLog
+from validator.records import frames as record_frames
+from validator.records.frames import CLEANED, SOURCE, Expected, Limits
 
 # PySpark leaves the sockets of its gateway to the garbage collector.
 pytestmark = [

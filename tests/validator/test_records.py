@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from validator.cleaner_bounds import TOMBSTONE_TOO_YOUNG, TOO_YOUNG
-from validator.endpoint import Endpoint
-from validator.facts import FindingKind
-from validator.kafka_source import client_options
+from validator.compare.cleaner_bounds import TOMBSTONE_TOO_YOUNG, TOO_YOUNG
+from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.record_frames import combine
-from validator.record_second_look import Suspect, judged, second_look
-from validator.record_tally import Explained, RecordTally, describe
-from validator.records import _reason, groups
+from validator.read.endpoint import Endpoint
+from validator.read.kafka_source import client_options
+from validator.read.ranges import PartitionBounds, ReplicaBounds
+from validator.records.frames import combine
+from validator.records.records import _reason, groups
+from validator.records.second_look import Suspect, judged, second_look
+from validator.records.tally import Explained, RecordTally, describe
 
 DAY_MS = 86_400_000
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from validator import records
-from validator.endpoint import Endpoint, SideFailed
-from validator.facts import FindingKind
+from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.ranges import PartitionBounds, ReplicaBounds
-from validator.record_frames import SOURCE
-from validator.records import ATTEMPTS, RecordsChecked, RecordsUnreadable, _Job, check_records
-from validator.survey import Survey
-from wire.types import TopicPartition
+from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.ranges import PartitionBounds, ReplicaBounds
+from validator.read.survey import Survey
+from validator.records import records
+from validator.records.frames import SOURCE
+from validator.records.records import ATTEMPTS, RecordsChecked, RecordsUnreadable, _Job, check_records
+from wire.frames.types import TopicPartition
 
 EAST = Endpoint("source", "east", ("a:1",))
 WEST = Endpoint("target", "west", ("b:1",))

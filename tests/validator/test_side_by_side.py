@@ -21,15 +21,15 @@ from tests.fakes.log import FakeLog
 from tests.validator import logs
 from tests.validator.test_batch_run import FAULTS
 from tests.validator.without_spark import sorted_here
-from validator import side_by_side
-from validator.columns import HeaderBlock
-from validator.endpoint import Endpoint, SideFailed, SideName
-from validator.matching import FIELDS, RangeMatch, Rows, rows_of
-from validator.ranges import PartitionBounds, Range, ReplicaBounds, make_joint_tasks, make_ranges
-from validator.shipping import forget_zip_directories
-from validator.side_by_side import read_side_by_side
-from validator.spans import SOURCE, Span
-from validator.verdict import RangeSpec, RangeVerdict
+from validator.compare import side_by_side
+from validator.compare.columns import HeaderBlock
+from validator.compare.matching import FIELDS, RangeMatch, Rows, rows_of
+from validator.compare.side_by_side import read_side_by_side
+from validator.compare.verdict import RangeSpec, RangeVerdict
+from validator.read.endpoint import Endpoint, SideFailed, SideName
+from validator.read.ranges import PartitionBounds, Range, ReplicaBounds, make_joint_tasks, make_ranges
+from validator.read.shipping import forget_zip_directories
+from validator.read.spans import SOURCE, Span
 
 END = logs.BATCHES * logs.RECORDS
 

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from tests.fakes.cluster import FakeCluster
 from tests.validator import logs
-from validator.columns import ARROW_TYPES, PUBLIC
-from validator.endpoint import Endpoint
-from validator.ranges import Task
-from validator.source import FORMAT, KafkaBatches, OptionError, register, schema_of
-from validator.spans import SOURCE, Span
+from validator.compare.columns import ARROW_TYPES, PUBLIC
+from validator.read.endpoint import Endpoint
+from validator.read.ranges import Task
+from validator.read.source import FORMAT, KafkaBatches, OptionError, register, schema_of
+from validator.read.spans import SOURCE, Span
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def test_offsets_and_partitions_are_pushed_down(cluster: FakeCluster):
 async def test_no_crc_is_computed_unless_it_is_asked_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    from validator import columns
+    from validator.compare import columns
 
     computed: list[object] = []
     real = columns.crc32c

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from validator.batch_run import _planned_anew
-from validator.facts import FindingKind
+from validator.compare.facts import FindingKind
+from validator.compare.tally import ReplicaTally
+from validator.compare.verdict import RangeSpec, RangeVerdict, ReplicaVerdict
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.ranges import PartitionBounds, Range, ReplicaBounds
-from validator.tally import ReplicaTally
-from validator.verdict import RangeSpec, RangeVerdict, ReplicaVerdict
-from wire.types import TopicPartition
+from validator.read.ranges import PartitionBounds, Range, ReplicaBounds
+from wire.frames.types import TopicPartition
 
 NOW_MS = 1_700_000_000_000
 TP = TopicPartition("t", 0)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes.log import FakeLog
 from tests.validator import logs
-from validator.columns import ARROW_TYPES, MOVED
-from validator.digest import digest_of_one
-from validator.judging import COLUMNS, judge_sorted
-from validator.verdict import Copy, Judge, RangeSpec, RangeVerdict
+from validator.compare.columns import ARROW_TYPES, MOVED
+from validator.compare.digest import digest_of_one
+from validator.compare.judging import COLUMNS, judge_sorted
+from validator.compare.verdict import Copy, Judge, RangeSpec, RangeVerdict
 
 SCHEMA = pa.schema([(name, ARROW_TYPES[name]) for name in COLUMNS])
 OTHER = 2  # a good replica beside the one under test

@@ -13,9 +13,10 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from validator import batch_run
 from validator.batch_run import BatchRun
-from validator.compare import split
-from validator.endpoint import Endpoint
-from validator.judging import COLUMNS, SORT, judge_sorted
+from validator.compare.judging import COLUMNS, SORT, judge_sorted
+from validator.compare.logs import split
+from validator.compare.side_by_side import read_side_by_side
+from validator.compare.verdict import RangeVerdict
 from validator.messages import (
     Checked,
     Event,
@@ -27,10 +28,9 @@ from validator.messages import (
     Run,
     Side,
 )
-from validator.ranges import Range, make_joint_tasks, make_tasks
-from validator.reader import read_arrow
-from validator.side_by_side import read_side_by_side
-from validator.verdict import RangeVerdict
+from validator.read.endpoint import Endpoint
+from validator.read.ranges import Range, make_joint_tasks, make_tasks
+from validator.read.reader import read_arrow
 
 
 def compare_here(

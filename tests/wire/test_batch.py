@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.batches import build_batch, parse_batches, varint
-from wire import compression
-from wire.batch import (
+from wire.errors import LocalProtocolError, MalformedFrame
+from wire.frames import compression
+from wire.frames.batch import (
     BatchHeader,
     iter_batch_headers,
     iter_records,
@@ -22,7 +23,6 @@ from wire.batch import (
     read_batch_header,
     seek_batch,
 )
-from wire.errors import LocalProtocolError, MalformedFrame
 
 EPOCH = 42
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.batches import build_batch
-from wire.batch import BATCH_OVERHEAD, read_batch_header
-from wire.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_last_offset_delta, read_producing
+from wire.frames.batch import BATCH_OVERHEAD, read_batch_header
+from wire.frames.batch_fields import MAGIC, MAGIC_AT, TRANSACTIONAL, read_last_offset_delta, read_producing
 
 
 @pytest.mark.parametrize("transactional", [False, True])

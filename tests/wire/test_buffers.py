@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.buffers import MIN_CLASS, FramePool, size_below, size_class
+from wire.frames.buffers import MIN_CLASS, FramePool, size_below, size_class
 
 
 @given(st.integers(0, 1 << 28))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from wire import by_hand, codec
 from wire.errors import LocalProtocolError, MalformedFrame
+from wire.schema import codec
+from wire.schema import fast_messages as by_hand
 
 NAMES = ("orders", "ünïcode", "", "x" * 200)
 METADATA = ("", "texts", None, "m" * 300)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from wire.channel import Channel
+from wire.client.channel import Channel
 from wire.errors import ConnectionLost, FrameTooLarge, MalformedFrame, WireError
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

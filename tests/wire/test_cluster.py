@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeCluster
-from wire.cluster import REFRESH_INTERVAL, Cluster
-from wire.cluster_metadata import ClusterMetadata
-from wire.codec import decode_response, encode_response
+from wire.client.cluster import REFRESH_INTERVAL, Cluster
+from wire.client.cluster_metadata import ClusterMetadata
+from wire.client.security import ClientSecurity, SaslCredentials
 from wire.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -23,9 +23,9 @@ from wire.errors import (
     RequestTimedOut,
     UnsupportedApi,
 )
-from wire.list_offsets import EARLIEST, LATEST, OffsetResult
-from wire.security import ClientSecurity, SaslCredentials
-from wire.types import Node, TopicPartition
+from wire.frames.list_offsets import EARLIEST, LATEST, OffsetResult
+from wire.frames.types import Node, TopicPartition
+from wire.schema.codec import decode_response, encode_response
 
 
 @asynccontextmanager

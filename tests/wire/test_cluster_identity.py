@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tests.fakes import FakeCluster
-from wire.cluster import Cluster
-from wire.cluster_identity import survey
+from wire.client.cluster import Cluster
+from wire.client.cluster_identity import survey
+from wire.client.security import ClientSecurity
 from wire.errors import ClusterUnreachable, ConnectionLost, WireError, WrongCluster
-from wire.security import ClientSecurity
-from wire.types import Node
+from wire.frames.types import Node
 
 SECURITY = ClientSecurity.plaintext()
 

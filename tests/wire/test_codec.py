@@ -14,9 +14,9 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader as native_reader
 from kio.static.constants import EntityType
 
-from wire import codec
-from wire.entity_reader import read_entity
 from wire.errors import LocalProtocolError, MalformedFrame
+from wire.schema import codec
+from wire.schema.entity_reader import read_entity
 
 EVERY_VERSION = [(api, version) for api in api_key_map.values() for version in schema_name_map[api]]
 
@@ -175,7 +175,7 @@ def test_a_name_of_any_other_version_is_taken_for_a_known_one() -> None:
 def test_versions_that_nobody_speaks_are_not_loaded() -> None:
     """Fields that only other versions have are looked up, and each version takes memory for ever."""
     program = (
-        "import sys; from wire import codec\n"
+        "import sys; from wire.schema import codec\n"
         "partition = {'partition': 0, 'replica_directory_id': bytes(16), 'log_start_offset': 0}\n"
         "fields = {'replica_id': 1, 'topics': [{'topic': 't', 'topic_id': bytes(16), 'partitions': [partition]}]}\n"
         "codec.encode_request('fetch', 16, fields, correlation_id=1, client_id=None)\n"

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from linker.upstreams import Upstreams
+from linker.process.upstreams import Upstreams
 from tests.fakes import FakeCluster
 from tests.fakes.certs import Authority
-from wire.channel import Channel
-from wire.cluster import Cluster
-from wire.connecting import connect
-from wire.connection import Connection
+from wire.client.channel import Channel
+from wire.client.cluster import Cluster
+from wire.client.connecting import connect
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import ConnectionLost
-from wire.security import ClientSecurity
-from wire.types import Node
+from wire.frames.types import Node
 
 PLAINTEXT = ClientSecurity.plaintext()
 TLS = ClientSecurity.from_properties(

@@ -14,8 +14,8 @@ import pytest
 
 from tests.fakes import FakeCluster
 from tests.fakes.certs import Authority
-from wire.batch import iter_batch_headers
-from wire.connection import Connection
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
 from wire.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -25,8 +25,8 @@ from wire.errors import (
     UnsupportedApi,
     WireError,
 )
-from wire.fetch import FetchPartition, FetchRequest
-from wire.security import ClientSecurity
+from wire.frames.batch import iter_batch_headers
+from wire.frames.fetch import FetchPartition, FetchRequest
 
 PLAINTEXT = ClientSecurity.plaintext()
 

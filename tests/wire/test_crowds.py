@@ -12,7 +12,7 @@ import pytest
 
 from tests.wire.test_server import answer, listening, request, until
 from tests.wire.test_server_limits import hung_up, secured
-from wire.server import Exchange, Listener, ListenerLimits
+from wire.server.listener import Exchange, Listener, ListenerLimits
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wire import error_codes
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, error_is_retriable, error_name
-from wire.types import TopicPartition
+from wire.frames import error_codes
+from wire.frames.types import TopicPartition
 
 
 def test_context_is_rendered() -> None:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from wire import codec
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.fetch import (
+from wire.frames.fetch import (
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
@@ -22,9 +21,10 @@ from wire.fetch import (
     parse_fetch_request,
     parse_fetch_response,
 )
-from wire.fetch_request import HIGH_WATERMARK_UNSUPPORTED
-from wire.primitives import uvarint
-from wire.types import Node
+from wire.frames.fetch_request import HIGH_WATERMARK_UNSUPPORTED
+from wire.frames.primitives import uvarint
+from wire.frames.types import Node
+from wire.schema import codec
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from wire.buffers import FramePool
 from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
-from wire.framing import SCRATCH_MAX, FrameReader
+from wire.frames.buffers import FramePool
+from wire.frames.framing import SCRATCH_MAX, FrameReader
 
 
 def framed(*payloads: bytes) -> bytes:

@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from wire import codec
-from wire.channel import Channel
-from wire.cluster import Cluster
-from wire.connecting import connect
-from wire.connection import MAX_ANSWER, Connection
+from wire.client.channel import Channel
+from wire.client.cluster import Cluster
+from wire.client.connecting import connect
+from wire.client.connection import MAX_ANSWER, Connection
+from wire.client.security import ClientSecurity
 from wire.errors import LinkerError, MalformedFrame
-from wire.fetch import parse_fetch_response
-from wire.fetch_response import MAX_ANSWERED
-from wire.primitives import compact_string, uvarint
-from wire.security import ClientSecurity
+from wire.frames.fetch import parse_fetch_response
+from wire.frames.fetch_response import MAX_ANSWERED
+from wire.frames.primitives import compact_string, uvarint
+from wire.schema import codec
 
 METADATA = 3
 Answer = Callable[[int, int], bytes]

@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from tests.wire.test_channel import Peer, Replies, connected, framed
-from wire.channel import Channel
+from wire.client.channel import Channel
 from wire.errors import ConnectionLost, WireError
-from wire.low_water import LEAST, LowWater
+from wire.server.low_water import LEAST, LowWater
 
 LARGE = 4 << 20
 PIECE = 32 * 1024

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.metadata_records import encode_batch, encode_record, leader_change, snapshot_bytes
-from wire.batch import iter_batch_headers
 from wire.errors import MalformedFrame, UnsupportedApi
+from wire.frames.batch import iter_batch_headers
 from wire.metadata import (
     ClusterImage,
     Endpoint,

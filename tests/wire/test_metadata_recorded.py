@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from wire.batch import iter_batch_headers, iter_records
+from wire.frames.batch import iter_batch_headers, iter_records
+from wire.frames.types import parse_topic_id
 from wire.metadata import ClusterImage, decode_metadata_value, load_snapshot, replay_batches
 from wire.metadata.schemas import SCHEMAS
-from wire.types import parse_topic_id
 
 DATA = Path(__file__).parent / "data"
 SNAPSHOT_END, SNAPSHOT_EPOCH = 84, 1

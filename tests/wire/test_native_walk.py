@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.wire.test_batch import runs
-from wire import batch
-from wire.batch import BATCH_OVERHEAD, patch_batches
+from wire.frames import batch
+from wire.frames.batch import BATCH_OVERHEAD, patch_batches
 
 SOURCE = Path(batch.__file__).parent / "_walk.c"
 GUARD = b"\x02" * 80  # of the magic's value, so that what goes too far does not stop at it
@@ -43,7 +43,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def load(built: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wire._walk", built)
+    spec = importlib.util.spec_from_file_location("wire.frames._walk", built)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

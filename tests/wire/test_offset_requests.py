@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from wire import codec
 from wire.errors import MalformedFrame
-from wire.offset_requests import (
+from wire.frames.offset_requests import (
     LIST_OFFSETS_VERSIONS,
     MAX_ENTRIES,
     OFFSET_FOR_LEADER_EPOCH_VERSIONS,
@@ -22,8 +21,9 @@ from wire.offset_requests import (
     parse_list_offsets,
     parse_offset_for_leader_epoch,
 )
-from wire.primitives import uvarint
-from wire.request_header import parse_request_header
+from wire.frames.primitives import uvarint
+from wire.frames.request_header import parse_request_header
+from wire.schema import codec
 
 LIST_OFFSETS = range(LIST_OFFSETS_VERSIONS[0], LIST_OFFSETS_VERSIONS[1] + 1)
 EPOCHS = range(OFFSET_FOR_LEADER_EPOCH_VERSIONS[0], OFFSET_FOR_LEADER_EPOCH_VERSIONS[1] + 1)

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-import wire.partial_frames
+import wire.server.partial_frames
 from tests.wire.test_server import Client, answer, client, listening, request, until
-from wire.server import Listener, ListenerInfo, ListenerLimits
-from wire.sparing import MOST
+from wire.server.listener import Listener, ListenerInfo, ListenerLimits
+from wire.server.rate_limited_log import MOST
 
 MIB = 1 << 20
 SASL = ListenerInfo("CLIENTS", "SASL_PLAINTEXT")
@@ -25,7 +25,7 @@ def held(listener: Listener) -> int:
 async def test_half_requests_are_in_one_budget(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wire.partial_frames, "PATIENCE", 1.0)
+    monkeypatch.setattr(wire.server.partial_frames, "PATIENCE", 1.0)
     async with listening(lambda e: e.reply(answer(e))) as listener, AsyncExitStack() as stack:
         budget = listener.partial
         budget.limit = 4 * MIB
@@ -45,7 +45,7 @@ async def test_half_requests_are_in_one_budget(
         # The budget, one that is always read from, and where each of them begins. Without a budget it is 320 MiB.
         assert most <= 4 * MIB + 16 * MIB + 21 * (64 << 10)
         assert budget.cut > 0
-        told = [one.getMessage() for one in caplog.records if one.name == "wire.partial_frames"]
+        told = [one.getMessage() for one in caplog.records if one.name == "wire.server.partial_frames"]
         assert 1 <= len(told) <= MOST
         assert re.match(
             r"the connection of 127\.0\.0\.1:\d+ was closed: a request did not come within 1 s", told[0]

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-import wire.low_water
-import wire.pieces
+import wire.frames.pieces
+import wire.server.low_water
 from tests.wire.test_gathering import Taken, writer
 from tests.wire.test_server import listening
-from wire.channel import Channel
+from wire.client.channel import Channel
+from wire.client.gathering import gathered_writes
 from wire.errors import WireError
-from wire.gathering import gathered_writes
-from wire.pieces import PIECE, client_asked, in_pieces
-from wire.server import Exchange
+from wire.frames.pieces import PIECE, client_asked, in_pieces
+from wire.server.listener import Exchange
 
 LARGE = 4 * 1024 * 1024
 
@@ -25,7 +25,7 @@ LARGE = 4 * 1024 * 1024
 @pytest.fixture(autouse=True)
 async def nobody(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """No client has asked for anything before a test, nor after it; one that asks in it stays."""
-    monkeypatch.setattr(wire.pieces, "LATELY", 60.0)
+    monkeypatch.setattr(wire.frames.pieces, "LATELY", 60.0)
     client_asked(float("-inf"))
     yield
     client_asked(float("-inf"))
@@ -204,7 +204,7 @@ async def test_a_large_answer_is_read_in_pieces_one_a_turn(
 ) -> None:
     waited_for: list[int] = []
     monkeypatch.setattr(
-        wire.low_water.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing)
+        wire.server.low_water.LowWater, "wait_for", lambda _self, missing: waited_for.append(missing)
     )
     for _ in range(5):
         await peer.answer()  # the kernel gives more room to who reads much

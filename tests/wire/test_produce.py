@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import codec, produce_request
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.produce import (
+from wire.frames import produce_request
+from wire.frames.produce import (
     ProduceRequest,
     ProduceResult,
     encode_produce_request,
@@ -22,7 +22,8 @@ from wire.produce import (
     parse_produce_request,
     parse_produce_response,
 )
-from wire.types import Node
+from wire.frames.types import Node
+from wire.schema import codec
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

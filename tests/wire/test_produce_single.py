@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tests.wire.test_produce import garbled, ids, int32, int64, names, natural32
 from wire.errors import LocalProtocolError, MalformedFrame
-from wire.produce import (
+from wire.frames.produce import (
     ProduceResult,
     encode_produce_request,
     encode_produce_response,
     parse_produce_response,
 )
-from wire.produce_single import SingleAnswer, SingleRequest
+from wire.frames.produce_single import SingleAnswer, SingleRequest
 
 ID = bytes(range(16))
 versions = st.integers(9, 13)

@@ -10,10 +10,10 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
-from wire import codec
 from wire.errors import MalformedFrame
-from wire.primitives import MAX_TAGGED_FIELDS
-from wire.request_header import FIRST_FLEXIBLE, is_flexible, parse_request_header
+from wire.frames.primitives import MAX_TAGGED_FIELDS
+from wire.frames.request_header import FIRST_FLEXIBLE, is_flexible, parse_request_header
+from wire.schema import codec
 
 
 def test_the_table_agrees_with_the_schemas() -> None:

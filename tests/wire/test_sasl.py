@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wire.sasl import ScramClient, ScramError
-from wire.security import SaslCredentials
+from wire.client.sasl import ScramClient, ScramError
+from wire.client.security import SaslCredentials
 
 # RFC 7677, section 3
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.certs import Authority
+from wire.client.security import ClientSecurity, ListenerSecurity, parse_jaas
 from wire.errors import InvalidSecurityConfig
-from wire.security import ClientSecurity, ListenerSecurity, parse_jaas
 
 AUTHORITY = Authority()
 SCRAM = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}

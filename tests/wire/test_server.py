@@ -11,9 +11,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes.certs import Authority
+from wire.client.security import ClientSecurity, ListenerSecurity
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.server import Exchange, Listener, ListenerInfo, ListenerLimits, ServerConnection, start_listener
+from wire.server.listener import (
+    Exchange,
+    Listener,
+    ListenerInfo,
+    ListenerLimits,
+    ServerConnection,
+    start_listener,
+)
 
 METADATA = 3
 

@@ -15,9 +15,16 @@ import pytest
 
 from tests.fakes.certs import Authority
 from tests.wire.test_server import PLAINTEXT, Client, answer, client, listening, request, until
-from wire.security import ClientSecurity, ListenerSecurity
-from wire.server import Exchange, Listener, ListenerInfo, ListenerLimits, ServerConnection, start_listener
-from wire.tls_acceptor import TlsAcceptor
+from wire.client.security import ClientSecurity, ListenerSecurity
+from wire.server.listener import (
+    Exchange,
+    Listener,
+    ListenerInfo,
+    ListenerLimits,
+    ServerConnection,
+    start_listener,
+)
+from wire.server.tls_acceptor import TlsAcceptor
 
 # Who does not read
 
@@ -370,7 +377,7 @@ async def test_without_file_descriptors_it_tries_again(
         def accept(self) -> None:
             raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("wire.tls_acceptor._ACCEPT_RETRY", 0.2)
+    monkeypatch.setattr("wire.server.tls_acceptor._ACCEPT_RETRY", 0.2)
     async with secured(ListenerLimits(), reported) as (listener, acceptor):
         acceptor._ready(Exhausted())  # type: ignore[arg-type]
         assert "Too many open files" in reported.pop()["message"]

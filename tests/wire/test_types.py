@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wire.types import (
+from wire.frames.types import (
     METADATA_TOPIC_ID,
     Node,
     TopicPartition,

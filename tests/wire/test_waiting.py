@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.controller.virtual_loop import run_virtual
-from wire.waiting import until_set
+from wire.client.waiting import until_set
 
 
 def test_it_ends_with_the_event_or_with_the_time() -> None:

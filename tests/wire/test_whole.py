@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from wire.errors import MalformedFrame
-from wire.fetch import parse_fetch_request
-from wire.produce import parse_produce_request
-from wire.whole import add_entries, whole
+from wire.frames.fetch import parse_fetch_request
+from wire.frames.produce import parse_produce_request
+from wire.frames.whole import add_entries, whole
 
 LEGACY_NULL, COMPACT_NULL = b"\xff\xff\xff\xff", b"\0"
 

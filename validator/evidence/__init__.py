@@ -1,6 +1,17 @@
-"""The evidence of a promote: what was compared, until where, with which result; as a page, as JSON and as Parquet.
+"""The evidence of a promote: page, JSON and Parquet.
 
-Lives here: the model (`model`), its verdict (`verdict`), samples thinned to a bounded number (`samples`), rendering and
-writing (`write`). The sidecar imports `model`, `verdict` and `samples`; they need neither Spark nor pyarrow.
-Does not live here: the comparison itself, and when evidence is written (the promote decides that).
+- `assets`: style and script of the page
+- `charts`: curves as inline SVG. No script, no font and no colour of its own: classes `c0` to `c7` get theirs from
+  the page
+- `model`: evidence as data
+- `page`: the evidence as one HTML page: the verdict first, then how it came about, then every replica
+- `parquet`: the evidence as a Parquet file: one row per replica, for whoever keeps the evidence of many promotes in a
+  table
+- `samples`: A bounded number of looks out of many, for charts: the first, the last, and those between at even steps
+- `series`: the curves of the page out of the samples: validated offsets of all partitions per broker, lag and
+  throughput of the partitions that matter most
+- `table`: the tables of the page: what differs, every replica with its offsets and digests, the runs
+- `text`: numbers, times and foreign texts as the page shows them
+- `verdict`: what the evidence says in one word, and why
+- `write`: evidence into a directory: `evidence.html`, `evidence.json`, `evidence.parquet`
 """

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from validator.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Missing, Offset
+from validator.compare.facts import MAX_FINDINGS, Count, Digest, Facts, Finding, Missing, Offset
 from validator.mode import Mode
 
 MAX_SAMPLES = 500

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from validator.compare.facts import BatchFacts
 from validator.evidence.model import Evidence, PartitionEvidence, ReplicaEvidence
 from validator.evidence.text import UNKNOWN, duration, escaped, moment, number, size
 from validator.evidence.verdict import Verdict, replica_verdict
-from validator.facts import BatchFacts
 
 MAX_ROWS = 6000
 """Rows of the table of replicas: a browser still sorts that many at once. Those that are not equal come first."""

@@ -1,7 +1,7 @@
 """Values of the metadata log's records, decoded by the generated tables.
 
 Lives here: the frame around a record (frame version, api key, version) and its fields. Not here: batches
-(wire.batch), what a record means (image.py).
+(wire.frames.batch), what a record means (image.py).
 """
 
 import struct
@@ -10,16 +10,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from wire.errors import MalformedFrame, UnsupportedApi
-from wire.metadata.fields import Field, Versions
-from wire.metadata.schemas import KAFKA_VERSION, SCHEMAS
-from wire.primitives import (
+from wire.frames.primitives import (
     PARSE_ERRORS,
     read_compact_count,
     read_compact_string,
     read_tags,
     read_uvarint,
 )
-from wire.types import Buffer
+from wire.frames.types import Buffer
+from wire.metadata.fields import Field, Versions
+from wire.metadata.schemas import KAFKA_VERSION, SCHEMAS
 
 FRAME_VERSION = 1
 

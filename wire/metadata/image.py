@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from wire.errors import MalformedFrame
+from wire.frames.types import topic_id_str
 from wire.metadata.decode import MetadataRecord
-from wire.types import topic_id_str
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2

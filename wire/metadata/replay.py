@@ -5,12 +5,12 @@ Lives here: batch order, offsets, control batches, CRC. Not here: what a record 
 
 from typing import Final
 
-from wire.batch import BatchHeader, iter_batch_headers, iter_records
 from wire.errors import MalformedFrame, WireError
+from wire.frames.batch import BatchHeader, iter_batch_headers, iter_records
+from wire.frames.primitives import INT16
+from wire.frames.types import Buffer
 from wire.metadata.decode import MetadataRecord, decode_metadata_value
 from wire.metadata.image import ClusterImage
-from wire.primitives import INT16
-from wire.types import Buffer
 
 SNAPSHOT_HEADER: Final = 3
 SNAPSHOT_FOOTER: Final = 4

@@ -127,7 +127,7 @@ class ClassicClient(_Client):
         if code:
             self.generation = -1
             return
-        from linker.groups.gates.requests import assigned_partitions
+        from groups.gates.requests import assigned_partitions
 
         self.owned = {(tp.topic, tp.partition) for tp in assigned_partitions(assignment)}
 

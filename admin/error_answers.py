@@ -1,0 +1,105 @@
+"""What a failed request of the admin API is answered: `{error_code, message}`, one line that says what to do.
+
+Not here: the requests themselves (api.py), the errors that the service raises on purpose (service.py).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from admin.base import RETRY_AFTER
+from admin.service import NoLinkController, NotReady, ServiceError
+from fleet.shared_controller import NotTheController
+from fleet.stores.base import ControllerFenced, StoreError
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 60.0
+BUG = "internal error; the sidecar's log has the details"
+_RETRIED = (NotReady.error_code, NoLinkController.error_code)
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Every error that leaves a handler gets its answer."""
+    app.add_exception_handler(ServiceError, _on_service_error)
+    app.add_exception_handler(LinkerError, _on_linker_error)
+    app.add_exception_handler(TimeoutError, _on_timeout)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_bug)
+    app.add_exception_handler(NotTheController, _on_no_controller)
+    app.add_exception_handler(StoreError, _on_no_controller)
+
+
+def _error(status_code: int, error_code: int, message: str) -> JSONResponse:
+    headers = {"retry-after": str(RETRY_AFTER)} if error_code in _RETRIED else None
+    # JSON may name half of a character, which no answer can hold.
+    text = message.encode("utf-8", "backslashreplace").decode()
+    return JSONResponse(
+        {"error_code": error_code, "message": " ".join(text.split())}, status_code, headers=headers
+    )
+
+
+async def _on_service_error(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, ServiceError):
+        raise error
+    return _error(error.status, error.error_code, str(error))
+
+
+async def _on_linker_error(_request: Request, error: Exception) -> Response:
+    """A cluster did not do what the request needs: the request was fine, what stands behind us was not."""
+    log.warning("admin request failed: %s", error)
+    return _error(502, 50201, str(error))
+
+
+async def _on_no_controller(_request: Request, error: Exception) -> Response:
+    """The change was not taken, and may be by whoever is the link controller in a moment."""
+    log.warning("admin request failed: %s", error)
+    kind = NoLinkController
+    text = str(error)
+    if isinstance(error, ControllerFenced):
+        text = f"another sidecar has become the link controller ({error}); try again"
+    elif isinstance(error, StoreError):
+        text = f"the state store did not take it, look at the status before trying again: {error}"
+    return _error(kind.status, kind.error_code, text)
+
+
+async def _on_timeout(request: Request, _error_: Exception) -> Response:
+    log.warning("admin request %s %s took too long", request.method, request.url.path)
+    return _error(
+        504, 50401, f"no answer within {REQUEST_TIMEOUT:.0f} s; look at the status before trying again"
+    )
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    kind = first["type"]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if kind == "json_invalid":
+        return _error(400, 40001, f"the body is not JSON: {first.get('ctx', {}).get('error', message)}")
+    if kind == "extra_forbidden":
+        return _error(400, 40001, f"unknown field {where}")
+    return _error(400, 40001, f"{where}: {message}" if where else message)
+
+
+async def _on_http(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    text = {404: "no such path", 405: "this path does not take that method"}.get(
+        error.status_code, error.detail
+    )
+    return _error(error.status_code, error.status_code * 100, str(text))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("admin request %s %s failed", request.method, request.url.path, exc_info=error)
+    return _error(500, 50001, BUG)

@@ -1,0 +1,149 @@
+"""Names, patterns and the base of all models."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+
+GroupName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+
+
+Millis = Annotated[int, Field(ge=0)]
+
+
+def _check_rate(rate: int) -> int:
+    if 0 < rate < LEAST_RATE:
+        raise ValueError(f"a rate is 0, for no limit, or at least {LEAST_RATE} bytes per second")
+    return rate
+
+
+#: Less would be one fetch in seconds.
+LEAST_RATE = 100_000
+#: Bytes per second; 0: no limit.
+Rate = Annotated[int, Field(ge=0, le=1 << 40), AfterValidator(_check_rate)]
+
+
+_CLOSED_BY = {"{": "}", "[": "]", "(": ")"}
+
+
+def patterns(text: str) -> list[str]:
+    """Comma-separated regular expressions, as Kafka's tools take them; a comma inside {}, [] or (), or behind a backslash,
+    belongs to its expression. ValueError for brackets that do not match: nobody could say where such an expression ends."""
+    parts = [""]
+    open_: list[str] = []
+    place = 0
+    while place < len(text):
+        one = text[place]
+        if one == "\\":
+            one = text[place : place + 2]
+        elif one == "[":
+            one = _set_at(text, place)
+        elif one in _CLOSED_BY:
+            open_.append(one)
+        elif one in _CLOSED_BY.values() and (not open_ or _CLOSED_BY[open_.pop()] != one):
+            raise _unbalanced(one, text)
+        place += len(one)
+        if one == "," and not open_:
+            parts.append("")
+        else:
+            parts[-1] += one
+    if open_:
+        raise _unbalanced(open_[-1], text)
+    return [one for part in parts if (one := part.strip())]
+
+
+def _set_at(text: str, start: int) -> str:
+    """The set of characters that begins there, as `re` reads it: a ] in front is one of them."""
+    found = re.compile(r"\[\^?+\]?+(?:[^\\\]]|\\.)*\]", re.DOTALL).match(text, start)
+    if found is None:
+        raise _unbalanced("[", text)
+    return found[0]
+
+
+def _unbalanced(bracket: str, text: str) -> ValueError:
+    return ValueError(
+        f"in {text!r} a {bracket} has no partner: expressions are separated by commas outside {{}}, [] and (), and a "
+        f"bracket that stands for itself is written \\{bracket}"
+    )
+
+
+def _check_patterns(text: str) -> str:
+    for one in patterns(text):
+        try:
+            re.compile(one)
+        except re.error as error:
+            raise ValueError(f"{one!r} is no regular expression: {error}") from None
+    return text
+
+
+Patterns = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_check_patterns)]
+
+
+GroupPromotePolicy = Literal["manual", "auto"]
+
+
+GateChoice = Literal[
+    "auto", "consumer", "classic", "transaction", "consumer+transaction", "classic+transaction"
+]
+
+
+ReadsPolicy = Literal["allow", "hold"]
+
+
+class Model(BaseModel):
+    """Base of everything below: unknown keys are refused, a misspelt field is an error and not a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# --- states
+
+
+class Action(Model):
+    """One thing that a change did, or with dry_run would do."""
+
+    action: str = Field(description="What is done, e.g. 'create topic'.")
+    resource: str = Field(description="To what, e.g. 'orders'.")
+    detail: str = ""
+
+
+class ChangeResult(Model):
+    """Answer to every change except a promote."""
+
+    dry_run: bool
+    actions: list[Action]
+    warnings: list[str] = []
+    pending: bool = Field(
+        default=False,
+        description="It is durable and goes on after this answer; describe the sidecar to follow it.",
+    )
+
+
+class Forwarding(Model):
+    """Whether produces that arrive at the target are forwarded to this link's source."""
+
+    enabled: bool
+    reason: str | None = Field(default=None, description="Why not, if not.")
+    target_next_producer_id: int | None = None
+    source_highest_producer_id: int | None = None
+
+
+class Traffic(Model):
+    """Counters since the sidecar's start; rates are the reader's business (two readings, `at` apart)."""
+
+    fetched_bytes: int = 0
+    served_bytes: int = 0
+    forwarded_produces: int = 0
+    forwarded_bytes: int = 0
+    forward_errors: int = 0

@@ -1,0 +1,201 @@
+"""Links: what is asked for, and what they are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from admin.base import LinkName
+from admin.models.common import (
+    Forwarding,
+    GateChoice,
+    GroupPromotePolicy,
+    Model,
+    Patterns,
+    Rate,
+    ReadsPolicy,
+    Traffic,
+)
+from admin.models.states import MirrorState
+from controller.plan.producer_ids import BLOCK, DEFAULT_MARGIN, MOST_BLOCKS, RESERVE
+
+
+class LinkOptions(Model):
+    """Settings of a link which are the linker's own and not Kafka client properties of its source."""
+
+    fetchers_per_node: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Source fetchers per source broker, as num.replica.fetchers of Kafka; each has one request under "
+        "way, so more of them help where the source is far away.",
+    )
+    partition_fetch_bytes: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description="Most bytes asked for one partition in one source fetch.",
+    )
+    request_fetch_bytes: int = Field(
+        default=8 << 20, ge=1 << 10, le=256 << 20, description="Most bytes asked for in one source fetch."
+    )
+    replication_bytes_per_second: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 40,
+        description="Most bytes read from the source per second, by all sidecars together; 0: no limit. Forwarded writes "
+        "are never slowed. It may be changed at any time, without an interruption.",
+    )
+    replication_bytes_per_second_beside_writes: Rate = Field(
+        default=200_000_000,
+        description="Most bytes that each sidecar reads for this link from the source per second while clients write "
+        "through it, to whatever link, so that copying gives way to them: 100000 or more; 0: it does not. Twice what the "
+        "source's log grows by may be read in any case. It may be changed at any time, without an interruption.",
+    )
+    validation_interval_ms: int | None = Field(
+        default=None,
+        ge=1000,
+        description="Between two runs of its continuous validation; null: there is none.",
+    )
+
+    producer_id_margin: int = Field(
+        default=DEFAULT_MARGIN,
+        ge=4 * RESERVE,
+        le=1_000_000_000,
+        description="How many producer ids the source may hand out while the link is there, each start of an idempotent "
+        f"producer takes one; {RESERVE} before their end produces are not forwarded any more. Fixed when the link is made: "
+        "the target's ids are moved past the source's by as much (a million took 2.5 to 5.3 s on two busy cores).",
+    )
+    producer_id_blocks: int = Field(
+        default=MOST_BLOCKS,
+        ge=1000,
+        le=1_000_000_000,
+        description=f"By how many blocks of {BLOCK} producer ids, beside those of the margin, the target may be moved past "
+        "the source's; a source further ahead is not forwarded to. Each is a record of the target's metadata log.",
+    )
+    groups_include: Patterns = Field(
+        default=".*",
+        description="Source groups that are held on the target: regular expressions, comma-separated, each of a whole "
+        "group id; a comma inside {}, [] or (), or behind a backslash, is part of its expression. Empty: none.",
+    )
+    groups_exclude: Patterns = Field(
+        default="connect-.*,console-consumer-.*,_.*",
+        description="Of those, the ones that are not; they are on their own on the target.",
+    )
+    groups_sync_interval_ms: int = Field(
+        default=1000, ge=100, le=3_600_000, description="How often offsets of held groups are brought over."
+    )
+    groups_promote: GroupPromotePolicy = Field(
+        default="manual",
+        description="auto: a group is promoted by itself when it has left the source and waits on the target.",
+    )
+    groups_gate: GateChoice = Field(
+        default="auto", description="By what groups are held; auto: chosen for each group."
+    )
+    unpromoted_reads: ReadsPolicy = Field(
+        default="allow",
+        description="Whether consumers may read topics through the link before they are promoted: allow or hold. For "
+        "clients that neither of the next two names.",
+    )
+    unpromoted_reads_hold: Patterns = Field(
+        default="consumer-spark-kafka-.*",
+        description="Client ids whose reads are held: those of consumers that keep their offsets themselves. They find a "
+        "topic empty until its promote; who is held is in the status.",
+    )
+    unpromoted_reads_allow: Patterns = Field(
+        default="", description="Client ids whose reads are never held; stronger than unpromoted_reads_hold."
+    )
+
+
+class LinkOptionsUpdate(Model):
+    """Only what is given changes. validation_interval_ms is changed by PATCH /v1/links/{link}/validation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_changed_here(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "producer_id_margin" in given:
+            raise ValueError(
+                "producer_id_margin is fixed when a link is made: clients of the target have ids that rely on it"
+            )
+        if isinstance(given, dict) and "validation_interval_ms" in given:
+            raise ValueError(
+                "validation_interval_ms is not changed here: linker validate LINK --continuous [--interval 30s] begins a "
+                "continuous validation, --stop ends it"
+            )
+        return given
+
+    fetchers_per_node: int | None = Field(default=None, ge=1, le=64)
+    partition_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
+    request_fetch_bytes: int | None = Field(default=None, ge=1 << 10, le=256 << 20)
+    replication_bytes_per_second: int | None = Field(default=None, ge=0, le=1 << 40)
+    replication_bytes_per_second_beside_writes: Rate | None = None
+    producer_id_blocks: int | None = Field(default=None, ge=1000, le=1_000_000_000)
+    groups_include: Patterns | None = None
+    groups_exclude: Patterns | None = None
+    groups_sync_interval_ms: int | None = Field(default=None, ge=100, le=3_600_000)
+    groups_promote: GroupPromotePolicy | None = None
+    groups_gate: GateChoice | None = None
+    unpromoted_reads: ReadsPolicy | None = None
+    unpromoted_reads_hold: Patterns | None = None
+    unpromoted_reads_allow: Patterns | None = None
+
+    def named(self) -> dict[str, Any]:
+        """What is to be changed. A field that is null is not named: clients may send all of them."""
+        return self.model_dump(exclude_none=True)
+
+    def applied_to(self, options: LinkOptions) -> LinkOptions:
+        return options.model_copy(update=self.named())
+
+
+class CreateLinkRequest(Model):
+    name: LinkName
+    properties: dict[str, str] = Field(
+        description="Kafka client properties of the source: bootstrap.servers, security.protocol, sasl.*, "
+        "ssl.*. Secrets by reference: ${env:LINKER_LINK_NAME}, or ${file:/path} below sidecar.links.dir."
+    )
+    options: LinkOptions = LinkOptions()
+    source_cluster_id: str | None = Field(
+        default=None, description="Refuse the link if the source has another id."
+    )
+
+
+class UpdateLinkRequest(Model):
+    """Changes are merged: a property given as null is removed, one that is not named stays."""
+
+    properties: dict[str, str | None] = {}
+    options: LinkOptionsUpdate = LinkOptionsUpdate()
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> UpdateLinkRequest:
+        if not self.properties and not self.options.model_dump(exclude_none=True):
+            raise ValueError("nothing to change: give properties or options")
+        return self
+
+
+class LinkSummary(Model):
+    name: str
+    state: MirrorState
+    reason: str | None = None
+    source_cluster_id: str
+    bootstrap_servers: str
+    mirrors: int
+    mirror_states: dict[MirrorState, int] = {}
+
+
+class LinkDescription(LinkSummary):
+    target_cluster_id: str
+    properties: dict[str, str] = Field(
+        description="Secrets are replaced; references to secrets are shown as they are."
+    )
+    options: LinkOptions
+    forwarding: Forwarding
+    traffic: Traffic
+    created_at: datetime
+    source_unavailable_since: datetime | None = None

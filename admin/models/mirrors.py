@@ -1,0 +1,177 @@
+"""Mirror topics, their partitions and replicas."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import (
+    Field,
+    field_validator,
+)
+
+from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from admin.base import TopicName
+from admin.models.common import Model
+from admin.models.states import MirrorState
+from controller.plan.topic_configs import COPIED
+
+
+class CreateMirrorsRequest(Model):
+    topics: list[TopicName] = Field(min_length=1, max_length=10_000)
+    start: str = Field(
+        default="earliest", description="earliest, latest or a timestamp in epoch milliseconds."
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=32767,
+        description="Of the target topic; default: as at the source, limited by the brokers.",
+    )
+    configs_from_target: list[str] = Field(
+        default=[],
+        max_length=100,
+        description="Topic configs whose value is the target's own instead of the source's.",
+    )
+
+    @field_validator("configs_from_target")
+    @classmethod
+    def _known_configs(cls, names: list[str]) -> list[str]:
+        unknown = sorted(set(names) - COPIED)
+        if unknown:
+            raise ValueError(
+                f"{', '.join(unknown)}: no config that a mirror takes from its source; those are "
+                f"{', '.join(sorted(COPIED))}"
+            )
+        return sorted(set(names))
+
+    @field_validator("start")
+    @classmethod
+    def _known_start(cls, start: str) -> str:
+        if start in ("earliest", "latest") or (start.isascii() and start.isdigit() and len(start) <= 18):
+            return start
+        raise ValueError(f"start is {start!r}: give earliest, latest or epoch milliseconds")
+
+    @field_validator("topics")
+    @classmethod
+    def _distinct(cls, topics: list[str]) -> list[str]:
+        if len(set(topics)) != len(topics):
+            twice = sorted({topic for topic in topics if topics.count(topic) > 1})
+            raise ValueError(f"topics named twice: {', '.join(twice)}")
+        return topics
+
+
+class ReplicaStatus(Model):
+    """One of the target's real brokers that copies the partition."""
+
+    broker: int
+    start_offset: int | None = Field(
+        default=None,
+        description="Its log start offset if that is later than the source's and the mirror's; null: it is not.",
+    )
+    missing_records: int | None = Field(
+        default=None,
+        description="Records that the source has before start_offset and the replica has not; an upper bound until "
+        "the validator has counted them (missing_counted).",
+    )
+    missing_counted: bool = Field(
+        default=False,
+        description="missing_records was counted by reading the source; else it is the offsets between.",
+    )
+    missing_reason: str | None = Field(default=None, description="How that came, as far as it can be told.")
+    end_offset: int | None = Field(default=None, description="Its log end offset as shown by its fetches.")
+    lag: int | None = Field(default=None, description="Source end offset minus end_offset.")
+    validated_from: int | None = Field(
+        default=None, description="Where what is proved begins: the source's or the mirror's start, or later."
+    )
+    validated_offset: int | None = Field(
+        default=None, description="Everything below is proved equal to the source; null: nothing is."
+    )
+    validated_age_ms: int | None = Field(
+        default=None, description="Since that was proved, if the source has gone on since; else 0."
+    )
+
+
+class PartitionLag(Model):
+    """Lag of one partition: of the slowest target replica against the source's end (its high watermark)."""
+
+    topic: str
+    partition: int
+    state: MirrorState
+    reason: str | None = None
+    source_start_offset: int | None = None
+    source_end_offset: int | None = None
+    target_end_offset: int | None = Field(
+        default=None, description="Smallest log end offset of the target replicas."
+    )
+    lag: int | None = None
+    lag_ms: int | None = Field(
+        default=None, description="For how long the slowest replica has not been at the end."
+    )
+
+
+class PartitionStatus(PartitionLag):
+    leader: int | None = None
+    leader_epoch: int | None = None
+    session_epoch: int | None = Field(
+        default=None, description="The one leader epoch of all mirrored batches (E0)."
+    )
+    isr: list[int] = []
+    controller_epoch: int | None = Field(
+        default=None, description="Of the link controller that wrote the partition's state last."
+    )
+    version: int | None = Field(default=None, description="Of the partition's state in the store.")
+    source_leader: int | None = None
+    replicas: list[ReplicaStatus] = []
+    mismatch: str | None = Field(default=None, description="The first difference that the validator found.")
+
+
+class MirrorSummary(Model):
+    link: str
+    topic: str
+    state: MirrorState
+    reason: str | None = None
+    partitions: int
+    lag: int | None = Field(default=None, description="Sum over the partitions.")
+    max_lag: int | None = Field(default=None, description="Of the partition that lags most.")
+    lag_ms: int | None = Field(default=None, description="Of the partition that lags longest.")
+
+
+class HeldReader(Model):
+    """A consumer that finds a mirrored topic empty until its promote (unpromoted_reads), on the sidecar that was asked."""
+
+    topic: str
+    client_id: str = Field(description="At most 200 characters of it.")
+    host: str
+    since: datetime
+
+
+class MirrorDescription(MirrorSummary):
+    topic_id: str
+    source_topic_id: str | None = None
+    start: str
+    replication_factor: int
+    created_at: datetime
+    configs: dict[str, str] = Field(
+        default={}, description="The overrides of the topic at the target while it is mirrored."
+    )
+    configs_at_promote: dict[str, str | None] = Field(
+        default={}, description="Overrides that a promote or a failover sets; null: it deletes the override."
+    )
+    configs_from_target: list[str] = Field(
+        default=[], description="Configs whose value is the target's own, as asked for at the creation."
+    )
+    configs_put_back: dict[str, int] = Field(
+        default={},
+        description="Configs that somebody changed at the target, and how often they were put back.",
+    )
+    held_readers: list[HeldReader] = Field(
+        default=[], description="Consumers that get no records of it before the promote."
+    )
+    partition_status: list[PartitionStatus]
+
+
+class LagReport(Model):
+    link: str
+    at: datetime
+    partitions: list[PartitionLag]

@@ -1,0 +1,222 @@
+"""Promote and failover: options, plans, jobs, producers at the source."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from admin.base import LINK_NAME_PATTERN as LINK_NAME_PATTERN
+from admin.base import TOPIC_NAME_PATTERN as TOPIC_NAME_PATTERN
+from admin.base import TopicName
+from admin.models.common import Millis, Model
+from admin.models.states import MirrorState, PromotePhase
+from admin.validation_models import Policy, PromoteValidation
+
+
+class PromoteOptions(Model):
+    """Limits of one promote. Each wait ends by one of them; running out abandons it and forwards again."""
+
+    max_lag: int = Field(
+        default=10_000, ge=0, description="Fence when no partition lags by more offsets than this."
+    )
+    catch_up_timeout_ms: Millis = Field(default=600_000, description="Longest time spent in CATCHING_UP.")
+    fence_timeout_ms: Millis = Field(
+        default=10_000,
+        description="Longest time that writes are held before hand-over; then the promote is abandoned.",
+    )
+    transaction_timeout_ms: Millis = Field(
+        default=600_000,
+        description="Longest time that one transaction that is open at the source is waited for; then the promote is "
+        "abandoned.",
+    )
+    abort_open_transactions: bool = Field(
+        default=False, description="Abort it at the source instead, which fences its producer."
+    )
+    fence_source: bool = Field(
+        default=False,
+        description="From the fence on the source refuses writes, by an ACL (DENY WRITE for User:*) of each topic, which is "
+        "taken away if the promote is abandoned, and stays if it is done.",
+    )
+    accept_missing: int = Field(
+        default=0,
+        ge=0,
+        description="Records that the source has and replicas lack, because their logs start later, and that may be left "
+        "behind: all partitions together, of each partition the replica that lacks most. With more the promote is refused.",
+    )
+    validation: Policy | None = Field(
+        default=None,
+        description="require: no writes are held before every replica is proved equal almost to its end; warn: what is "
+        "not proved is only shown; skip. Default: validation.policy of the configuration.",
+    )
+
+
+class PromoteRequest(Model):
+    """Either topics or all: an empty list never means everything."""
+
+    topics: list[TopicName] = []
+    all: bool = False
+    options: PromoteOptions = PromoteOptions()
+    requested_by: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Who asks, as whoever asks says it: for the evidence, and not checked. The command line says user@host.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> PromoteRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("a topic is named twice")
+        return self
+
+
+class PromoteTopic(Model):
+    topic: str
+    partitions: int
+    phase: PromotePhase
+    lag: int | None = None
+    reason: str | None = None
+
+
+class OpenTransaction(Model):
+    """A transaction that had not ended."""
+
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+
+
+class FailoverPartition(Model):
+    """What a failover takes over of one partition. Offsets are ends: one more than the last offset below."""
+
+    topic: str
+    partition: int
+    state: MirrorState
+    end: int | None = Field(
+        default=None, description="Where the target takes over: the end of the longest replica."
+    )
+    shortest_replica_end: int | None = Field(default=None, description="In a dry run: of the shortest.")
+    source_end: int | None = Field(
+        default=None, description="The source's end as it was seen last; null: not since the sidecar began."
+    )
+    acked_end: int | None = Field(
+        default=None, description="Of the newest forwarded write that the source acknowledged, likewise."
+    )
+    missing: int | None = Field(
+        default=None,
+        description="How many offsets the source had beyond `end`, as far as its end was seen; null: nothing was seen of "
+        "it, or a sidecar that may have seen more was away (`reason` names it).",
+    )
+    aborted: list[OpenTransaction] = Field(
+        default=[], description="Transactions that were open, ended by an abort marker at the new leader."
+    )
+    reason: str | None = None
+
+
+class FailoverRequest(Model):
+    """Either topics or all: an empty list never means everything."""
+
+    topics: list[TopicName] = []
+    all: bool = False
+    force: bool = Field(default=False, description="Although the source still answers.")
+    timeout_ms: Millis = Field(
+        default=120_000,
+        description="Longest time that writes are held before hand-over; then the failover is abandoned.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> FailoverRequest:
+        if bool(self.topics) == self.all:
+            raise ValueError("give either topics or all")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("a topic is named twice")
+        return self
+
+
+class FailoverPlan(Model):
+    """Answer to a failover with dry_run: nothing was changed."""
+
+    dry_run: bool = True
+    link: str
+    partitions: list[FailoverPartition]
+    blockers: list[str] = Field(default=[], description="Why a failover would be refused now.")
+    warnings: list[str] = []
+
+
+class SourceProducer(Model):
+    """A producer of a partition as the source's leader knows it."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = Field(
+        default=None, description="null: it has none, or the link's principal may not see it."
+    )
+    last_write_ms: int | None = Field(default=None, description="How long ago it wrote last.")
+    open_since_offset: int | None = Field(default=None, description="Where its open transaction begins.")
+    direct: bool = Field(description="It writes to the source itself: it was not moved.")
+
+
+class PromotePlan(Model):
+    """Answer to a promote with dry_run: nothing was changed."""
+
+    dry_run: bool = True
+    link: str
+    topics: list[PromoteTopic]
+    blockers: list[str] = Field(default=[], description="Why a promote would be refused now.")
+    warnings: list[str] = []
+    producers: list[SourceProducer] = Field(
+        default=[],
+        description="At the source: those that were not moved, and those with an open transaction.",
+    )
+    validation: Policy = Field(default="skip", description="What it would make of the validator.")
+    unproved: list[str] = Field(
+        default=[], description="What the validator has to prove first; the promote itself has it do so."
+    )
+    configs: list[str] = Field(
+        default=[],
+        description="Where source and target would not do the same with a topic, and what is done about it.",
+    )
+
+
+class PromoteJob(Model):
+    """A promote or a failover that was started. It goes on by itself; reading it never changes it."""
+
+    id: str
+    link: str
+    phase: PromotePhase
+    reason: str | None = Field(default=None, description="Why it was abandoned, or what it is waiting for.")
+    topics: list[PromoteTopic]
+    started_at: datetime
+    finished_at: datetime | None = None
+    phases_ms: dict[PromotePhase, int] = Field(default={}, description="Time spent in each phase so far.")
+    validation: PromoteValidation | None = Field(default=None, description="null: it was skipped.")
+    accept_missing: int = Field(
+        default=0,
+        description="Records that could be left behind, where replicas start later than the source.",
+    )
+    requested_by: str | None = Field(default=None, description="Who asked for it, as they said it.")
+    warnings: list[str] = Field(
+        default=[],
+        description="What did not keep it from happening: replicas not proved, transactions aborted, writes to the source "
+        "after the hand-over.",
+    )
+    failover: list[FailoverPartition] | None = Field(
+        default=None, description="Of a failover: what was taken over and what was not; null for a promote."
+    )
+    source_fenced: list[str] = Field(
+        default=[],
+        description="Topics that the source refuses writes to, or may, because of this promote: DENY WRITE for User:*.",
+    )
+
+    @property
+    def over(self) -> bool:
+        """Nothing is under way any more, its evidence included."""
+        proving = self.validation is not None and self.validation.state == "PENDING"
+        return self.phase.final and not proving

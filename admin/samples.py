@@ -1,0 +1,145 @@
+"""What the numbers of the metrics page are read from: one moment's, plain, without Prometheus. `metrics.py` prints them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from admin.models import MirrorState
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class LatencyHistogram:
+    """Counts per bucket; `observe` is two list operations and an addition."""
+
+    __slots__ = ("counts", "total_seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BUCKETS) + 1)
+        self.total_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        self.total_seconds += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """As Prometheus wants it: (upper bound, observations at or below it), the last one +Inf."""
+        rows = []
+        count = 0
+        for bound, here in zip([*map(str, LATENCY_BUCKETS), "+Inf"], self.counts, strict=True):
+            count += here
+            rows.append((bound, float(count)))
+        return rows
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionSample:
+    """Unknown numbers are None and leave no line on the page."""
+
+    link: str
+    topic: str
+    partition: int
+    state: MirrorState
+    source_end_offset: int | None = None
+    target_end_offset: int | None = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+    #: broker id -> (everything below is proved, seconds since that)
+    validated: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ValidationSample:
+    """Of a link, by the link controller."""
+
+    continuous: bool
+    runs: int
+    failed_runs: int
+    batches: int
+    bytes: int
+    mismatches: int
+    differing_partitions: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkSample:
+    link: str
+    source_available: bool
+    forwarding_enabled: bool
+    producer_id_distance: int | None = None
+    fetched_bytes: int = 0
+    served_bytes: int = 0
+    damaged_reads: int = 0
+    waited_for_limit: float = 0.0  # seconds, of each fetcher
+    waited_for_writes: float = 0.0
+    forwarded_produces: int = 0
+    forwarded_bytes: int = 0
+    waited_answers: int = 0
+    carried_batches: int = 0
+    forward_errors: Mapping[str, int] = field(default_factory=dict)  # Kafka error name -> produces
+    window_bytes: int = 0
+    validation: ValidationSample | None = None  # None: another sidecar decides
+    held_reads: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupsSample:
+    """Consumer groups of a link; only on the link controller."""
+
+    link: str
+    states: Mapping[str, int]  # every state, those that no group is in too
+    gated: int
+    sync_age_seconds: float | None
+    sync_seconds: float | None
+    sync_commits: int
+    sync_offsets: int
+    sync_errors: int
+    gates_lost: int
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetSample:
+    """What a sidecar of a fleet counts; the second half only while it is the link controller."""
+
+    lease_seconds: float  # left; 0 when it is over
+    lease_lapses: int
+    sidecars: int | None = None
+    sidecars_alive: int | None = None
+    moves: int | None = None
+    fenced_dead: int | None = None
+    moving_partitions: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """All numbers of one moment."""
+
+    version: str
+    heartbeat_age_seconds: float | None = None
+    controller_epoch: int | None = None
+    window_limit_bytes: int | None = None
+    client_connections: int | None = None
+    protocol_errors: int = 0
+    refused_connections: int = 0
+    partial_cut: int = 0
+    #: Of the certificates that this sidecar shows: when they end, in seconds since 1970, by who sees them.
+    certificate_ends: dict[str, float] = field(default_factory=dict)
+    unread_bytes: int = 0
+    unread_cut: int = 0
+    produce_requests: int = 0
+    produce_answers: int = 0
+    produce_answer_seconds: float = 0.0  # from arrival to answer, in sum
+    is_controller: bool | None = None
+    leading_partitions: int | None = None
+    unknown_answers: int | None = None
+    store_commits: LatencyHistogram | None = None
+    store_failures: int | None = None
+    fleet: FleetSample | None = None
+    promotes_running: int = 0
+    #: (link, phase) -> seconds the last promote of that link spent in it
+    promote_phase_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    links: list[LinkSample] = field(default_factory=list)
+    groups: list[GroupsSample] = field(default_factory=list)
+    partitions: list[PartitionSample] = field(default_factory=list)

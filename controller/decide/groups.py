@@ -1,0 +1,408 @@
+"""Decisions about mirrored groups: pure functions of the image that answer with records. A refusal is an exception.
+
+Which groups there are, by what gate each is held, and the steps of a promote and a demote. Offsets are `group_sync`'s; who
+talks to the coordinators is `groups`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.decide.mirrors import link_of
+from controller.errors import NotFound, Refused
+from controller.group_phases import GroupPhase, check_group_transition
+from controller.groups import GateKind
+from controller.image import ControllerImage
+from controller.keys import MAX_GROUP_BYTES
+from controller.phases import ENDED, LED_ELSEWHERE, PROMOTING, Phase
+from controller.state import GroupMove, GroupPolicy, GroupProtocol, MirrorGroup, Record, RemoveGroup
+
+# Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
+# RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (its generation is optional); "uniform" is the server's.
+_PLAIN_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky", "uniform"})
+# Phases in which discovery may change what a group covers and how it is held.
+_AT_REST = frozenset(
+    {
+        GroupPhase.DISCOVERED,
+        GroupPhase.GATED,
+        GroupPhase.REFUSED,
+        GroupPhase.FAILED,
+        GroupPhase.DEMOTED,
+    }
+)
+_NEVER_HELD = frozenset({GroupPhase.DISCOVERED, GroupPhase.REFUSED, GroupPhase.FAILED, GroupPhase.DEMOTED})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """A group as the source shows it."""
+
+    group: str
+    protocol: GroupProtocol
+    topics: frozenset[str]  # committed, subscribed or assigned
+    assignors: frozenset[str] = frozenset()  # of its members; none while it is empty
+    malformed: bool = False  # a member whose subscription a coordinator of the consumer protocol cannot read
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """The link's options about groups."""
+
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...]
+    policy: GroupPolicy = GroupPolicy.MANUAL
+    gate: GateKind | None = None  # None: chosen by group
+
+    def takes(self, group: str) -> bool:
+        """Whether the link mirrors a group of this id."""
+        if not 0 < len(group.encode("utf-8", "surrogatepass")) <= MAX_GROUP_BYTES:
+            return False
+        return self.matches(group)
+
+    def matches(self, group: str) -> bool:
+        """Whether the patterns take it."""
+        return any(pattern.fullmatch(group) for pattern in self.include) and not any(
+            pattern.fullmatch(group) for pattern in self.exclude
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a look at the source means."""
+
+    records: Sequence[Record]
+    forget: Sequence[str]  # held ones that are no longer to be mirrored: release, then `forget`
+    hold_otherwise: Mapping[str, GateKind]  # held ones for which another gate is the right one now
+
+
+def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind | None = None) -> GateKind:
+    """The gate for a group: by what the target speaks (KIP-848) and what the members need. Two gates together, because each
+    has clients that it does not hold.
+
+    A member of the consumer protocol is the right gate for a group whose members were seen, if its coordinator can have them
+    in one group. An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns
+    in its place; a client whose subscription it cannot read gets an error from it for ever. Clients that nobody has seen may
+    be such: a classic gate looks into nothing.
+    """
+    if wanted is not None:
+        return wanted
+    plain = bool(found.assignors) and found.assignors <= _PLAIN_ASSIGNORS and not found.malformed
+    if consumer_protocol and (found.protocol is GroupProtocol.CONSUMER or plain):
+        return GateKind.CONSUMER_AND_TRANSACTION
+    return GateKind.CLASSIC_AND_TRANSACTION
+
+
+def group_of(image: ControllerImage, link: str, name: str) -> MirrorGroup:
+    link_of(image, link)
+    group = image.groups.get((link, name))
+    if group is None:
+        raise NotFound(f"link {link!r} has no group {name!r}")
+    return group
+
+
+def live_topics(image: ControllerImage, link: str) -> frozenset[str]:
+    """Topics of the link whose log is on the target or on its way there."""
+    return frozenset(mirror.topic for mirror in image.link_mirrors(link) if mirror.target_replicas)
+
+
+def discover(
+    image: ControllerImage,
+    link: str,
+    found: Mapping[str, FoundGroup],
+    rules: GroupRules,
+    *,
+    consumer_protocol: bool,
+    now: int,
+) -> Discovery:
+    """Compare what the source has with what is known. Groups in the middle of a promote or a demote are left alone."""
+    link_of(image, link)
+    mirrored = live_topics(image, link)
+    others = {name: owner for owner, name in image.groups if owner != link}
+    records: list[Record] = []
+    forget: list[str] = []
+    otherwise: dict[str, GateKind] = {}
+    for name, seen in sorted(found.items()):
+        if not rules.takes(name) or not seen.topics & mirrored:
+            continue
+        gate = choose_gate(seen, consumer_protocol=consumer_protocol, wanted=rules.gate)
+        covered = {
+            "topics": tuple(sorted(seen.topics & mirrored)),
+            "unmirrored": tuple(sorted(seen.topics - mirrored)),
+            "protocol": seen.protocol,
+            "policy": rules.policy,
+        }
+        known = image.groups.get((link, name))
+        if known is None:
+            new = MirrorGroup(link=link, group=name, gate=gate, since=now, **covered)  # type: ignore[arg-type]
+            if name in others:
+                new = replace(new, phase=GroupPhase.REFUSED, reason=_of_another(others[name]))
+            elif (why := cannot_be_held(seen.protocol)) is not None:
+                new = replace(new, phase=GroupPhase.REFUSED, reason=why)
+            records.append(new)
+            continue
+        if known.phase not in _AT_REST:
+            continue
+        changed = replace(known, **covered)  # type: ignore[arg-type]
+        if known.phase in _NEVER_HELD:
+            # One that was demoted has its gate already; an empty group is no reason for another one.
+            if seen.assignors or rules.gate is not None or known.gate_state is None:
+                changed = replace(changed, gate=gate)
+        elif gate is not known.gate and seen.assignors:
+            # Without members the assignors are unknown: no reason to change a gate that stands.
+            otherwise[name] = gate
+        if changed != known:
+            records.append(changed)
+    for known in image.link_groups(link):
+        seen_now = found.get(known.group)
+        excluded = not rules.takes(known.group) or not (
+            mirrored & (seen_now.topics if seen_now is not None else set(known.topics))
+        )
+        gone = seen_now is None and known.phase in _NEVER_HELD
+        if known.phase is GroupPhase.PROMOTED:
+            excluded, gone = not rules.takes(known.group), False
+        elif known.phase not in _AT_REST:
+            continue
+        if excluded or gone:
+            forget.append(known.group)
+    return Discovery(records, forget, otherwise)
+
+
+_CANNOT_BE_HELD = {
+    GroupProtocol.STREAMS: "a streams group (KIP-1071) cannot be held on the target, and its offsets are not brought over: "
+    "started there it begins where its configuration says. Stop it when it has read to the end at the source, promote its "
+    "topics, and set its offsets on the target before it is started there (kafka-streams-groups.sh --reset-offsets)",
+    GroupProtocol.SHARE: "a share group (KIP-932) cannot be held on the target, and what it has acknowledged is not brought "
+    "over. Stop it when it has read to the end at the source, promote its topics, and set where it begins on the target "
+    "before its members are started there (kafka-share-groups.sh --reset-offsets)",
+}
+
+
+def cannot_be_held(protocol: GroupProtocol) -> str | None:
+    """Why no gate holds groups of that kind; None for those that are held."""
+    return _CANNOT_BE_HELD.get(protocol)
+
+
+def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
+    """Groups that read one of the topics and are not held, each with the reason."""
+    return [
+        f"group {group.group} is {group.phase}: {group.reason}"
+        for group in image.link_groups(link)
+        if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED) and not set(topics).isdisjoint(group.topics)
+    ]
+
+
+def _of_another(link: str) -> str:
+    return f"a group of this id is mirrored by link {link}: the two would be one group on the target"
+
+
+def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why a group must not be gated, as far as the link state tells."""
+    if (why := cannot_be_held(group.protocol)) is not None:
+        return why
+    for owner, name in image.groups:
+        other = image.groups[owner, name]
+        if name == group.group and owner != group.link and other.phase is not GroupPhase.REFUSED:
+            return _of_another(owner)
+    return None
+
+
+def step(
+    image: ControllerImage, link: str, name: str, phase: GroupPhase, now: int, **fields: Any
+) -> list[Record]:
+    """Move a group to a phase."""
+    known = group_of(image, link, name)
+    check_group_transition(f"group {name} of link {link!r}", known.phase, phase)
+    return [replace(known, phase=phase, since=now, **fields)]
+
+
+def amend(image: ControllerImage, link: str, name: str, **fields: Any) -> list[Record]:
+    """Change what is kept about a group, not its phase."""
+    known = group_of(image, link, name)
+    changed = replace(known, **fields)
+    return [] if changed == known else [changed]
+
+
+def forget(image: ControllerImage, link: str, name: str) -> list[Record]:
+    """No longer mirrored; nothing of it is held any more."""
+    known = image.groups.get((link, name))
+    if known is None:
+        return []
+    if known.phase not in _AT_REST | {GroupPhase.PROMOTED}:
+        raise Refused(f"group {name!r} is {known.phase}: wait for the end of that")
+    return [RemoveGroup(link, name)]
+
+
+# Promote and demote.
+
+
+def promotable(
+    image: ControllerImage, link: str, names: Sequence[str] | None, *, force: bool, partial: bool
+) -> list[MirrorGroup]:
+    """The groups that a promote would take: those named, or all that are not promoted. Refused lists every reason."""
+    link_of(image, link)
+    if names is None:
+        chosen = [group for group in image.link_groups(link) if group.phase is not GroupPhase.PROMOTED]
+        if not chosen:
+            raise Refused(f"link {link!r} has no group to promote")
+    else:
+        chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
+    reasons = [
+        f"group {group.group}: {why}"
+        for group in chosen
+        if (why := _not_promotable(group, force, partial)) is not None
+    ]
+    if reasons:
+        raise Refused("; ".join(reasons))
+    return chosen
+
+
+def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | None:
+    match group.phase:
+        case GroupPhase.GATED:
+            pass
+        case GroupPhase.DRAINING | GroupPhase.FINAL_SYNC if _may_be_forced(group, force):
+            return None  # what else there is to say was said when it was asked for first
+        case GroupPhase.REFUSED | GroupPhase.FAILED:
+            if not force:
+                return (
+                    f"it is {group.phase}: {group.reason}; with --force it is taken for promoted, with the offsets that its "
+                    "members on the target have"
+                )
+        case _:
+            return f"it is {group.phase}" + (f": {group.reason}" if group.reason else "")
+    if group.unmirrored and not partial:
+        return (
+            f"it also reads {_list(group.unmirrored)}, which the link does not mirror: mirror them, or give --partial and "
+            "its offsets of these topics stay behind"
+        )
+    return None
+
+
+def _may_be_forced(group: MirrorGroup, force: bool) -> bool:
+    """A promote that waits, for members at the source or for a source that is dead, and that is not to wait any more."""
+    return force and group.move is not None and not group.move.force
+
+
+def begin_promote(
+    image: ControllerImage,
+    link: str,
+    names: Sequence[str] | None,
+    *,
+    force: bool,
+    partial: bool,
+    timeout_ms: int | None,
+    now: int,
+    automatic: bool = False,
+) -> tuple[list[Record], list[str]]:
+    """All of them, or none."""
+    chosen = promotable(image, link, names, force=force, partial=partial)
+    move = GroupMove(
+        asked_at=now,
+        until=None if timeout_ms is None else now + timeout_ms,
+        force=force,
+        automatic=automatic,
+    )
+    records: list[Record] = []
+    for group in chosen:
+        if group.phase is GroupPhase.GATED:
+            changed = replace(group, phase=GroupPhase.DRAINING, move=move, reason=None, since=now)
+        elif group.phase in (GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
+            changed = replace(group, move=move)
+        else:
+            reason = f"taken for promoted by force: it was {group.phase} ({group.reason})"
+            changed = replace(group, phase=GroupPhase.PROMOTED, gate_state=None, reason=reason, since=now)
+        records.append(changed)
+    return records, [group.group for group in chosen]
+
+
+def begin_demote(
+    image: ControllerImage, link: str, names: Sequence[str], *, timeout_ms: int | None, now: int
+) -> tuple[list[Record], list[str]]:
+    """Back to the source. Refused once a topic of the group is promoted, or is being promoted: the source does not get its
+    records any more."""
+    chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
+    reasons = [
+        f"group {group.group}: {why}" for group in chosen if (why := _not_demotable(image, group)) is not None
+    ]
+    if reasons:
+        raise Refused("; ".join(reasons))
+    move = GroupMove(asked_at=now, until=None if timeout_ms is None else now + timeout_ms)
+    records: list[Record] = [
+        replace(group, phase=GroupPhase.DEMOTING, move=move, reason=None, offsets=(), since=now)
+        for group in chosen
+    ]
+    return records, [group.group for group in chosen]
+
+
+def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
+    if group.phase is not GroupPhase.PROMOTED:
+        return f"it is {group.phase}, only promoted groups can be demoted"
+    return no_way_back(image, group) or promote_in_the_way(image, group)
+
+
+def no_way_back(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why its offsets must not be returned to the source any more: a topic's log goes on at the target, and an offset of
+    that may be beyond the end of the source's. None while they may."""
+    ended = _topics_in(image, group, LED_ELSEWHERE)
+    return f"its topics {_list(ended)} are promoted: the source has no new records of them" if ended else None
+
+
+def promote_in_the_way(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why it has to be waited for what becomes of a topic: its log may go on at the target before that is written down."""
+    moving = _topics_in(image, group, PROMOTING - LED_ELSEWHERE)
+    return f"its topics {_list(moving)} are being promoted" if moving else None
+
+
+def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Phase]) -> list[str]:
+    """Its topics of which a partition is in one of the phases."""
+    return sorted(
+        topic
+        for topic in group.topics
+        if any(state.phase in phases for state in image.topic_partitions(group.link, topic))
+    )
+
+
+def end_demote(image: ControllerImage, link: str, name: str, now: int, **fields: Any) -> list[Record]:
+    """Its offsets are at the source. Refused if a topic was promoted, or began to be, since that was asked last: who starts
+    the consumers at the source would wait for records in vain."""
+    known = group_of(image, link, name)
+    why = no_way_back(image, known) or promote_in_the_way(image, known)
+    if why is not None:
+        raise Refused(f"group {name} is not demoted: {why}")
+    return step(image, link, name, GroupPhase.DEMOTED, now, **fields)
+
+
+def returning(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
+    """Groups that read one of the topics and are on their way back to the source."""
+    return [
+        group.group
+        for group in image.link_groups(link)
+        if group.phase is GroupPhase.DEMOTING and not set(topics).isdisjoint(group.topics)
+    ]
+
+
+def without_source(image: ControllerImage, group: MirrorGroup) -> str | None:
+    """Why a promote of the group need not wait for a source that does not answer; None if it has to.
+
+    Behind a failover nothing that the source could say changes where the target's log ends. Topics that were promoted while
+    the source was there are no reason alone: its last offsets are still to be had from it.
+    """
+    if group.move is not None and group.move.force:
+        return "it was to be promoted by force"
+    phases = {state.phase for topic in group.topics for state in image.topic_partitions(group.link, topic)}
+    return "its topics are failed over" if Phase.FAILED_OVER in phases and phases <= ENDED else None
+
+
+def refuse_while_moving(image: ControllerImage, link: str) -> None:
+    """Refused while a group of the link is in the middle of a promote or a demote."""
+    busy = [group.group for group in image.link_groups(link) if group.move is not None]
+    if busy:
+        raise Refused(f"link {link!r} is moving groups {_list(busy)}: wait for the end of that")
+
+
+def _list(names: Collection[str] | Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

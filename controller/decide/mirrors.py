@@ -1,0 +1,328 @@
+"""Decisions: pure functions of the image that answer with records and change nothing. A refusal is an
+exception.
+
+Who commits and replays the records is `stored_controller`. Time and ids are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from controller import keys
+from controller.decide.source_fence import leave_closed, refuse_while_owed
+from controller.decide.validations import forget, forget_truncated
+from controller.errors import AlreadyExists, IllegalTransition, NotFound, Refused
+from controller.image import ControllerImage
+from controller.phases import BEFORE_HAND_OVER, ENDED, PROMOTING, Phase, check_transition
+from controller.state import (
+    UNBOUND,
+    JsonValue,
+    Link,
+    MirrorPartition,
+    MirrorTopic,
+    Record,
+    RemoveLink,
+    RemoveMirror,
+)
+from wire.frames.types import TopicId, TopicPartition
+
+
+class Leadership(NamedTuple):
+    """What KRaft says about a mirror partition."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+def link_of(image: ControllerImage, name: str) -> Link:
+    link = image.links.get(name)
+    if link is None:
+        known = ", ".join(sorted(image.links)) or "none"
+        raise NotFound(f"link {name!r} does not exist (links: {known})")
+    return link
+
+
+def mirror_of(image: ControllerImage, link: str, topic: str) -> MirrorTopic:
+    link_of(image, link)
+    mirror = image.mirrors.get((link, topic))
+    if mirror is None:
+        raise NotFound(f"link {link!r} has no mirror of topic {topic!r}")
+    return mirror
+
+
+def partition_of(image: ControllerImage, link: str, tp: TopicPartition) -> MirrorPartition:
+    state = image.partitions.get((link, tp))
+    if state is None:
+        raise NotFound(f"link {link!r} has no mirror of partition {tp}")
+    return state
+
+
+def create_link(image: ControllerImage, link: Link) -> list[Record]:
+    keys.check_link_name(link.name)
+    if link.name in image.links:
+        raise AlreadyExists(f"link {link.name!r} exists already")
+    return [link]
+
+
+def update_link(
+    image: ControllerImage,
+    name: str,
+    properties: Mapping[str, str] | None,
+    options: Mapping[str, JsonValue] | None,
+) -> list[Record]:
+    link = link_of(image, name)
+    return [
+        replace(
+            link,
+            properties=link.properties if properties is None else dict(properties),
+            options=link.options if options is None else dict(options),
+        )
+    ]
+
+
+def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
+    """With force although the source of a topic was left closed, which nobody undoes without the link."""
+    link_of(image, name)
+    alive = sorted({s.topic for s in image.link_partitions(name) if s.phase not in ENDED})
+    if alive:
+        raise Refused(f"link {name!r} still mirrors {listed(alive)}: promote, fail over or delete them first")
+    if not force:
+        refuse_while_owed(image, name)
+    return [RemoveLink(name)]
+
+
+def create_mirror(
+    image: ControllerImage, mirror: MirrorTopic, states: Sequence[MirrorPartition]
+) -> list[Record]:
+    link_of(image, mirror.link)
+    keys.check_topic_name(mirror.topic)
+    existing = image.mirror_of_topic(mirror.topic)
+    if existing is not None:
+        raise AlreadyExists(f"topic {mirror.topic!r} is a mirror of link {existing.link!r} already")
+    if mirror.partitions < 1:
+        raise Refused(f"topic {mirror.topic!r} has no partitions")
+    if mirror.target_replicas and len(mirror.target_replicas) != mirror.partitions:
+        raise Refused(f"topic {mirror.topic!r}: {len(mirror.target_replicas)} replica lists do not fit")
+    if [s.tp for s in states] != list(mirror.topic_partitions()) or any(
+        s.link != mirror.link for s in states
+    ):
+        raise Refused(f"topic {mirror.topic!r}: the partition states do not match its {mirror.partitions}")
+    return [mirror, *states]
+
+
+def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = False) -> list[Record]:
+    """With force although its source was left closed, which is undone later all the same if the link stays."""
+    mirror_of(image, link, topic)
+    promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
+    if promoting:
+        raise Refused(f"topic {topic!r} is being promoted ({promoting[0].tp} is {promoting[0].phase})")
+    refuse_while_running(image, link, topic)
+    if not force:
+        refuse_while_owed(image, link, topic)
+    return [*leave_closed(image, link, topic), RemoveMirror(link, topic)]
+
+
+def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
+    """A job whose turn with the topic is yet to come must find the partitions that it was made of, as they were."""
+    for job in image.running_jobs(link):
+        if topic in job.topics:
+            what = "failover" if job.failover else "promote"
+            raise Refused(f"topic {topic!r} is part of {what} {job.id}, which is running")
+
+
+def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId) -> list[Record]:
+    """The mirror's topic exists at the target now. The intent to create it was durable before."""
+    mirror = mirror_of(image, link, topic)
+    if mirror.topic_id == topic_id:
+        return []
+    if mirror.topic_id != UNBOUND:
+        raise Refused(f"mirror {topic!r} of link {link!r} is bound to another topic id already")
+    return [replace(mirror, topic_id=topic_id)]
+
+
+def plan_mirror_configs(
+    image: ControllerImage,
+    link: str,
+    topic: str,
+    create: Mapping[str, str],
+    restore: Mapping[str, str | None],
+) -> list[Record]:
+    """The configs of a mirror have changed at its source, or the target's defaults have. A promote that is under way takes
+    them too: it sets what is planned when it ends."""
+    mirror = mirror_of(image, link, topic)
+    planned = replace(mirror, copied_configs=dict(create), restore_configs=dict(restore))
+    return [] if planned == mirror else [planned]
+
+
+def set_untruncated(
+    image: ControllerImage, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
+) -> list[Record]:
+    """Which replicas still have to truncate after the source lost data."""
+    state = partition_of(image, link, tp)
+    wanted = tuple(sorted(replicas))
+    if wanted == state.untruncated:
+        return []
+    return [replace(state, untruncated=wanted), *forget_truncated(image, link, tp, dict(wanted))]
+
+
+def change(
+    image: ControllerImage,
+    link: str,
+    tps: Iterable[TopicPartition],
+    phase: Phase,
+    now: int,
+    **fields: Any,
+) -> list[Record]:
+    """Move partitions to a phase, all or none. Entering ACTIVE drops what only a promote needs."""
+    records: list[Record] = []
+    for tp in tps:
+        state = partition_of(image, link, tp)
+        if state.phase in PROMOTING and state.phase not in BEFORE_HAND_OVER and phase is Phase.FAILED:
+            raise Refused(f"{tp} is {state.phase}: it cannot fail any more")
+        subject = f"partition {tp} of link {link!r}"
+        check_transition(subject, state.phase, phase)
+        if phase is Phase.FENCED and state.phase is not Phase.CATCHING_UP and "failover" not in fields:
+            raise IllegalTransition(subject, state.phase, phase)
+        changed = replace(state, phase=phase, since=now, **fields)
+        if phase is Phase.ACTIVE:
+            before = Phase.ACTIVE if state.failover is None else state.failover.before
+            changed = replace(changed, aligned_end=None, attempt=None, failover=None)
+            if before is Phase.PAUSED:
+                changed = replace(changed, phase=before)
+            if changed.failure is not None:
+                changed = replace(changed, phase=Phase.FAILED, reason=changed.failure, failure=None)
+        elif phase is Phase.VALIDATED and (changed.attempt is None or changed.aligned_end is None):
+            raise Refused(f"{tp}: {phase} needs the hand-over that may be sent and the end it is aligned at")
+        elif phase is Phase.HANDED_OVER:
+            # It broke before, but everything is on the target's replicas: nothing is left to fail.
+            changed = replace(changed, failure=None, reason=None)
+        records.append(changed)
+    return records
+
+
+def establish(
+    image: ControllerImage,
+    link: str,
+    tp: TopicPartition,
+    leadership: Leadership,
+    session_epoch: int,
+    start_offset: int,
+    now: int,
+) -> list[Record]:
+    """The link broker leads the partition and the start offset is known: copying may begin."""
+    return change(
+        image,
+        link,
+        [tp],
+        Phase.ACTIVE,
+        now,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        isr=leadership.isr,
+        session_epoch=session_epoch,
+        start_offset=start_offset,
+        reason=None,
+    )
+
+
+def adopt_leadership(
+    image: ControllerImage, link: str, changes: Mapping[TopicPartition, Leadership], controller_epoch: int
+) -> list[Record]:
+    """KRaft's choice becomes ours. Older epochs than the known one are late news and change nothing."""
+    records: list[Record] = []
+    for tp, leadership in changes.items():
+        state = partition_of(image, link, tp)
+        known = Leadership(state.leader, state.leader_epoch, state.isr)
+        if leadership.leader_epoch < state.leader_epoch or leadership == known:
+            continue
+        records.append(
+            replace(
+                state,
+                leader=leadership.leader,
+                leader_epoch=leadership.leader_epoch,
+                isr=leadership.isr,
+                controller_epoch=controller_epoch,
+            )
+        )
+    return records
+
+
+def set_source_epochs(
+    image: ControllerImage, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
+) -> list[Record]:
+    """The source's leader epochs as the copied batches show them: offsets strictly ascend. Epochs do too, but in a log whose
+    cluster once lost its metadata.
+    """
+    state = partition_of(image, link, tp)
+    for earlier, later in zip(epochs, list(epochs)[1:], strict=False):
+        if earlier[0] == later[0] or earlier[1] >= later[1]:
+            raise Refused(f"{tp}: source leader epochs {earlier} and {later} do not ascend")
+    history = tuple((int(epoch), int(offset)) for epoch, offset in epochs)
+    return [] if history == state.source_epochs else [replace(state, source_epochs=history)]
+
+
+def add_source_epoch(
+    image: ControllerImage, link: str, tp: TopicPartition, epoch: int, start_offset: int
+) -> list[Record]:
+    """Append one entry; the same again is no change."""
+    history = partition_of(image, link, tp).source_epochs
+    if history and history[-1][0] == epoch:
+        return []
+    return set_source_epochs(image, link, tp, [*history, (epoch, start_offset)])
+
+
+def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now: int) -> list[Record]:
+    mirror = mirror_of(image, link, topic)
+    records: list[Record] = []
+    if mirror.paused != paused:
+        records.append(replace(mirror, paused=paused))
+    for state in image.topic_partitions(link, topic):
+        if state.phase in PROMOTING:
+            raise Refused(f"topic {topic!r} is being promoted ({state.tp} is {state.phase})")
+        if paused and state.phase in (Phase.LINKING, Phase.ACTIVE):
+            records += change(image, link, [state.tp], Phase.PAUSED, now)
+        elif not paused and state.phase is Phase.PAUSED:
+            phase = Phase.ACTIVE if state.session_epoch >= 0 else Phase.LINKING
+            records += change(image, link, [state.tp], phase, now)
+    refuse_while_running(image, link, topic)
+    return records
+
+
+def fail_partition(
+    image: ControllerImage, link: str, tp: TopicPartition, reason: str, now: int
+) -> list[Record]:
+    """A mirror broke. While a promote owns the partition only the failure is noted: the driver sees it
+    and lets go.
+    """
+    state = partition_of(image, link, tp)
+    if state.phase in ENDED or state.phase is Phase.HANDED_OVER or state.phase is Phase.FAILED:
+        return []
+    if state.phase in PROMOTING:
+        return [] if state.failure is not None else [replace(state, failure=reason)]
+    return change(image, link, [tp], Phase.FAILED, now, reason=reason)
+
+
+def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now: int) -> list[Record]:
+    """The operator's override of FAILED: link it again from the beginning, with a new session epoch."""
+    restarted = change(
+        image,
+        link,
+        [tp],
+        Phase.LINKING,
+        now,
+        reason=None,
+        failure=None,
+        session_epoch=-1,
+        start_offset=None,
+        source_epochs=(),
+    )
+    return [*restarted, *forget(image, link, [tp])]
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """`a, b and 7 more`."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

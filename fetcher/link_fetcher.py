@@ -1,0 +1,408 @@
+"""Which source node serves which partition of a link, and what happens when it does not.
+
+A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter what
+is closed or failed, read the source's metadata for all of the batch at once, check that it is still the
+same topic, ask for offsets where they are needed, choose the node (a same-rack in-sync replica, else the
+leader), place its lanes on fetchers. A partition that cannot be resolved goes to the end of the queue with
+a growing pause and holds nobody up.
+
+Not here: fetching itself (source_fetcher.py), beginning and ending fetchers (sources.py), what followers are told
+(followers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.error_table import Action, classify
+from fetcher.idle_partitions import sibling_slot
+from fetcher.join import note_looked_up, refused_in_range
+from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.resolve import Resolver, Verdict
+from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
+from fetcher.source_fetcher import SourceFetcher
+from fetcher.source_ports import FetchLimits
+from fetcher.source_rate import SourceRate
+from fetcher.sources import Fetchers
+from fetcher.spec import FetcherEvents, MirrorSpec
+from wire.client.cluster import Cluster
+from wire.client.connection import Connection
+from wire.errors import MalformedFrame, WireError
+from wire.frames.types import Node, TopicPartition
+from wire.task_group import TaskGroup
+
+_TICK = 0.2
+_MALFORMED_LIMIT = 5
+_LOOK_AGAIN = 15.0
+#: Seconds until a replica that was of no use may be read from again, as metadata.max.age.ms in Kafka's consumer.
+_LEADER_ONLY = 300.0
+
+
+class FetcherManager:
+    """Of one link."""
+
+    def __init__(
+        self,
+        link: str,
+        cluster: Cluster,
+        budget: MemoryBudget,
+        directory: MirrorDirectory,
+        events: FetcherEvents,
+        *,
+        open_connection: Callable[[Node], Awaitable[Connection]],
+        client_id: str,
+        rack: str | None = None,
+        limits: FetchLimits | None = None,
+        fetchers_per_node: int = 1,
+        window_bytes: int = 4 << 20,
+        detach_after: float = 1.0,
+        attach_grace: float = 2.0,
+        deleted_after: float = 10.0,
+        resolver: Resolver | None = None,
+        rate: SourceRate | None = None,
+    ) -> None:
+        """`resolver`: says where partitions are read, instead of the cluster's metadata. `rate`: of them all."""
+        self.link = link
+        self.budget = budget
+        self.directory = directory
+        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        #: Counters of partitions that were removed.
+        self.gone_bytes_fetched = 0
+        self.gone_bytes_served = 0
+        self._events = events
+        self._limits = limits or FetchLimits()
+        self._resolver = resolver or Resolver(cluster, rack=rack, deleted_after=deleted_after)
+        self._open_connection = open_connection
+        self._client_id = client_id
+        self._rack = rack or ""
+        self._rate = rate
+        self._window_bytes = window_bytes
+        self._detach_after = detach_after
+        self._attach_grace = attach_grace
+        self._queue = ResolveQueue(
+            self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
+        )
+        self._watched: set[MirrorPartition] = set()
+        self._fetchers = Fetchers(self._make, self._queue.put, per_node=fetchers_per_node)
+        self._reclaimed_at = 0.0
+
+    # --- for the composing process
+
+    async def run(self) -> None:
+        """Fetch until cancelled. Partitions may be added before and while it runs."""
+        try:
+            async with TaskGroup() as group:
+                self._fetchers.group = group
+                for mirror in self.partitions.values():
+                    self._queue.put(mirror)
+                group.create_task(self._queue.run())
+                try:
+                    await self._tick()
+                finally:
+                    # Before the group ends: followers open lanes until then, and later.
+                    self._fetchers.group = None
+        finally:
+            self._fetchers.stop_all()
+
+    @property
+    def fetchers(self) -> Mapping[tuple[int, int], SourceFetcher]:
+        """By source node and slot; the quiet ones have slots below 0."""
+        return self._fetchers.at_work
+
+    def add(self, specs: Iterable[MirrorSpec]) -> list[MirrorPartition]:
+        """Begin to mirror. LinkerError if one of them is mirrored already."""
+        added = []
+        for spec in specs:
+            mirror = MirrorPartition(
+                spec,
+                self._events,
+                self,
+                window_bytes=self._window_bytes,
+                answer_bytes=self._limits.partition_bytes,
+                detach_after=self._detach_after,
+                attach_grace=self._attach_grace,
+            )
+            self.directory.add(mirror)
+            self.partitions[mirror.tp] = mirror
+            added.append(mirror)
+            self._queue.put(mirror)
+        return added
+
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Stop mirroring; fetches in flight are dropped. Unknown partitions are ignored."""
+        for tp in list(tps):
+            mirror = self.partitions.pop(tp, None)
+            if mirror is None:
+                continue
+            self.directory.remove(mirror)
+            self._queue.forget(tp)
+            self._watched.discard(mirror)
+            self._resolver.forget(tp)
+            mirror.close()
+            self.gone_bytes_fetched += mirror.bytes_fetched
+            self.gone_bytes_served += mirror.bytes_served
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if tp in self.partitions:
+                self.partitions[tp].pause()
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if tp in self.partitions:
+                self.partitions[tp].resume()
+
+    # --- LaneHost
+
+    def lane_opened(self, lane: PartitionLane) -> None:
+        mirror = lane.mirror
+        node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
+        if node is None or not self._fetchers.may_begin:
+            self._queue.put(mirror)
+        else:
+            self._place(lane, node)
+
+    def lane_changed(self, lane: PartitionLane) -> None:
+        if lane.fetcher is not None:
+            lane.fetcher.touch(lane)
+
+    def lane_closed(self, lane: PartitionLane) -> None:
+        if lane.fetcher is not None:
+            lane.fetcher.remove(lane)
+
+    def watch(self, mirror: MirrorPartition) -> None:
+        self._watched.add(mirror)
+
+    # --- FetcherOwner
+
+    def partition_error(self, lane: PartitionLane, fetcher: SourceFetcher, code: int) -> None:
+        mirror = lane.mirror
+        action, reason = classify(code)
+        if action is Action.FAIL:
+            mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
+            return
+        if action is Action.RERESOLVE:
+            if self._keep_to_the_leader(lane, fetcher):
+                self._displace(lane)
+            else:
+                self._doubt(lane)
+            return
+        mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
+        if action is Action.REFRESH:
+            self._keep_to_the_leader(lane, fetcher)
+            self._displace(lane)
+        else:
+            self._suspend(lane)
+
+    def partition_malformed(self, lane: PartitionLane, fetcher: SourceFetcher, error: MalformedFrame) -> None:
+        mirror = lane.mirror
+        text = f"{mirror.tp} at offset {lane.position} from node {fetcher.node.id}: {error}"
+        if lane.failures + 1 >= _MALFORMED_LIMIT:
+            mirror.fail(text)
+            return
+        mirror.source_trouble(text, time.monotonic())
+        self._suspend(lane)
+
+    def diverged(self, lane: PartitionLane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
+        """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
+        mirror = lane.mirror
+        if self._keep_to_the_leader(lane, fetcher):
+            self._displace(lane)
+            return
+        own_end = mirror.end_of_source_epoch(epoch)
+        offset = end_offset if own_end is None else min(end_offset, own_end)
+        if end_offset >= lane.position and epoch < lane.last_epoch:
+            # Shorter epochs reach further, so it does not know the epoch of what was read last.
+            self._doubt(lane)
+        elif offset < 0 or offset >= lane.position:
+            text = f"diverging epoch {epoch} ends at {end_offset}"
+            self.partition_malformed(lane, fetcher, MalformedFrame(text, api="fetch", offset=lane.position))
+        elif offset < mirror.log_start_offset:
+            mirror.fail(
+                f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} "
+                f"ends at {end_offset}, the mirror starts at {mirror.log_start_offset}"
+            )
+        else:
+            mirror.truncate(offset)
+
+    def _doubt(self, lane: PartitionLane) -> None:
+        """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
+        lane.failures += 1
+        if lane.failures >= _MALFORMED_LIMIT:
+            lane.mirror.fail(refused_in_range(lane))
+        else:
+            self._resolver.ask_offsets(lane.mirror, lane.last_epoch, lane.position)
+            self._displace(lane)
+
+    def preferred_replica(self, lane: PartitionLane, fetcher: SourceFetcher, node_id: int) -> None:
+        node = self._resolver.node(node_id)
+        if node is not None and node_id != fetcher.node.id and not lane.leader_only:
+            fetcher.remove(lane)
+            self._place(lane, node)
+
+    def connection_failed(self, fetcher: SourceFetcher, error: WireError) -> None:
+        now = time.monotonic()
+        for lane in list(fetcher.lanes.values()):
+            mirror = lane.mirror
+            mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
+            self._keep_to_the_leader(lane, fetcher)
+            self._queue.put(mirror)
+
+    def _keep_to_the_leader(self, lane: PartitionLane, fetcher: SourceFetcher) -> bool:
+        """For a while, if the node that was of no use to it is not the leader; whether that is so."""
+        if self._resolver.is_leader(lane.mirror, fetcher.node.id):
+            return False
+        lane.leader_only_since = time.monotonic()
+        return True
+
+    def _look_again(self, now: float) -> None:
+        """Nothing but an error moves a lane, and a node that is no place for it any more may answer without one, for ever: a
+        leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
+        refresh them.
+        """
+        for mirror in self.directory:
+            if not self._is_ours(mirror) or mirror in self._queue:
+                continue
+            for lane in mirror.lanes:
+                if lane.leader_only_since is not None and now - lane.leader_only_since > _LEADER_ONLY:
+                    lane.leader_only_since = None
+                    self._queue.put(mirror)
+            if self._resolver.misplaced(mirror):
+                self._queue.put(mirror)
+
+    def request_bytes(self) -> int:
+        return max(self.budget.limit // (2 * max(1, len(self._fetchers.at_work))), 64 << 10)
+
+    def memory_short(self, size: int) -> bool:
+        now = time.monotonic()
+        if now - self._reclaimed_at < _TICK:
+            return False
+        self._reclaimed_at = now
+        freed = 0
+        for mirror in self.directory:
+            freed += mirror.reclaim(now - self._detach_after)
+            if freed >= size:
+                break
+        return freed > 0
+
+    def sibling(self, fetcher: SourceFetcher) -> SourceFetcher | None:
+        return self._fetchers.sibling(fetcher)
+
+    # --- placing
+
+    def _place(self, lane: PartitionLane, node: Node) -> None:
+        current = lane.fetcher
+        if current is not None and current.node == node:
+            self._awake(lane)
+            return
+        if current is not None:
+            current.remove(lane)
+        if not self._fetchers.may_begin:
+            return
+        lane.suspended = False
+        self._fetchers.free_for(lane.mirror, node).add(lane)
+
+    def _awake(self, lane: PartitionLane) -> None:
+        lane.suspended = False
+        self.lane_changed(lane)
+
+    def _make(self, node: Node, slot: int) -> SourceFetcher:
+        return SourceFetcher(
+            node,
+            slot,
+            self,
+            self.budget,
+            self._limits,
+            open_connection=self._open_connection,
+            client_id=f"{self._client_id}-fetcher-{slot if slot >= 0 else f'{sibling_slot(slot)}-quiet'}",
+            rack=self._rack,
+            rate=self._rate,
+        )
+
+    def _displace(self, lane: PartitionLane) -> None:
+        """Away from its fetcher, and back through the queue."""
+        if lane.fetcher is not None:
+            lane.fetcher.remove(lane)
+        self._queue.put_again(lane.mirror)
+
+    def _suspend(self, lane: PartitionLane) -> None:
+        """Not now; the same node again after a pause."""
+        lane.failures += 1
+        lane.suspended = True
+        self.lane_changed(lane)
+        asyncio.get_running_loop().call_later(pause_after(lane.failures), self._awake, lane)
+
+    # --- what the resolve queue found ---
+
+    def _is_ours(self, mirror: MirrorPartition) -> bool:
+        return self.partitions.get(mirror.tp) is mirror and mirror.failed is None
+
+    def _located(self, mirror: MirrorPartition, offsets: Offsets) -> None:
+        """The source said where the partition's log begins and ends, or why it does not."""
+        now = time.monotonic()
+        if isinstance(offsets, str):
+            mirror.source_trouble(offsets, now)
+            self._queue.put_again(mirror)
+        elif mirror.loaded:
+            self._settle(mirror, *offsets)
+            self._place_lanes(mirror)
+        else:
+            earliest, latest = offsets
+            mirror.load(latest, latest, earliest, now)
+            mirror.source_fine()
+
+    def _judged(self, mirror: MirrorPartition, verdict: Verdict) -> None:
+        now = time.monotonic()
+        if verdict.failure is not None:
+            mirror.fail(verdict.failure)
+            return
+        if verdict.trouble is not None:
+            mirror.source_trouble(verdict.trouble, now)
+            self._queue.put_again(mirror)
+            return
+        if verdict.leader_epoch != mirror.source_leader_epoch:
+            mirror.forgotten_epochs.clear()  # another leader may have another log
+            for lane in mirror.lanes:
+                lane.leader_only_since = None  # new leadership, new chance for a near replica
+        mirror.source_leader_epoch = verdict.leader_epoch
+        if not self._resolver.needs_offsets(mirror):
+            self._place_lanes(mirror)
+
+    def _place_lanes(self, mirror: MirrorPartition) -> None:
+        for lane in list(mirror.lanes):
+            node = self._resolver.choose(mirror, leader_only=lane.leader_only)
+            if node is None:
+                self._queue.put_again(mirror)
+                return
+            self._place(lane, node)
+        if not mirror.lanes:
+            mirror.source_fine()  # nobody reads it just now, but it could be read
+
+    def _settle(self, mirror: MirrorPartition, earliest: int, latest: int) -> None:
+        """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
+        mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
+        mirror.leave_behind_log_start()
+        looked_up = self._resolver.looked_up(mirror.tp)  # of this leader; never kept for a later one
+        if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
+            mirror.truncate(max(latest, mirror.log_start_offset))
+            return
+        note_looked_up(mirror, looked_up)
+
+    # --- time
+
+    async def _tick(self) -> None:
+        look_again = time.monotonic() + _LOOK_AGAIN
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            if now >= look_again:
+                look_again = now + _LOOK_AGAIN
+                self._look_again(now)
+            for mirror in list(self._watched):
+                if not mirror.tick(now):
+                    self._watched.discard(mirror)
+            self._fetchers.look_after(asyncio.get_running_loop().time())

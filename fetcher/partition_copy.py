@@ -1,0 +1,449 @@
+"""One mirror partition: what is known of its source, and its followers' progress. No I/O and no clock.
+
+Invariants:
+- After a restart every follower resumes at its own log end: where it asks is where it is read for (lanes.py).
+- High watermark and log start come from the source's own answers, and until they are known (`loaded`)
+followers get a retriable error, never an empty log.
+- After the source lost data each replica must be seen at or below the truncation point before it gets
+anything else (`untruncated`), since afterwards its stale tail would be invisible by offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fetcher.cursor import Lane
+from fetcher.cursors import LaneHost, Lanes
+from fetcher.epochs import EpochHistory, Noted
+from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
+from fetcher.spec import FetcherEvents, MirrorSpec
+from fetcher.window import Reading, WindowChunk
+from wire.frames.types import TopicPartition
+
+
+class MirrorPartition:
+    def __init__(
+        self,
+        spec: MirrorSpec,
+        events: FetcherEvents,
+        host: LaneHost[MirrorPartition],
+        *,
+        window_bytes: int = 4 << 20,
+        answer_bytes: int = 1 << 20,
+        detach_after: float = 1.0,
+        attach_grace: float = 2.0,
+    ) -> None:
+        self.spec = spec
+        self.tp: TopicPartition = spec.topic_partition
+        self.high_watermark = UNKNOWN_OFFSET
+        self.last_stable_offset = UNKNOWN_OFFSET
+        #: The source's log start offset, lifted to the mirror's start offset.
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.source_leader_epoch = -1
+        #: Source epochs that the source's present leader does not know although its log has them, as was looked up.
+        self.forgotten_epochs: set[int] = set()
+        self.loaded = False
+        #: Whether the source has said where it ends since it was last asked to; not so while paused.
+        self.end_known = False
+        #: Whether the source has answered since this leader epoch of the target began. If not, whoever led before may have
+        #: been told more of it than we were.
+        self.heard = False
+        self.failed: str | None = None
+        self.paused = False
+        self.closed = False
+        #: Why the source gives nothing just now; None when it does.
+        self.trouble: str | None = None
+        self.unavailable_since: float | None = None
+        #: Where a follower found records damaged, until one has got past that.
+        self._damaged_at: int | None = None
+        self.followers: dict[int, FollowerProgress] = {}
+        self._logs: dict[int, FollowerLog] = {}
+        #: Replicas that were seen with nothing in this process, and have not been at the source's end yet.
+        self._copying_anew: set[int] = set()
+        #: replica -> offset it must truncate to before it gets data again.
+        self.untruncated: dict[int, int] = dict(spec.untruncated)
+        self.listeners: set[Callable[[MirrorPartition], None]] = set()
+        self.bytes_fetched = 0
+        self.bytes_mirrored = 0
+        """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of lanes and
+        re-reads.
+        """
+        self.batches_fetched = 0
+        self.bytes_served = 0
+        self.largest_batch = 0
+        self._mirrored_to = UNKNOWN_OFFSET
+        self._events = events
+        self._host = host
+        self._attach_grace = attach_grace
+        self._lanes: Lanes[MirrorPartition] = Lanes(
+            self,
+            host,
+            window_bytes=window_bytes,
+            answer_bytes=answer_bytes,
+            detach_after=detach_after,
+            attach_grace=attach_grace,
+        )
+        self._epochs = EpochHistory(spec.source_epochs)
+        self._loaded_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<MirrorPartition {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
+
+    # --- what the source said
+
+    @property
+    def lanes(self) -> Sequence[PartitionLane]:
+        """Those that are open."""
+        return self._lanes.open
+
+    @property
+    def may_fetch(self) -> bool:
+        return self.loaded and self.failed is None and not self.paused and not self.closed
+
+    @property
+    def loaded_since(self) -> float | None:
+        """Monotonic: since when followers are served."""
+        return self._loaded_at if self.loaded else None
+
+    @property
+    def source_epochs(self) -> tuple[tuple[int, int], ...]:
+        return self._epochs.entries
+
+    def load(self, high_watermark: int, last_stable_offset: int, log_start_offset: int, now: float) -> None:
+        """First knowledge of the source's offsets; from here on followers are served."""
+        self.note_answer(high_watermark, last_stable_offset, log_start_offset)
+        if not self.loaded:
+            self.loaded = True
+            self._loaded_at = now
+            if self.spec.fetch_offset is not None and not self.lanes:
+                self._lanes.begin(max(self.spec.fetch_offset, self.log_start_offset), now)
+            self.notify()
+
+    def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
+        """`note_offsets` of what the source says of itself just now."""
+        self.end_known, self.heard = not self.paused, True
+        return self.note_offsets(high_watermark, last_stable_offset, log_start_offset)
+
+    def note_silence(self) -> None:
+        """The source was asked just now, and has nothing to say that it has not said before."""
+        self.end_known, self.heard = not self.paused, True
+
+    def note_offsets(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
+        """Take over what a source answer tells; True if any of it is news.
+
+        The high watermark of a new source leader (or of another replica) may lag for a moment; it goes
+        back only when a truncation was established, so followers never see it jump.
+        """
+        changed = False
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            changed = True
+        if last_stable_offset > self.last_stable_offset:
+            self.last_stable_offset = last_stable_offset
+            changed = True
+        start = max(log_start_offset, self.spec.start_offset)
+        if start > self.log_start_offset:
+            self.log_start_offset = start
+            changed = True
+        return changed
+
+    def add_chunks(
+        self,
+        lane: PartitionLane,
+        chunks: list[WindowChunk],
+        epochs: list[tuple[int, int]],
+        high_watermark: int,
+    ) -> None:
+        """Batches that follow the lane's position, with the source epochs seen in them."""
+        for epoch, offset in epochs:
+            self._note_epoch(lane, epoch, offset, high_watermark)
+        lane.limit = self._lanes.window_limit()
+        for chunk in chunks:
+            self.bytes_fetched += chunk.size
+            if chunk.next_offset > self._mirrored_to:
+                self.bytes_mirrored += chunk.size
+                self._mirrored_to = chunk.next_offset
+            lane.append(chunk)
+        if lane.full:
+            self._host.watch(self)
+
+    def _note_epoch(self, lane: PartitionLane, epoch: int, offset: int, high_watermark: int) -> None:
+        """A batch of `epoch` begins at `offset` at the source.
+
+        Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
+        they hold: a truncation that no fetch of theirs could have shown.
+        """
+        if epoch < 0:
+            return
+        noted = self._epochs.note(epoch, offset)
+        if noted is Noted.KNOWN:
+            return
+        if noted is Noted.REPLACED:
+            # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
+            known = self._mirrored_to > offset
+            if known:
+                # Nobody told us of the truncation but this batch: the answer it came in knows the new end.
+                self._mirrored_to = offset
+                self.high_watermark = min(self.high_watermark, max(high_watermark, offset))
+                self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
+            known = any(one.may_pass(offset) for one in self.followers.values()) or known
+            news = self._must_truncate(offset)
+            self._lanes.truncate_others(lane, offset)
+            if news and known:
+                self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
+        self._events.source_epoch(self.tp, epoch, offset)
+
+    def _must_truncate(self, offset: int) -> bool:
+        """Every replica that may hold something from `offset` on has to be seen below it first."""
+        news = False
+        for replica in {*self.spec.target_replicas, *self.followers}:
+            progress = self.followers.get(replica)
+            if progress is None or progress.may_pass(offset):
+                self.untruncated[replica] = min(offset, self.untruncated.get(replica, offset))
+                news = True
+        return news
+
+    def source_epoch_before(self, offset: int) -> int:
+        """The source's leader epoch of the batch before `offset`, -1 if it was not seen."""
+        return self._epochs.before(offset)
+
+    def end_of_source_epoch(self, epoch: int) -> int | None:
+        """Where our copy of a source epoch ends, None if it is the last one (or unknown)."""
+        return self._epochs.end_of(epoch)
+
+    def truncate(self, offset: int) -> None:
+        """The source no longer has anything from `offset` on: nor may the followers."""
+        self._epochs.truncate(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self.last_stable_offset = min(self.last_stable_offset, offset)
+        self._mirrored_to = min(self._mirrored_to, offset)
+        self._must_truncate(offset)
+        self._lanes.truncate(offset)
+        self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
+        self.notify()
+
+    # --- followers
+
+    def follower_fetched(
+        self, replica: int, offset: int, log_start_offset: int, now: float
+    ) -> FollowerProgress:
+        """A follower asked for `offset`: everything below it is safe with that follower."""
+        progress = self.followers.get(replica)
+        if progress is None:
+            progress = self._first_fetch(replica, offset, log_start_offset, now)
+        elif offset < progress.fetch_offset:
+            progress.log.restarted(offset, now)
+        elif offset == progress.fetch_offset and progress.told_to > offset:
+            self._not_taken(replica, progress, now)
+        elif offset > progress.fetch_offset:
+            progress.refused = 0
+        if self._damaged_at is not None and offset > self._damaged_at:
+            self._damaged_at = None
+            self.source_fine()
+        progress.fetch_offset = progress.told_to = offset
+        progress.log_start_offset = log_start_offset
+        progress.last_fetch = now
+        if offset >= self.high_watermark:
+            progress.caught_up_monotonic = now
+            if self.loaded:
+                self._copying_anew.discard(replica)
+        if (
+            not self._lanes.fetched(replica, progress, offset)
+            and self.loaded
+            and self.failed is None
+            and not self.closed
+        ):
+            self._lanes.place(replica, progress, offset, now)
+        return progress
+
+    def _not_taken(self, replica: int, progress: FollowerProgress, now: float) -> None:
+        """A follower asks again for what it was answered: its connection was lost, or it found the records damaged. A window
+        is read once and served again and again, so damage on the way from the source would stay.
+        """
+        progress.refused += 1
+        lane, offset = progress.lane, progress.fetch_offset
+        found = None if lane is None else lane.window.damaged(offset, progress.told_to)
+        if lane is None or found is None:
+            return
+        self._damaged_at = found[0]
+        text = (
+            f"the records of {self.tp} from offset {found[0]} to {found[1]} came damaged from the source (their checksum "
+            f"is another): broker {replica} refused them, and they are read again"
+        )
+        lane.restart(min(lane.followers.values(), default=offset))
+        self._host.lane_changed(lane)
+        self._events.source_damaged(self.tp, text)
+        self.source_trouble(text, now)
+
+    def _first_fetch(self, replica: int, offset: int, log_start_offset: int, now: float) -> FollowerProgress:
+        """Of this leader epoch."""
+        log = self._logs.get(replica)
+        if log is None and offset <= max(log_start_offset, 0):
+            self._copying_anew.add(replica)
+        if log is None or offset < log.asked:
+            log = self._logs.setdefault(replica, FollowerLog())
+            log.restarted(offset, now)
+        progress = self.followers[replica] = FollowerProgress(log)
+        return progress
+
+    def may_copy_from(self, replica: int, offset: int) -> int | None:
+        """None if the follower may go on at `offset`, else the offset it has to truncate to first."""
+        border = self.untruncated.get(replica)
+        if border is None:
+            return None
+        if offset > border:
+            return border
+        del self.untruncated[replica]
+        self._events.truncation_seen(self.tp, border, tuple(sorted(self.untruncated)))
+        return None
+
+    def follower_gone(self, replica: int) -> None:
+        """Its connection or session ended: nothing is kept for it until it comes back."""
+        progress = self.followers.get(replica)
+        if progress is not None:
+            self._lanes.leave(replica, progress)
+
+    def forget_followers(self) -> None:
+        """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
+        it asks, and the source not to end where another leader may have seen it go on.
+        """
+        self.end_known = self.heard = False
+        for replica, progress in list(self.followers.items()):
+            progress.log.asked = progress.fetch_offset
+            self._lanes.leave(replica, progress, close=False)
+        self.followers.clear()
+        self._lanes.close_empty()
+        self.notify()
+
+    def leave_behind_log_start(self) -> None:
+        """Readers below the source's log start have nothing to read there; their next fetch decides."""
+        self._lanes.leave_below(self.log_start_offset)
+        self.notify()
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
+        """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a lane is there and
+        will tell its listeners of what comes; None when `offset` has to be looked for at the source.
+
+        The caller must use the views at once (write them out): nothing keeps them in the budget.
+        """
+        at_end = False
+        for lane in self.lanes:
+            reading = lane.window.read(offset, min(max_bytes, self.spec.segment_bytes))
+            if reading is not None:
+                return reading.views, reading.size
+            at_end = at_end or (offset == lane.position >= self.high_watermark and lane.followed)
+        return ([], 0) if at_end else None
+
+    def read_for(self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool) -> Reading | None:
+        lane = progress.lane
+        if lane is None:
+            return None
+        limit = min(max_bytes, self.spec.segment_bytes)
+        return lane.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
+
+    def has_data_for(self, progress: FollowerProgress) -> bool:
+        lane = progress.lane
+        return lane is not None and progress.fetch_offset < lane.window.next_offset
+
+    # --- time
+
+    def tick(self, now: float) -> bool:
+        """Let go of followers that hold others back. False when there is nothing to watch."""
+        watch, let_go = self._lanes.tick(now)
+        if let_go:
+            self.notify()
+        return watch
+
+    def reclaim(self, idle_before: float) -> int:
+        """Memory is short: drop windows that no follower has read from since `idle_before`; returns the
+        bytes.
+
+        Safe at any time, the source still has it all.
+        """
+        freed = self._lanes.reclaim(idle_before)
+        if freed:
+            self.notify()
+        return freed
+
+    # --- states
+
+    def judge_behind(self, now: float) -> tuple[Behind, str]:
+        """A follower is below the source's log start. Has retention outrun the mirror, or only this follower?
+
+        A follower without data just starts later, and one of several copies may be behind: it begins again
+        at the log start like any stock follower. What a follower has up to the start offset is of an earlier session, and
+        goes when it begins again.
+
+        When every copy is behind, copies lose records that nobody else has. In a first copy that is nothing to stop for: no
+        copy was whole yet, and a topic whose records are deleted as they are used (Kafka Streams purges what it has
+        repartitioned) could never be copied otherwise. Later it is: they were whole, and may be all that is left of the
+        source's log; an operator decides.
+        """
+        behind = None
+        for progress in self.followers.values():
+            if progress.fetch_offset >= self.log_start_offset:
+                return Behind.MOVE, ""
+            offset = progress.fetch_offset
+            if progress.has_data and offset > (self.spec.start_offset if behind is None else behind):
+                behind = offset
+        silent = [r for r in self.spec.target_replicas if r not in self.followers]
+        if silent and now - self._loaded_at < 5 * self._attach_grace:
+            return Behind.WAIT, ""
+        if behind is None or self._copying_anew >= {*self.spec.target_replicas, *self.followers}:
+            return Behind.MOVE, ""
+        return Behind.FAIL, (
+            "retention at the source has outrun the mirror: "
+            f"its log starts at offset {self.log_start_offset}, the mirror has copied up to {behind}"
+        )
+
+    def fail(self, reason: str) -> None:
+        if self.failed is not None or self.closed:
+            return
+        self.failed = reason
+        self._lanes.drop()
+        self._events.failed(self.tp, reason)
+        self.notify()
+
+    def pause(self) -> None:
+        self.paused = True
+        self.end_known = False
+        self._lanes.changed()
+
+    def resume(self) -> None:
+        self.paused = False
+        self._lanes.changed()
+
+    def close(self) -> None:
+        """Removed from this process; whoever still holds it sees `closed`."""
+        self.closed = True
+        self._lanes.drop()
+        if self.unavailable_since is not None:
+            self.unavailable_since = None
+            self._events.source_available(self.tp)  # whoever counts unavailable partitions has one less
+        self.notify()
+        self.listeners.clear()
+
+    def source_trouble(self, reason: str, now: float) -> None:
+        self.trouble = reason
+        if self.unavailable_since is None and self.failed is None and not self.closed:
+            self.unavailable_since = now
+            self._events.source_unavailable(self.tp, now)
+
+    def source_fine(self) -> None:
+        if self._damaged_at is not None:
+            return  # until a follower has taken what is read in its place
+        if self.trouble is not None:
+            self.trouble = None
+        if self.unavailable_since is not None:
+            self.unavailable_since = None
+            self._events.source_available(self.tp)
+
+    def notify(self) -> None:
+        """Tell everybody who waits for this partition; they must only take note."""
+        for listener in tuple(self.listeners):
+            listener(self)
+
+
+PartitionLane = Lane[MirrorPartition]

@@ -1,0 +1,205 @@
+"""Has commands carried out by every sidecar that matters: fences, and what is told around a hand-over.
+
+A fence waits for everybody whose lease is not certainly over; everything else for who is connected, or is given up on
+in time. Not here: who that is (roster.py), what a sidecar does upon a command (member.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from controller.errors import ControllerError
+from fleet import messages as m
+from fleet.lease import Holder
+from fleet.progress import CopyReport, ReportBook, decode_copies
+from fleet.roster import MemberInfo, Roster
+from wire.client.waiting import until_set
+from wire.frames.types import TopicPartition
+
+Tell = Literal["unfence", "handed_over", "answered"]
+
+_TICK = 0.1
+_ASK_PROGRESS = 0.25
+
+
+class FleetIncomplete(ControllerError):
+    """A sidecar that may still acknowledge writes did not carry out a command in time."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A command under way."""
+
+    message: m.Command
+    waiting: set[Holder]
+    everybody: bool  # whoever connects meanwhile is told too
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    errors: dict[Holder, str] = field(default_factory=dict)
+    again: set[Holder] = field(default_factory=set)
+
+
+class Commands:
+    """What is under way, and who has not done it yet."""
+
+    def __init__(self, roster: Roster, book: ReportBook, clock: Callable[[], float]) -> None:
+        self._roster = roster
+        self._book = book
+        self._clock = clock
+        self._pending: dict[int, _Pending] = {}
+        self._ids = itertools.count(1)
+        #: What this very sidecar leads, if it can be looked at without a message.
+        self.own_copies: Callable[[str, Collection[TopicPartition]], Sequence[CopyReport]] | None = None
+
+    def waiting(self) -> list[tuple[m.Command, list[int]]]:
+        """Commands under way, each with the sidecars that have not carried it out yet."""
+        return [
+            (pending.message, sorted({holder.broker_id for holder in pending.waiting}))
+            for pending in self._pending.values()
+        ]
+
+    def look(self) -> None:
+        """Something outside may have changed for them: a lease is over, somebody left."""
+        for pending in self._pending.values():
+            pending.changed.set()
+
+    def greet(self, member: MemberInfo) -> None:
+        """A member that has just connected is told what concerns it."""
+        for pending in self._pending.values():
+            if pending.everybody or member.holder in pending.waiting:
+                pending.waiting.add(member.holder)
+                member.channel.send(m.encode(pending.message))
+
+    async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """Return when nobody can acknowledge a write of these partitions any more that is not answered by the source
+        already. FleetIncomplete if somebody who may is silent until the time is over."""
+        holders = set(self._roster.leases.may_hold(self._clock())) | {
+            x.holder for x in self._roster.members.values()
+        }
+        pending = self._command("fence", link, tps, timeout, holders, everybody=True)
+        deadline = self._clock() + timeout
+        try:
+            while True:
+                now = self._clock()
+                bound = set(self._roster.leases.may_hold(now))
+                connected = {x.holder for x in self._roster.members.values()}
+                # Over: nothing it does counts. One that is connected and holds no lease yet got the fence first.
+                pending.waiting &= bound | connected
+                for holder in [h for h in pending.waiting if h not in bound]:
+                    pending.waiting.discard(holder)
+                if not pending.waiting:
+                    return
+                if now >= deadline:
+                    raise FleetIncomplete(self._silent(pending, now))
+                for member in [x for x in self._roster.members.values() if x.holder in pending.again]:
+                    self._roster.send(member, pending.message)
+                pending.again.clear()
+                await until_set(pending.changed, min(deadline - now, _TICK))
+        finally:
+            self._pending.pop(pending.message.id, None)
+
+    def _silent(self, pending: _Pending, now: float) -> str:
+        texts = []
+        for holder in sorted(pending.waiting, key=lambda h: h.broker_id):
+            why = pending.errors.get(holder)
+            if why is None:
+                where = "is connected" if holder.broker_id in self._roster.members else "is away"
+                why = f"{where}, and {self._roster.lease_end(holder, now)}"
+            texts.append(f"sidecar {holder.broker_id}: {why}")
+        return f"the fence is not complete: {'; '.join(texts)}"
+
+    async def tell(self, what: Tell, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
+        """To everybody who is connected; the others learn from the image what they have to. Returns when all of them have
+        done it, are gone, or the time is over."""
+        await self._until_done(what, link, tps, timeout, set(self._roster.members))
+
+    async def ask_progress(
+        self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
+    ) -> None:
+        """fleet.progress.AskProgress"""
+        others = set(brokers)
+        for member in list(self._roster.members.values()):
+            if member.local and self.own_copies is not None and member.hello.broker_id in others:
+                # A message takes its turns of the event loop, which are long under load, and is encoded and checked for
+                # nothing: a promote looks every few milliseconds while producers wait.
+                self._book.note(member.hello.broker_id, self.own_copies(link, tps), self._clock())
+                others.discard(member.hello.broker_id)
+        if others:
+            await self._until_done("progress", link, tps, min(timeout, _ASK_PROGRESS), others)
+
+    async def hold(self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float) -> None:
+        """Fence at one sidecar, around a planned change of leader: for order and latency, not for safety."""
+        await self._until_done("hold", link, tps, timeout, {broker})
+
+    async def release(
+        self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float
+    ) -> None:
+        """Undo `hold`: what is held is forwarded, or answered with the new leader if there is one."""
+        await self._until_done("release", link, tps, timeout, {broker})
+
+    async def _until_done(
+        self, what: str, link: str, tps: Collection[TopicPartition], timeout: float, brokers: set[int]
+    ) -> None:
+        holders = {x.holder for x in self._roster.members.values() if x.hello.broker_id in brokers}
+        pending = self._command(what, link, tps, timeout, holders, everybody=False)
+        deadline = self._clock() + timeout
+        try:
+            while True:
+                now = self._clock()
+                pending.waiting &= {
+                    x.holder
+                    for x in self._roster.members.values()
+                    if not self._roster.is_dead(x.hello.broker_id, now)
+                }
+                if not pending.waiting or now >= deadline:
+                    return
+                await until_set(pending.changed, min(deadline - now, _TICK))
+        finally:
+            self._pending.pop(pending.message.id, None)
+
+    def _command(
+        self,
+        what: str,
+        link: str,
+        tps: Collection[TopicPartition],
+        timeout: float,
+        holders: set[Holder],
+        *,
+        everybody: bool,
+    ) -> _Pending:
+        message = m.Command.model_validate(
+            {
+                "id": next(self._ids),
+                "controller_epoch": self._roster.controller.controller_epoch,
+                "what": what,
+                "link": link,
+                "partitions": [(tp.topic, tp.partition) for tp in sorted(tps)],
+                "timeout": timeout,
+            },
+            strict=False,
+        )
+        pending = self._pending[message.id] = _Pending(message, holders, everybody)
+        for member in list(self._roster.members.values()):
+            if member.holder in holders:
+                self._roster.send(member, message)
+        return pending
+
+    def done(self, member: MemberInfo, done: m.Done) -> None:
+        if done.data is not None:
+            self._book.note(member.hello.broker_id, decode_copies(done.data), self._clock())
+        pending = self._pending.get(done.command)
+        if pending is None:
+            return
+        if done.error is None:
+            pending.waiting.discard(member.holder)
+            pending.errors.pop(member.holder, None)
+        else:
+            pending.errors[member.holder] = done.error
+            if pending.everybody:
+                pending.again.add(member.holder)  # until it is done, or does not matter any more
+            else:
+                pending.waiting.discard(member.holder)
+        pending.changed.set()

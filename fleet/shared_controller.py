@@ -1,0 +1,220 @@
+"""The link controller as the rest of a sidecar sees it, in whatever role the sidecar is.
+
+While this sidecar is the head, everything goes to the head's own controller. Else the image is a copy that follows
+the head's deltas, and of the changes only those reach the head that a sidecar knows the reason for: a failure, the
+source's epochs, truncations that are owed. Everything else is refused with the head's address.
+
+Listeners are told of every change of either image, and of every change of role (with nothing: look at it all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from controller.errors import ControllerError
+from controller.image import ControllerImage, Stamp
+from controller.operations import Versioned
+from controller.state import (
+    Record,
+    Removal,
+    RemoveGroup,
+    RemoveLink,
+    RemoveMirror,
+    RemovePromoteJob,
+    RemoveSidecar,
+)
+from fleet.link_controller import LinkController, wall_clock_ms
+from fleet.messages import Ask, Delta, Welcome, What
+from fleet.stored_controller import StoredController
+from fleet.stores.base import Seat
+from wire.frames.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class NotTheController(ControllerError):
+    """Another sidecar is the link controller, or none is at the moment."""
+
+    def __init__(self, seat: Seat | None) -> None:
+        where = "no sidecar is the link controller at the moment; try again in a few seconds"
+        if seat is not None:
+            where = f"sidecar {seat.holder.broker_id} is the link controller (admin API {seat.holder.admin})"
+        super().__init__(where)
+        self.seat = seat
+
+
+class AskHead(Protocol):
+    async def __call__(self, ask: Ask) -> None:
+        """Have the head write it; raises what the head said, or LinkerError if it could not be asked."""
+        ...
+
+
+class SharedController(LinkController):
+    """One per process, for its whole life."""
+
+    def __init__(self, now: Callable[[], int] = wall_clock_ms) -> None:
+        super().__init__(now)
+        self._head: StoredController | None = None
+        self._copy = ControllerImage()
+        self._loaded = False
+        #: The newest that this process knows of; told by the runner.
+        self.seat: Seat | None = None
+        self.ask: AskHead | None = None
+
+    @property
+    def image(self) -> ControllerImage:
+        return self._copy if self._head is None else self._head.image
+
+    @property
+    def controller_epoch(self) -> int:
+        return self.image.stamp.controller_epoch
+
+    @property
+    def is_head(self) -> bool:
+        return self._head is not None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is an image at all; before that nothing can be served."""
+        return self._loaded
+
+    # Roles.
+
+    def become_head(self, controller: StoredController) -> None:
+        self._head = controller
+        self._loaded = True
+        controller.listeners.add(self._tell)
+        self._tell(())
+
+    def lose_head(self) -> None:
+        """The image stays, as a copy that nobody writes any more, until a head sends its own."""
+        if self._head is None:
+            return
+        self._head.listeners.discard(self._tell)
+        self._copy = self._head.image
+        self._head = None
+        self._tell(())
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """A head's image. CorruptState if this program cannot read it."""
+        if welcome.image is not None:
+            self._load(welcome.image, welcome.controller_epoch)
+
+    def apply(self, delta: Delta) -> None:
+        """What the head has committed; CorruptState if this program cannot read it."""
+        if self._head is not None:
+            return
+        if delta.reset:
+            self._load(delta.put, delta.controller_epoch)
+            return
+        changed: list[Record] = []
+        removed = [_removal(entry) for entry in delta.gone]
+        if removed:
+            self._copy.replay(removed)
+            changed += removed
+        for path, value, version in delta.put:
+            entity = self._copy.take_over(path, Versioned(value, version))
+            if entity is not None:
+                changed.append(entity)
+        self._copy.stamp = Stamp(delta.controller_epoch, self._copy.stamp.commits + 1)
+        if changed:
+            self._tell(changed)
+
+    def _load(self, nodes: Iterable[tuple[str, object, int]], controller_epoch: int) -> None:
+        if self._head is not None:
+            return
+        loaded = {path: Versioned(value, version) for path, value, version in nodes}  # type: ignore[arg-type]
+        self._copy = ControllerImage.load(loaded, controller_epoch)
+        self._loaded = True
+        self._tell(())
+
+    # Changes.
+
+    async def refresh(self) -> None:
+        if self._head is not None:
+            await self._head.refresh()
+
+    async def decide(
+        self, decide: Callable[[ControllerImage], tuple[Sequence[Record], T]], dry_run: bool = False
+    ) -> T:
+        if self._head is None:
+            raise NotTheController(self.seat)
+        return await self._head.decide(decide, dry_run)
+
+    async def fail_partition(self, link: str, tp: TopicPartition, reason: str) -> None:
+        if self._head is not None:
+            await self._head.fail_partition(link, tp, reason)
+        else:
+            await self._ask("fail_partition", link, tp, reason=reason)
+
+    async def set_source_epochs(
+        self, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
+    ) -> None:
+        if self._head is not None:
+            await self._head.set_source_epochs(link, tp, epochs)
+        else:
+            await self._ask("source_epochs", link, tp, pairs=epochs)
+
+    async def set_untruncated(
+        self, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
+    ) -> None:
+        if self._head is not None:
+            await self._head.set_untruncated(link, tp, replicas)
+        else:
+            await self._ask("untruncated", link, tp, pairs=replicas)
+
+    async def _ask(
+        self,
+        what: What,
+        link: str,
+        tp: TopicPartition,
+        *,
+        reason: str | None = None,
+        pairs: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        if self.ask is None:
+            raise NotTheController(self.seat)
+        chosen = [(int(first), int(second)) for first, second in pairs]
+        await self.ask(
+            Ask(
+                n=0,
+                what=what,
+                link=link,
+                topic=tp.topic,
+                partition=tp.partition,
+                reason=reason,
+                pairs=chosen,
+            )
+        )
+
+
+def removal_entry(record: Removal) -> list[str | int]:
+    """As a Delta carries it."""
+    match record:
+        case RemoveLink():
+            return ["link", record.link]
+        case RemoveMirror():
+            return ["mirror", record.link, record.topic]
+        case RemovePromoteJob():
+            return ["promote", record.link, record.id]
+        case RemoveSidecar():
+            return ["sidecar", record.broker_id]
+        case RemoveGroup():
+            return ["group", record.link, record.group]
+
+
+def _removal(entry: list[str | int]) -> Record:
+    match entry:
+        case ["link", str(link)]:
+            return RemoveLink(link)
+        case ["mirror", str(link), str(topic)]:
+            return RemoveMirror(link, topic)
+        case ["promote", str(link), int(number)]:
+            return RemovePromoteJob(link, number)
+        case ["sidecar", int(broker_id)]:
+            return RemoveSidecar(broker_id)
+        case ["group", str(link), str(group)]:
+            return RemoveGroup(link, group)
+        case _:
+            raise ControllerError(f"a removal that this program does not know: {entry}")

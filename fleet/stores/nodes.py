@@ -1,0 +1,89 @@
+"""A store's tree in memory, for stores that keep it there: reading it, and checking a commit against it. Pure.
+
+A node is kept as encoded JSON: smaller than the decoded value, and nobody can change it by accident.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from controller import keys
+from controller.operations import Delete, Operation, Versioned
+from controller.state import JsonValue
+from fleet.stores.base import NodeNotEmpty, StoreError, VersionConflict
+
+
+class Node(NamedTuple):
+    """A node: its value as JSON text in UTF-8, and its version."""
+
+    raw: bytes
+    version: int
+
+    def read(self) -> Versioned:
+        return Versioned(json.loads(self.raw), self.version)
+
+
+def prefix(path: str) -> str:
+    """What the paths below a path begin with."""
+    if path == "/":
+        return "/"
+    keys.split(path)
+    return f"{path}/"
+
+
+def children(nodes: Mapping[str, Node], path: str) -> list[str]:
+    """As Store.children."""
+    below = prefix(path)
+    return sorted({found[len(below) :].split("/", 1)[0] for found in nodes if found.startswith(below)})
+
+
+def tree(nodes: Mapping[str, Node], path: str) -> dict[str, Versioned]:
+    """As Store.tree."""
+    below = prefix(path)
+    return {found: nodes[found].read() for found in sorted(nodes) if found.startswith(below)}
+
+
+def changes(
+    nodes: Mapping[str, Node], operations: Sequence[Operation], reserved: frozenset[str]
+) -> dict[str, Node | None]:
+    """What the operations make of the nodes they name, in their order; None is a node that is gone.
+
+    VersionConflict or NodeNotEmpty if one does not fit, StoreError for a value that is no JSON or a path that
+    is the store's own. `nodes` stays as it is.
+    """
+    result: dict[str, Node | None] = {}
+    for operation in operations:
+        path = operation.path
+        keys.split(path)
+        if path in reserved:
+            raise StoreError(f"{path} is the store's own and changes by claim() or take_seat() only")
+        current = result[path] if path in result else nodes.get(path)
+        found = None if current is None else current.version
+        if found != operation.expect:
+            raise VersionConflict(path, operation.expect, found)
+        if isinstance(operation, Delete):
+            _check_empty(nodes, result, path)
+            result[path] = None
+        else:
+            result[path] = Node(encode(path, operation.value), 0 if found is None else found + 1)
+    return result
+
+
+def _check_empty(nodes: Mapping[str, Node], changed: Mapping[str, Node | None], path: str) -> None:
+    below = f"{path}/"
+    for found, node in changed.items():
+        if node is not None and found.startswith(below):
+            raise NodeNotEmpty(f"{path} still has {found} below it")
+    for found in nodes:
+        if found.startswith(below) and found not in changed:
+            raise NodeNotEmpty(f"{path} still has {found} below it")
+
+
+def encode(path: str, value: JsonValue) -> bytes:
+    """A value as it is kept; StoreError if it is no JSON."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"the value for {path} is not JSON: {error}") from error

@@ -1,0 +1,230 @@
+"""Connections of the topic store: bootstrap addresses, the topic's leader, the transaction coordinator.
+
+Not wire.client.cluster, because that may ask any node of Metadata, and with a mirror link some of those are link
+brokers: the store must not need a link broker in order to elect one. Bootstrap addresses are real brokers,
+and leaders and coordinators are, as long as the topics are not placed on a link broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fleet.stores.base import StoreError
+from wire.client.connection import Connection
+from wire.client.security import ClientSecurity
+from wire.errors import (
+    BrokerError,
+    ClusterUnreachable,
+    ConnectionLost,
+    MalformedFrame,
+    error_is_retriable,
+    error_name,
+)
+from wire.frames.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from wire.frames.types import TopicId, format_address, topic_id_from_uuid
+
+ATTEMPT = 5.0
+"""Seconds for one connection or answer: a broker that swallows packets must not cost the whole deadline."""
+PAUSE = 0.1
+_METADATA_MAX_VERSION = 12
+_TRANSACTION_COORDINATOR = 1  # FindCoordinator's key type
+
+#: Errors of rights; the message says which one is missing.
+RIGHTS = {
+    TOPIC_AUTHORIZATION_FAILED: "READ, WRITE and DESCRIBE on topic {topic} (CREATE too if it does not exist)",
+    CLUSTER_AUTHORIZATION_FAILED: "CREATE on the cluster, or create topic {topic} by hand",
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "WRITE and DESCRIBE on transactional id {transactional_id}",
+}
+
+Address = tuple[str, int]
+
+
+class Refused(StoreError):
+    """A broker refuses what the store needs; waiting does not help."""
+
+
+class TopicMetadata(NamedTuple):
+    """The state topic as Metadata shows it."""
+
+    topic_id: TopicId
+    partitions: int
+    leader: Address | None
+    brokers: tuple[int, ...]
+
+
+class Brokers:
+    """The target cluster as the store of one topic needs it. Every call ends by its deadline (monotonic)."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address], security: ClientSecurity, client_id: str, topic: str
+    ) -> None:
+        self.topic = topic
+        self.transactional_id = f"kafka-linker-{topic}"
+        self._bootstrap = list(bootstrap)
+        self._security = security
+        self._client_id = client_id
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._leader: Address | None = None
+        self._coordinator: Address | None = None
+        self._closed = False
+
+    def refused(self, code: int, api: str, message: str | None = None) -> Refused:
+        """An error code that waiting does not help against."""
+        text = f"{api}: {error_name(code)}" + (f": {message}" if message else "")
+        right = RIGHTS.get(code, "").format(topic=self.topic, transactional_id=self.transactional_id)
+        return Refused(
+            f"the state topic {self.topic}: {text}" + (f"; the linker needs {right}" if right else "")
+        )
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    async def ask_any(self, api: str, fields: Mapping[str, object], deadline: float, **options: Any) -> Any:
+        """An answer of the first bootstrap address that gives one. Only for what may be repeated."""
+        tried = []
+        for address in list(self._bootstrap):
+            try:
+                answer = await self.ask(address, api, fields, deadline, **options)
+                # The next question begins where this one was answered.
+                self._bootstrap.sort(key=lambda other: other != address)
+                return answer
+            except ConnectionLost as error:
+                tried.append(f"{format_address(*address)}: {error.message}")
+        raise ClusterUnreachable(
+            f"no broker answers ({'; '.join(tried)}): check target.bootstrap.servers and that they run"
+        )
+
+    async def ask(
+        self,
+        address: Address,
+        api: str,
+        fields: Mapping[str, object],
+        deadline: float,
+        *,
+        max_version: int | None = None,
+        purpose: str = "write",
+        patience: float = ATTEMPT,
+    ) -> Any:
+        """One answer of one broker; ConnectionLost says by `sent` whether it may have been carried out."""
+        connection = await self._connection(address, purpose, deadline)
+        left = min(patience, deadline - time.monotonic())
+        if left <= 0:
+            raise ConnectionLost("no time left", sent=False, api=api, peer=format_address(*address))
+        return await connection.call(api, fields, timeout=left, max_version=max_version)
+
+    async def _connection(self, address: Address, purpose: str, deadline: float) -> Connection:
+        place = (address, purpose)
+        async with self._opening.setdefault(place, asyncio.Lock()):
+            kept = self._connections.get(place)
+            if kept is not None and _usable(kept):
+                return kept
+            left = min(ATTEMPT, deadline - time.monotonic())
+            if self._is_closed() or left <= 0:
+                why = "the store is closed" if self._is_closed() else "no time left"
+                raise ConnectionLost(why, sent=False, peer=format_address(*address))
+            if kept is not None and not kept.channel.in_flight:  # who waits on it gets the answer
+                kept.close()
+            opened = await Connection.open(*address, self._security, client_id=self._client_id, timeout=left)
+            if self._is_closed():
+                opened.close()
+                raise ConnectionLost("the store is closed", sent=False, peer=opened.peer)
+            self._connections[place] = opened
+            return opened
+
+    def _is_closed(self) -> bool:
+        return self._closed  # may change at any await, which a checker of types does not know
+
+    # --- places ---------------------------------------------------------------------------------------------
+
+    async def metadata(self, deadline: float) -> TopicMetadata | None:
+        """The topic; None while it does not exist (or its creation has not got round)."""
+        answer = await self.ask_any(
+            "metadata",
+            {"topics": [{"name": self.topic}], "allow_auto_topic_creation": False},
+            deadline,
+            max_version=_METADATA_MAX_VERSION,
+        )
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        (topic,) = answer.topics
+        code = int(topic.error_code)
+        if code in RIGHTS:
+            raise self.refused(code, "metadata")
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        if code and not error_is_retriable(code):
+            raise self.refused(code, "metadata")
+        leader = next((nodes.get(p.leader_id) for p in topic.partitions if p.partition_index == 0), None)
+        found = TopicMetadata(
+            topic_id_from_uuid(getattr(topic, "topic_id", None)),
+            len(topic.partitions),
+            leader,
+            tuple(sorted(nodes)),
+        )
+        self._leader = leader
+        return found
+
+    async def leader(self, deadline: float) -> Address:
+        """Of the topic's one partition; kept until forget_leader."""
+        if self._leader is None:
+            await self.metadata(deadline)
+        if self._leader is None:
+            raise ClusterUnreachable(f"topic {self.topic} has no leader")
+        return self._leader
+
+    @property
+    def leader_known(self) -> bool:
+        return self._leader is not None
+
+    def forget_leader(self) -> None:
+        self._leader = None
+
+    async def coordinator(self, deadline: float) -> Address:
+        """Of the fleet's transactional id; kept until forget_coordinator."""
+        if self._coordinator is None:
+            key = self.transactional_id
+            answer = await self.ask_any(
+                "find_coordinator",
+                {"key": key, "key_type": _TRANSACTION_COORDINATOR, "coordinator_keys": [key]},
+                deadline,
+            )
+            if hasattr(answer, "coordinators"):  # v4+
+                if len(answer.coordinators) != 1:
+                    raise MalformedFrame("one coordinator was asked for", api="find_coordinator")
+                answer = answer.coordinators[0]
+            code = int(answer.error_code)
+            if code in RIGHTS:
+                raise self.refused(code, "find_coordinator")
+            if code:
+                raise BrokerError(code, api="find_coordinator")
+            self._coordinator = (answer.host, answer.port)
+        return self._coordinator
+
+    def forget_coordinator(self) -> None:
+        self._coordinator = None
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closed = True
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.closed_event.wait()
+
+
+def _usable(connection: Connection) -> bool:
+    # As wire.client.cluster: a peer that limits sessions cuts us off when one expires.
+    return not connection.closed and not connection.ageing
+
+
+#: What a pause and another attempt may mend.
+PASSING = (ConnectionLost, ClusterUnreachable, BrokerError)

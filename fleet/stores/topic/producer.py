@@ -1,0 +1,344 @@
+"""The transactional producer of the state topic: fencing, and transactions whose outcome is never guessed.
+
+One transactional id for the whole fleet (KIP-618's pattern). What the coordinator guarantees (read in its
+source, TransactionCoordinator and TransactionMetadata):
+- InitProducerId without an expected epoch ends what is open, raises the producer epoch and forgets the last
+  one. After it has answered, every earlier commit's markers are written, and no request with an older epoch
+  changes anything any more. That is `fence`.
+- InitProducerId *with* our id and epoch (KIP-360) succeeds only if nobody has fenced us: an epoch that was
+  given to somebody else is neither the current nor the last one. That is `renew`. But before it looks at the
+  epoch it aborts whatever is open, even if that is the transaction of the one who has fenced us: look at the
+  log before you ask.
+- EndTxn is the commit: accepted for our epoch, it happens for certain, and it proves that at that moment
+  nobody had fenced us. Repeated with the same epoch it tells the outcome of the first.
+- A late duplicate of an EndTxn whose answer was lost would commit the *next* transaction of the same epoch
+  before it is whole. So after any lost answer the epoch is renewed before the next transaction (`stale`).
+
+Only versions from before transactions V2 (KIP-890) are sent: one path for all brokers, still served by 4.x.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fleet.stores.base import StoreError
+from fleet.stores.topic.brokers import PASSING, RIGHTS, Brokers
+from fleet.stores.topic.records import Item, batches_of, build_batch
+from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
+from wire.frames.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TXN_STATE,
+    KAFKA_STORAGE_ERROR,
+    LEADER_NOT_AVAILABLE,
+    NETWORK_EXCEPTION,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    REQUEST_TIMED_OUT,
+    TRANSACTION_ABORTABLE,
+    UNKNOWN_PRODUCER_ID,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+
+TRANSACTION_TIMEOUT_MS: Final = 30_000
+"""The coordinator aborts what is open longer; must be above every commit's deadline."""
+BATCH_BYTES: Final = 512 << 10
+
+# v4 tells PRODUCER_FENCED from INVALID_PRODUCER_EPOCH, v6 is about two-phase commit; v4 of AddPartitionsToTxn
+# is the brokers' own, v5 of EndTxn and v12 of Produce are transactions V2.
+_INIT_VERSION, _ADD_VERSION, _END_VERSION, _PRODUCE_VERSION = 5, 3, 4, 11
+
+# INVALID_PRODUCER_ID_MAPPING: the id expired or was rotated.
+_FENCED: Final = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_COORDINATOR: Final = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+#: RecordBatch.NO_TIMESTAMP. Brokers refuse a batch whose time is an hour after theirs (message.timestamp.after.max.ms,
+#: LogValidator.validateTimestamp), and a sidecar's clock may be wrong.
+_NO_TIMESTAMP: Final = -1
+# The same batch again, which the leader tells by its sequence number.
+_REPEAT_PRODUCE: Final = _COORDINATOR | {
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    LEADER_NOT_AVAILABLE,
+    NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT,
+    NETWORK_EXCEPTION,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    CONCURRENT_TRANSACTIONS,
+    KAFKA_STORAGE_ERROR,
+}
+# This transaction is lost, the next one under a new epoch need not be.
+_ABORTED: Final = frozenset(
+    {
+        OUT_OF_ORDER_SEQUENCE_NUMBER,
+        DUPLICATE_SEQUENCE_NUMBER,
+        INVALID_TXN_STATE,
+        UNKNOWN_PRODUCER_ID,
+        TRANSACTION_ABORTABLE,
+    }
+)
+
+
+class ProducerFenced(StoreError):
+    """Somebody has fenced us. Nothing of the transaction was committed."""
+
+
+class NotCommitted(StoreError):
+    """Nothing of the transaction was committed; another attempt may succeed."""
+
+
+class OutcomeUnknown(StoreError):
+    """The commit was asked for and its answer is missing."""
+
+    def __init__(self, message: str, *, fenced: bool = False) -> None:
+        super().__init__(message)
+        self.fenced = fenced  # somebody has fenced us, before or after the commit
+
+
+class TransactionalProducer:
+    """One at a time may call; the store's lock sees to that."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._producer_id = -1
+        self._epoch = -1
+        self._sequence = 0
+        #: A request of this epoch may still be under way, or its transaction open: renew before the next one.
+        self.stale = True
+
+    async def fence(self, deadline: float) -> None:
+        """Become the only producer of the fleet."""
+        self.stale = True
+        await self._init(-1, -1, deadline)
+
+    async def renew(self, deadline: float) -> None:
+        """A new epoch, with what is open aborted; ProducerFenced if somebody has called `fence` since ours."""
+        await self._init(self._producer_id, self._epoch, deadline)
+
+    async def _init(self, producer_id: int, epoch: int, deadline: float) -> None:
+        fields = {
+            "transactional_id": self._brokers.transactional_id,
+            "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+        }
+        attempts = _Attempts("init_producer_id", deadline)
+        while True:
+            try:
+                answer = await self._at_coordinator("init_producer_id", fields, deadline, _INIT_VERSION)
+            except PASSING as error:
+                self._brokers.forget_coordinator()
+                await attempts.pause(error, NotCommitted)
+                continue
+            except WireError as error:
+                raise StoreError(str(error)) from error
+            code = int(answer.error_code)
+            if code == 0:
+                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+                self._sequence = 0
+                self.stale = False
+                return
+            await self._coordinator_said(code, "init_producer_id", attempts)
+
+    async def transaction(self, items: Sequence[Item], deadline: float) -> int:
+        """Write and commit; the offset of the last record.
+
+        ProducerFenced, NotCommitted and other StoreErrors: certainly nothing. OutcomeUnknown, and whatever
+        ends the call from outside, as a cancellation: perhaps.
+        """
+        if self.stale:
+            raise NotCommitted("the producer's epoch has to be renewed first")
+        self.stale = True
+        clean = await self._add_partition(deadline)
+        offset = -1
+        for run in batches_of(items, BATCH_BYTES):
+            offset, in_order = await self._produce(run, deadline)
+            clean = clean and in_order
+        clean = await self._end(deadline) and clean
+        self.stale = not clean
+        return offset
+
+    async def _add_partition(self, deadline: float) -> bool:
+        """Whether every answer came."""
+        fields = {
+            **{f"v3_and_below_{name}": value for name, value in self._identity().items()},
+            "v3_and_below_topics": [{"name": self._brokers.topic, "partitions": [0]}],
+        }
+        attempts = _Attempts("add_partitions_to_txn", deadline)
+        clean = True
+        while True:
+            try:
+                answer = await self._at_coordinator("add_partitions_to_txn", fields, deadline, _ADD_VERSION)
+            except PASSING as error:
+                clean = clean and not _sent(error)
+                self._brokers.forget_coordinator()
+                await attempts.pause(error, NotCommitted)
+                continue
+            except WireError as error:
+                raise StoreError(str(error)) from error
+            code = _partition_code(answer)
+            if code == 0:
+                return clean
+            if code == UNKNOWN_TOPIC_OR_PARTITION:  # the coordinator has not heard of the topic yet
+                await attempts.pause(BrokerError(code, api="add_partitions_to_txn"), NotCommitted)
+                continue
+            await self._coordinator_said(code, "add_partitions_to_txn", attempts)
+
+    async def _produce(self, items: Sequence[Item], deadline: float) -> tuple[int, bool]:
+        """(offset of the last record, whether every answer came)"""
+        records = build_batch(
+            items,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=self._sequence,
+            timestamp=_NO_TIMESTAMP,
+        )
+        fields = {
+            "transactional_id": self._brokers.transactional_id,
+            "acks": -1,
+            "timeout_ms": 5000,
+            "topic_data": [
+                {"name": self._brokers.topic, "partition_data": [{"index": 0, "records": records}]}
+            ],
+        }
+        attempts = _Attempts("produce", deadline)
+        clean = True
+        while True:
+            try:
+                address = await self._brokers.leader(deadline)
+                answer = await self._brokers.ask(
+                    address, "produce", fields, deadline, max_version=_PRODUCE_VERSION, patience=8.0
+                )
+            except PASSING as error:
+                clean = clean and not _sent(error)
+                self._brokers.forget_leader()
+                await attempts.pause(error, NotCommitted)
+                continue
+            except WireError as error:
+                raise StoreError(str(error)) from error
+            (topic,) = answer.responses
+            (partition,) = topic.partition_responses
+            code = int(partition.error_code)
+            if code == 0:
+                self._sequence = (self._sequence + len(items)) & 0x7FFFFFFF
+                return partition.base_offset + len(items) - 1, clean
+            message = getattr(partition, "error_message", None)
+            if code in _FENCED:
+                raise ProducerFenced(f"produce: {error_name(code)}")
+            if code in _ABORTED:
+                raise NotCommitted(f"produce: {error_name(code)}")
+            if code not in _REPEAT_PRODUCE:
+                raise self._brokers.refused(code, "produce", message)
+            self._brokers.forget_leader()
+            await attempts.pause(BrokerError(code, api="produce", message=message), NotCommitted)
+
+    async def _end(self, deadline: float) -> bool:
+        """Commit; whether every answer came."""
+        fields = {**self._identity(), "committed": True}
+        attempts = _Attempts("end_txn", deadline)
+        asked = False  # a request that may have been carried out has no answer that says so
+        while True:
+            try:
+                answer = await self._at_coordinator("end_txn", fields, deadline, _END_VERSION)
+            except PASSING as error:
+                asked = asked or _sent(error)
+                self._brokers.forget_coordinator()
+                await attempts.pause(error, OutcomeUnknown if asked else NotCommitted)
+                continue
+            except WireError as error:
+                if asked or isinstance(error, MalformedFrame):
+                    raise OutcomeUnknown(str(error)) from error
+                raise StoreError(str(error)) from error
+            code = int(answer.error_code)
+            if code == 0:
+                return not asked
+            if code == CONCURRENT_TRANSACTIONS:
+                # This one did nothing: another transition, perhaps the commit of an earlier one, is under way.
+                failure: type[OutcomeUnknown | NotCommitted] = OutcomeUnknown if asked else NotCommitted
+                await attempts.pause(BrokerError(code, api="end_txn"), failure)
+            elif code in _FENCED:
+                if asked:
+                    raise OutcomeUnknown(f"end_txn: {error_name(code)} after a lost answer", fenced=True)
+                raise ProducerFenced(f"end_txn: {error_name(code)}")
+            elif code in _ABORTED and not asked:
+                raise NotCommitted(f"end_txn: {error_name(code)}")
+            elif code in RIGHTS and not asked:
+                raise self._brokers.refused(code, "end_txn")
+            else:
+                # Perhaps it is written: NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE are also said after that, and
+                # UNKNOWN_SERVER_ERROR (seen when somebody fences us in the same moment) says nothing at all.
+                asked = True
+                self._brokers.forget_coordinator()
+                await attempts.pause(BrokerError(code, api="end_txn"), OutcomeUnknown)
+
+    # --- helpers --------------------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, object]:
+        return {
+            "transactional_id": self._brokers.transactional_id,
+            "producer_id": self._producer_id,
+            "producer_epoch": self._epoch,
+        }
+
+    async def _at_coordinator(
+        self, api: str, fields: Mapping[str, object], deadline: float, max_version: int
+    ) -> Any:
+        address = await self._brokers.coordinator(deadline)
+        return await self._brokers.ask(address, api, fields, deadline, max_version=max_version)
+
+    async def _coordinator_said(self, code: int, api: str, attempts: _Attempts) -> None:
+        """Return if the request is to be repeated."""
+        if code in _FENCED:
+            raise ProducerFenced(f"{api}: {error_name(code)}")
+        if code in _ABORTED:
+            raise NotCommitted(f"{api}: {error_name(code)}")
+        if code in _COORDINATOR:
+            self._brokers.forget_coordinator()
+        elif code not in (CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR):
+            raise self._brokers.refused(code, api)
+        await attempts.pause(BrokerError(code, api=api), NotCommitted)
+
+
+class _Attempts:
+    """Pauses between the attempts of one request, until its deadline."""
+
+    def __init__(self, api: str, deadline: float) -> None:
+        self._api = api
+        self._deadline = deadline
+        # Markers of the transaction before are written within a few milliseconds.
+        self._pause = 0.002
+        self._before: str | None = None
+
+    async def pause(self, error: WireError, failure: type[NotCommitted | OutcomeUnknown]) -> None:
+        text = str(error)
+        if time.monotonic() + self._pause >= self._deadline:
+            # The last attempt may have failed only for want of time.
+            before = "" if self._before in (None, text) else f" (and before that: {self._before})"
+            raise failure(f"{self._api} did not succeed in time: {text}{before}") from error
+        self._before = text
+        await asyncio.sleep(self._pause)
+        quick = isinstance(error, BrokerError) and error.code == CONCURRENT_TRANSACTIONS
+        self._pause = min(self._pause * 1.6, 0.05) if quick else min(max(self._pause * 2, 0.05), 0.5)
+
+
+def _sent(error: WireError) -> bool:
+    return isinstance(error, ConnectionLost) and error.sent
+
+
+def _partition_code(answer: Any) -> int:
+    """AddPartitionsToTxn up to v3 with one partition."""
+    (topic,) = answer.results_by_topic_v3_and_below
+    (partition,) = topic.results_by_partition
+    return int(partition.partition_error_code)

@@ -1,0 +1,139 @@
+"""One look at the source: which groups it has, who is in them, what they read; and what that means for the link."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from controller.decide import groups
+from controller.decide.groups import Discovery, FoundGroup
+from controller.image import ControllerImage
+from controller.judge.group_offsets import Committed
+from controller.state import GroupProtocol, Record
+from groups import other_kinds
+from groups.group_book import GroupBook
+from groups.group_ids import left_out_ids
+from groups.group_reader import GroupReader
+from groups.group_run import GroupRun
+from groups.settings import GroupSettings
+from groups.views import CONSUMERS, HELD, GroupView, ListedGroup, Listing
+from wire.frames.types import TopicPartition
+
+_TIMEOUT = 10.0
+
+
+class Look:
+    """What one look has found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, FoundGroup] = {}
+        self.views: dict[str, GroupView] = {}
+        self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        #: Known groups that the source certainly does not have any more.
+        self.gone: set[str] = set()
+        #: Why some groups are not known: broker or group -> reason.
+        self.trouble: dict[str, str] = {}
+        #: Groups whose ids cannot be kept, and why not.
+        self.left_out: dict[str, str] = {}
+        #: Every group that the source's brokers listed; None where it was not asked.
+        self.listing: Listing | None = None
+
+
+async def look(
+    source: GroupReader, book: GroupBook, settings: GroupSettings, runs: Mapping[str, GroupRun]
+) -> Look:
+    """Ask the source. Raises LinkerError if it cannot be asked at all."""
+    listing = await source.list_groups(timeout=_TIMEOUT)
+    seen = Look()
+    seen.listing = listing
+    seen.trouble.update((f"broker {node}", why) for node, why in listing.silent.items())
+    wanted = {
+        name: one
+        for name, one in listing.groups.items()
+        if one.protocol in HELD and one.protocol_type in CONSUMERS and settings.rules.takes(name)
+    }
+    others = {
+        name: one
+        for name, one in listing.groups.items()
+        if one.protocol is not None and one.protocol not in HELD and settings.rules.takes(name)
+    }
+    seen.left_out = left_out_ids(listing.groups, settings.rules)
+    ours = {group.group for group in book.all()}
+    seen.gone = await _gone(source, ours - listing.groups.keys())
+    views, failed = await source.describe(
+        [name for name, one in wanted.items() if _may_have_members(one)], timeout=_TIMEOUT
+    )
+    seen.trouble.update(failed)
+    unread = [name for name in wanted if (runs.get(name) is None or runs[name].source is None)]
+    offsets = await source.offsets(unread, timeout=_TIMEOUT)
+    seen.trouble.update(offsets.failed)
+    seen.offsets = offsets.found
+    for name, one in wanted.items():
+        if name in failed or name in offsets.failed:
+            continue
+        view = views.get(name) or GroupView(name, one.state or "Empty", one.protocol or GroupProtocol.CLASSIC)
+        run = runs.get(name)
+        known_offsets = None if run is None else run.source
+        committed = offsets.found.get(name) or known_offsets or {}
+        topics = view.topics | {tp.topic for tp in committed}
+        seen.views[name] = view
+        seen.found[name] = FoundGroup(name, view.protocol, frozenset(topics), view.assignors, view.malformed)
+    if others:
+        topics_of, unread_kinds = await other_kinds.topics_of(source, others, timeout=_TIMEOUT)
+        seen.trouble.update(unread_kinds)
+        for name, one in others.items():
+            if one.protocol is not None and name in topics_of:
+                seen.found[name] = FoundGroup(name, one.protocol, topics_of[name])
+    _as_before(seen, book)
+    return seen
+
+
+def known(book: GroupBook) -> Look:
+    """Where the source does not tell: every group is as it was. What the options and the mirrors have become since counts
+    all the same."""
+    seen = Look()
+    _as_before(seen, book)
+    return seen
+
+
+def _as_before(seen: Look, book: GroupBook) -> None:
+    """What could not be read this time is as it was."""
+    for group in book.all():
+        if group.group not in seen.found and group.group not in seen.gone:
+            topics = frozenset({*group.topics, *group.unmirrored})
+            seen.found[group.group] = FoundGroup(group.group, group.protocol, topics)
+
+
+async def _gone(source: GroupReader, unlisted: Collection[str]) -> set[str]:
+    """Those that their coordinator knows nothing of. Not being listed proves nothing: a broker that is away, or that is
+    still reading its part of __consumer_offsets, lists fewer."""
+    if not unlisted:
+        return set()
+    views, _ = await source.describe(unlisted, timeout=_TIMEOUT)
+    offsets = await source.offsets(unlisted, timeout=_TIMEOUT)
+    return {
+        name
+        for name in unlisted
+        if (view := views.get(name)) is not None and view.empty and offsets.found.get(name) == {}
+    }
+
+
+def _may_have_members(listed: ListedGroup) -> bool:
+    return listed.state not in ("Empty", "Dead")
+
+
+async def discover(
+    book: GroupBook, seen: Look, settings: GroupSettings, *, consumer_protocol: bool
+) -> Discovery:
+    """Make durable what a look means."""
+    result: list[Discovery] = []
+    now = book.now()
+
+    def decide(image: ControllerImage) -> Sequence[Record]:
+        found = groups.discover(
+            image, book.link, seen.found, settings.rules, consumer_protocol=consumer_protocol, now=now
+        )
+        result.append(found)
+        return found.records
+
+    await book.commit(decide)
+    return result[-1]

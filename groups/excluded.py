@@ -1,0 +1,184 @@
+"""Groups of the source that the link's patterns leave out although they read mirrored topics: told, never touched.
+
+Nothing holds such a group on the target and nothing brings its offsets over, so that whoever moves it as the others are
+moved has it begin where its configuration says. The defaults leave out sink connectors and ksqlDB's queries, which read like
+any other group.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from controller.decide.groups import GroupRules
+from controller.state import GroupProtocol
+from groups import other_kinds
+from groups.group_ids import why_not
+from groups.group_reader import GroupReader
+from groups.views import CONSUMERS, HELD, ListedGroup, Listing
+from wire.shown_id import shown_id
+
+_AT_ONCE = 100  # groups that one look asks about: a request or two per coordinator, whatever the cluster has
+_AGAIN = 60.0  # seconds until a group is asked about again
+_MOST_NAMED = 5
+_CONSEQUENCE = (
+    "nothing holds it on the target and its offsets are not brought over: started there it begins at offsets that it has "
+    "there already, else where auto.offset.reset says"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A group that the patterns leave out, with what it was seen to read."""
+
+    group: str
+    why: str  # which pattern
+    protocol: GroupProtocol
+    topics: frozenset[str]
+    members: int | None = None
+
+    @property
+    def reason(self) -> str:
+        return f"{self.why}; {_CONSEQUENCE}"
+
+
+def why_excluded(rules: GroupRules, name: str) -> str | None:
+    """Which pattern leaves a group of this id out; None for those that are taken, or could not be anyway."""
+    if why_not(name) is not None:
+        return None
+    for pattern in rules.exclude:
+        if pattern.fullmatch(name):
+            return f"groups_exclude has the pattern {pattern.pattern}"
+    if any(pattern.fullmatch(name) for pattern in rules.include):
+        return None
+    if not rules.include:
+        return "groups_include is empty"
+    return f"groups_include has no pattern for it ({', '.join(one.pattern for one in rules.include)})"
+
+
+def candidates(listing: Listing, rules: GroupRules) -> dict[str, str]:
+    """Groups of consumers of every kind that the patterns leave out, with the pattern."""
+    return {
+        name: why
+        for name, one in listing.groups.items()
+        if one.protocol is not None
+        and (one.protocol not in HELD or one.protocol_type in CONSUMERS)
+        and (why := why_excluded(rules, name)) is not None
+    }
+
+
+def in_one_line(found: Collection[Excluded]) -> str:
+    """For a person who is about to move consumers: the first of them by name, each with its pattern."""
+    named = [f"{shown_id(one.group)} ({one.why})" for one in list(found)[:_MOST_NAMED]]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    which, it = ("groups", "them") if len(found) > 1 else ("group", "it")
+    return (
+        f"{which} {', '.join(named)}{more} not held: the link's options leave {it} out, no offsets are brought over, and a "
+        "member that is started on the target begins where its configuration says"
+    )
+
+
+_ONE_RUN = re.compile(r"console-consumer-\d+")
+
+
+class ExcludedGroups:
+    """What is known of them, a limited number of them asked about at each look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Excluded] = {}
+        self._asked: dict[str, float] = {}
+        #: Why some of them could not be looked at.
+        self._failed: dict[str, str] = {}
+
+    def reading(self, topics: Collection[str]) -> list[Excluded]:
+        """Those that read one of the topics, those with members first. Not what kafka-console-consumer leaves behind: each
+        run makes a group of its own, which nobody starts again."""
+        wanted = set(topics)
+        found = [
+            one
+            for one in self._seen.values()
+            if not wanted.isdisjoint(one.topics) and (one.members or not _ONE_RUN.fullmatch(one.group))
+        ]
+        return sorted(found, key=lambda one: (not one.members, one.group))
+
+    def why(self, name: str) -> str | None:
+        """Why a group of this id is not held, if it is one of them."""
+        return None if (one := self._seen.get(name)) is None else one.reason
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        return {f"group {shown_id(name)}": why for name, why in self._failed.items()}
+
+    async def look(
+        self,
+        source: GroupReader,
+        listing: Listing,
+        rules: GroupRules,
+        *,
+        timeout: float,
+        now: float | None = None,
+    ) -> None:
+        """Ask about those that were not asked about for the longest time."""
+        now = time.monotonic() if now is None else now
+        # A link that is to mirror no groups at all has nobody move them by its book.
+        there = candidates(listing, rules) if rules.include else {}
+        self._forget(there, listing, rules)
+        due = [name for name in there if now - self._asked.get(name, -inf) >= _AGAIN]
+        due.sort(key=lambda name: (self._asked.get(name, -inf), _is_empty(listing.groups[name]), name))
+        some = {name: listing.groups[name] for name in due[:_AT_ONCE]}
+        if not some:
+            return
+        topics, members, failed = await read_by(source, some, timeout=timeout)
+        for name, one in some.items():
+            self._asked[name] = now
+            self._failed.pop(name, None)
+            if name in failed:
+                self._failed[name] = failed[name]
+            elif one.protocol is not None:
+                self._seen[name] = Excluded(
+                    name, there[name], one.protocol, topics.get(name, frozenset()), members.get(name)
+                )
+
+    def _forget(self, there: Mapping[str, str], listing: Listing, rules: GroupRules) -> None:
+        """Those that are taken now, and those that the source has no more: a broker that is silent proves nothing."""
+        for name in self._asked.keys() - there.keys():
+            if listing.silent and name not in listing.groups and why_excluded(rules, name) is not None:
+                continue
+            del self._asked[name]
+            self._seen.pop(name, None)
+            self._failed.pop(name, None)
+        for name, one in self._seen.items():
+            if name in there and there[name] != one.why:
+                self._seen[name] = replace(one, why=there[name])
+
+
+async def read_by(
+    source: GroupReader, groups: Mapping[str, ListedGroup], *, timeout: float
+) -> tuple[dict[str, frozenset[str]], dict[str, int], dict[str, str]]:
+    """What the groups read, how many members they have, and why others are not known."""
+    held = [name for name, one in groups.items() if one.protocol in HELD]
+    others = {name: one for name, one in groups.items() if one.protocol not in HELD}
+    views, failed = await source.describe(
+        [name for name in held if not _is_empty(groups[name])], timeout=timeout
+    )
+    offsets = await source.offsets(held, timeout=timeout)
+    failed = {**failed, **offsets.failed}
+    topics = {
+        name: (views[name].topics if name in views else frozenset[str]())
+        | {tp.topic for tp in offsets.found.get(name, ())}
+        for name in held
+        if name not in failed
+    }
+    members = {name: len(views[name].members) if name in views else 0 for name in topics}
+    if others:
+        found, more = await other_kinds.topics_of(source, others, timeout=timeout)
+        topics.update(found)
+        failed.update(more)
+    return topics, members, failed
+
+
+def _is_empty(listed: ListedGroup) -> bool:
+    return listed.state in ("Empty", "Dead")

@@ -1,0 +1,369 @@
+"""One group's gate and its offsets at both clusters: taken, let go, committed through, opened. Whoever calls the gate
+does it here, under the run's lock, after a look at what the store says of the group by then.
+
+Not here: which phase comes after which (group_steps.py), when it is time (manager.py, offset_sync.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+
+from controller.group_phases import HELD_GROUPS, GroupPhase
+from controller.groups import GateStage
+from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
+from controller.state import MirrorGroup
+from groups.confirm import some
+from groups.gates import NO_OFFSET, CommitFailed, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata
+from groups.group_book import GroupBook
+from groups.group_reader import GroupReader
+from groups.group_run import GroupRun, who
+from groups.left_out import NOT_ON_TARGET
+from groups.tools import Tools
+from groups.views import GroupView
+from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT = 10.0
+_FINAL = frozenset({GroupPhase.FINAL_SYNC})
+
+
+class HeldUp(LinkerError):
+    """Clients are in the group and the gate's member is not: the coordinator takes commits of members only. They are
+    published when the gate opens.
+    """
+
+
+class Unstable(LinkerError):
+    """Offsets of the group are in a transaction that is not over. The cluster has answered: it is there."""
+
+
+class GateKeeper:
+    """Of one group."""
+
+    def __init__(self, tools: Tools, run: GroupRun) -> None:
+        self._tools = tools
+        self._run = run
+
+    @property
+    def _name(self) -> str:
+        return self._run.name
+
+    @property
+    def _book(self) -> GroupBook:
+        return self._tools.book
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One call of the gate at a time; a gate that turns out to be lost is gone before anybody else comes."""
+        run = self._run
+        async with run.lock:
+            try:
+                yield
+            except GateLost:
+                self.drop()
+                run.target = None  # whoever was in may have committed
+                raise
+
+    def drop(self) -> None:
+        """There is no gate any more."""
+        self._run.gate = None
+        self._run.covered, self._run.covered_for = frozenset(), None
+
+    # --- held --------------------------------------------------------------------------------------------------------
+
+    async def hold(self, group: MirrorGroup) -> bool:
+        """Close the gate, take it over, or extend it to what the group reads now. Raises as Gate.close.
+
+        False, with nothing done, if the group is not what it was when somebody decided on this: not mirrored any more, let
+        go, in another phase.
+        """
+        run = self._run
+        if run.source is None and not _stands(group):
+            await self._learn(group)
+        async with self._tools.closing, self._alone():
+            known = self._book.get(self._name)
+            if known is None or (known.phase, known.gate) != (group.phase, group.gate):
+                return False
+            assignment, reads = self._assignment(known), self._reads(known)
+            gate = run.gate
+            if gate is None:
+                record = known.gate_state
+                if record is None or record.kind is not known.gate or record.stage is GateStage.OPEN:
+                    record = self._tools.gates.plan(known, run.source_view)
+                gate = self._tools.gates.build(record, self._book.save_gate)
+            closed = await gate.close(assignment)
+            run.gate = gate
+            run.covered = frozenset(assignment)
+            run.covered_for = reads
+            known = self._book.get(self._name)
+            if known is not None and known.gate_state != closed:
+                await self._book.save_gate(closed)
+        return True
+
+    async def _learn(self, group: MirrorGroup) -> None:
+        """What the group has committed at the source, before its gate is closed.
+
+        A group that was held once is held again without, if the source does not tell: of the topics that matter the state
+        names every partition, and a gate that stays open lets consumers in while others may still read at the source. What
+        else it reads is held from the next sync on. One that is new has to wait: there is nothing of it to go on from.
+        """
+        try:
+            await self.read_source()
+        except LinkerError as error:
+            if group.phase not in HELD_GROUPS:
+                raise
+            self._run.sync_trouble = str(error)
+            log.warning("link %s: %s; it is held all the same", self._book.link, error)
+
+    def uncovered(self, group: MirrorGroup) -> bool:
+        """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
+        run, reads = self._run, self._reads(group)
+        if run.gate is None or run.covered_for == reads:
+            return False
+        if not run.covered >= self._assignment(group).keys():
+            return True
+        run.covered_for = reads  # so that the next round need not compare
+        return False
+
+    def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
+        """Changes when `_assignment` may have got further partitions."""
+        sizes = tuple(map(self._tools.partitions, group.topics))
+        return group.topics, group.unmirrored, sizes, len(self._run.source or ())
+
+    def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
+        """Every partition that it may read. Topics that are not mirrored are held too, where the source tells of their
+        partitions: the target may have topics of that name."""
+        source = self._run.source or {}
+        covered = {
+            TopicPartition(topic, partition): NO_OFFSET
+            for topic in group.topics
+            for partition in range(self._tools.partitions(topic))
+        }
+        reads = {*group.topics, *group.unmirrored}
+        covered.update((tp, NO_OFFSET) for tp in source if tp.topic in reads and not self._stale(tp))
+        bounds = self._tools.bounds.known(source)
+        for tp, commit in wanted_offsets(source, group.topics, bounds).items():
+            if tp in covered:
+                covered[tp] = commit.offset
+        return covered
+
+    def _stale(self, tp: TopicPartition) -> bool:
+        """A commit for a partition that the mirror does not have: there is nothing to hold."""
+        return 0 < self._tools.partitions(tp.topic) <= tp.partition
+
+    async def renew(self) -> None:
+        """Raises as Gate.renew."""
+        async with self._alone():
+            gate = self._run.gate
+            if gate is not None and gate.record.stage is GateStage.HELD:
+                await gate.renew()
+
+    async def release(
+        self, then: Callable[[], Awaitable[None]], *, still: Callable[[MirrorGroup], bool]
+    ) -> bool:
+        """Let go, and have `then` write down what the group is now. False, with nothing done, unless `still` says that it
+        is to be let go.
+
+        Both under the lock: after the one and before the other the group looks like one whose gate nobody has taken over
+        yet, and the records of the release are what others look at. A gate that could not be released stays, and is
+        looked after until it can be.
+        """
+        run = self._run
+        async with self._alone():
+            group = self._book.get(self._name)
+            if group is None or not still(group):
+                return False
+            gate = run.gate or self._left_behind(group)
+            if gate is not None:
+                await gate.release()
+            self.drop()
+            await then()
+        return True
+
+    def _left_behind(self, group: MirrorGroup) -> Gate | None:
+        """The gate that another process closed and this one did not take over."""
+        record = group.gate_state
+        if record is None or record.stage is GateStage.OPEN:
+            return None
+        return self._tools.gates.build(record, self._book.save_gate)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, wanted: Offsets, phases: Collection[GroupPhase] = _FINAL) -> int:
+        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, HeldUp, and
+        CommitFailed when all that it takes is committed.
+
+        Only while the group is in one of `phases`: what was read before the final sync must not be written after it.
+        """
+        run = self._run
+        if run.target is None:
+            await self.read_target()
+        async with self._alone():
+            group, target = self._book.get(self._name), run.target
+            if group is None or group.phase not in phases or target is None:
+                return 0
+            if run.gate is None:
+                raise LinkerError(f"group {self._name} is not held yet")
+            if (committed := await self._commit_through(run.gate, wanted, target)) is not None:
+                return committed
+        members = [
+            one for one in (await self.look(self._tools.target)).members if not is_gate(one.member_id, group)
+        ]
+        raise HeldUp(
+            f"group {self._name}: its offsets are committed on the target when it is opened, not before: "
+            f"{who(tuple(members)) or 'somebody'} is in it there, and its gate's member is not"
+        )
+
+    async def _commit_through(
+        self, gate: Gate, wanted: Offsets, target: dict[TopicPartition, Committed]
+    ) -> int | None:
+        """As `commit`; None if nothing was taken. A text that the target refuses is left behind, its offset is not."""
+        run, committed = self._run, 0
+        while True:
+            run.wanted = run.left_out.fitting(wanted)
+            changes = to_commit(run.wanted, target)
+            try:
+                taken = not changes or await gate.commit(
+                    {tp: with_metadata(commit) for tp, commit in changes.items()}
+                )
+            except CommitFailed as error:
+                done = {tp: one for tp, one in changes.items() if tp not in error.failed}
+                target.update(done)
+                committed += len(done)
+                if not run.left_out.learn_texts(changes, error.codes):
+                    raise
+                continue
+            if not taken:
+                return None
+            target.update(changes)
+            return committed + len(changes)
+
+    async def open(self, final: Offsets) -> bool:
+        """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if there is no gate
+        that could: it was lost."""
+        run = self._run
+        async with self._alone():
+            group = self._book.get(self._name)
+            gate = run.gate
+            if gate is None and group is not None and group.gate_state is not None:
+                gate = run.gate = self._tools.gates.build(group.gate_state, self._book.save_gate)
+            opened = gate is not None and gate.record.stage is not GateStage.PLANNED
+            if gate is not None and opened:
+                await self._open(gate, group, final)
+            elif gate is not None:
+                await gate.release()
+            self.drop()
+        return opened
+
+    async def _open(self, gate: Gate, group: MirrorGroup | None, final: Offsets) -> None:
+        try:
+            if group is not None and gate.record.stage is GateStage.HELD and not self._run.covered:
+                await self._take_over(gate, group, final)
+            await gate.open({tp: with_metadata(commit) for tp, commit in final.items()})
+        except GateLost as error:
+            if error.reason is not LostReason.FENCED:  # or it would be another sidecar's gate by now
+                await gate.release()  # what is left of it must not keep anybody waiting
+            raise
+
+    async def _take_over(self, gate: Gate, group: MirrorGroup, final: Offsets) -> None:
+        """A gate that another process closed is told what it covers before it is opened. If the opening fails it is renewed
+        until the next attempt, and one that knows of no partitions would let go of all of them.
+
+        What it covers follows from the state alone, as in `hold`: the source need not be there any more.
+        """
+        assignment = self._assignment(group) | {tp: commit.offset for tp, commit in final.items()}
+        try:
+            await gate.close(assignment)
+        except GroupActive as error:
+            raise GateLost(
+                group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members
+            ) from error
+        self._run.covered = frozenset(assignment)
+
+    async def see_final(self, final: Offsets) -> None:
+        """Without a gate: that the target has the final offsets, or that its members are past them. LinkerError while
+        neither is so, with who is in the way."""
+        left = behind_by(final, await self.read_target())
+        if not left:
+            return
+        view = await self.look(self._tools.target)
+        if not view.empty:
+            raise LinkerError(
+                f"group {self._name}: its gate was lost before its last offsets were published, and they cannot be "
+                f"committed on the target while {who(view.members) or view.state} is in it there: behind by "
+                f"{some(left)}. Stop these members and start them again when this has ended; if they stay they read "
+                "these records again, and this ends when their commits are past them"
+            )
+        refused = await self._tools.target.commit_empty(
+            self._name, {tp: final[tp] for tp in left}, timeout=CALL_TIMEOUT
+        )
+        self._run.left_out.gone(refused, NOT_ON_TARGET)
+        if left := behind_by(self._run.left_out.fitting(final), await self.read_target()):
+            raise LinkerError(
+                f"group {self._name}: the target does not have its last offsets: behind by {some(left)}"
+            )
+
+    async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
+        """Raises Unstable, and LinkerError if the source does not tell."""
+        what = f"the offsets of group {self._name} cannot be read at the source"
+        async with _in_time(what):
+            answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
+        if self._name in answer.failed:
+            raise LinkerError(f"{what}: {answer.failed[self._name]}")
+        if self._name in answer.unstable:
+            raise Unstable(f"{what}: {answer.unstable[self._name]}")
+        self._run.source = answer.found[self._name]
+        return answer.found[self._name]
+
+    async def read_target(self) -> dict[TopicPartition, Committed]:
+        answer = await self._tools.target.offsets([self._name], timeout=CALL_TIMEOUT)
+        if self._name in answer.failed:
+            raise LinkerError(
+                f"the offsets of group {self._name} cannot be read on the target: {answer.failed[self._name]}"
+            )
+        self._run.target = dict(answer.found[self._name])
+        return self._run.target
+
+    async def look(self, reader: GroupReader) -> GroupView:
+        """Who is in it at one of the clusters."""
+        what = f"group {self._name} cannot be described"
+        if reader is self._tools.source:
+            async with _in_time(what):
+                views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+        else:
+            views, failed = await reader.describe([self._name], timeout=CALL_TIMEOUT)
+        if self._name in failed:
+            raise LinkerError(f"{what}: {failed[self._name]}")
+        return views[self._name]
+
+
+def _stands(group: MirrorGroup) -> bool:
+    """Its gate was closed, by whichever process, and is to be taken over: as soon as possible, because it opens by itself
+    when nobody looks after it, and what it covers follows from the state. The source may not be there just now."""
+    return group.gate_state is not None and group.gate_state.stage is GateStage.HELD
+
+
+@asynccontextmanager
+async def _in_time(what: str) -> AsyncIterator[None]:
+    """A source whose brokers do not even refuse connections would take that long for each of its addresses."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            yield
+    except TimeoutError as error:
+        raise LinkerError(f"{what}: no answer within {CALL_TIMEOUT:g} s") from error
+
+
+def is_gate(member_id: str, group: MirrorGroup) -> bool:
+    """Whether it is the member of the group's own gate, as far as that is written down."""
+    record = group.gate_state
+    parts = () if record is None else (record.consumer, record.classic)
+    return any(part is not None and part.member_id == member_id for part in parts)
+
+
+def with_metadata(commit: Committed) -> OffsetAndMetadata:
+    return OffsetAndMetadata(commit.offset, commit.metadata)

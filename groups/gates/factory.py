@@ -1,0 +1,99 @@
+"""New gates, and gates out of the records that another sidecar left."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from controller.groups import (
+    ClassicMember,
+    ConsumerMember,
+    GateKind,
+    GateRecord,
+    PendingTransaction,
+)
+from groups.gates.base import Gate, Save
+from groups.gates.classic import ClassicGate, ClassicHold
+from groups.gates.consumer import ConsumerGate, ConsumerHold, new_member_id
+from groups.gates.coordinators import Coordinators
+from groups.gates.gate import PairGate
+from groups.gates.ledger import Ledger
+from groups.gates.member_part import MemberHold
+from groups.gates.settings import DEFAULT_PROTOCOLS, GateSettings
+from groups.gates.transaction import TransactionGate
+from groups.gates.transaction_part import TransactionHold
+
+_CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION})
+_CLASSIC = frozenset({GateKind.CLASSIC, GateKind.CLASSIC_AND_TRANSACTION})
+_TRANSACTION = frozenset(
+    {GateKind.TRANSACTION, GateKind.CONSUMER_AND_TRANSACTION, GateKind.CLASSIC_AND_TRANSACTION}
+)
+TRANSACTIONAL_ID_PREFIX = "kafka-linker-gate-"
+
+
+def plan_gate(
+    link: str,
+    group: str,
+    kind: GateKind,
+    *,
+    protocols: Sequence[str] = (),
+    member_id: str | None = None,
+) -> GateRecord:
+    """The record of a gate that is yet to be closed.
+
+    `protocols`: the assignors of the source group's members, its current one first; the well-known ones are
+    named after them. Only for classic gates.
+    """
+    names = tuple(dict.fromkeys([*protocols, *DEFAULT_PROTOCOLS]))
+    return GateRecord(
+        group=group,
+        kind=kind,
+        consumer=ConsumerMember(member_id=member_id or new_member_id()) if kind in _CONSUMER else None,
+        classic=ClassicMember(protocols=names) if kind in _CLASSIC else None,
+        transaction=PendingTransaction(transactional_ids=transactional_ids(link, group))
+        if kind in _TRANSACTION
+        else None,
+    )
+
+
+def transactional_ids(link: str, group: str) -> tuple[str, str]:
+    """Names by which an administrator knows them, of bounded length, and apart for every link and group."""
+    digest = hashlib.sha256(f"{link}\0{group}".encode()).hexdigest()[:16]
+    name = f"{TRANSACTIONAL_ID_PREFIX}{link[:60]}-{group[:120]}-{digest}"
+    return f"{name}-a", f"{name}-b"
+
+
+def make_gate(
+    record: GateRecord,
+    coordinators: Coordinators,
+    save: Save,
+    *,
+    stored: bool,
+    settings: GateSettings | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    jitter: Callable[[], float] = random.random,
+) -> Gate:
+    """A gate at work. `stored`: whether the record is durable already, so that it was taken over and not planned."""
+    settings = settings or GateSettings()
+    ledger = Ledger(record, save, saved=stored)
+    member: MemberHold | None = None
+    transaction: TransactionHold | None = None
+    if record.consumer is not None:
+        member = ConsumerHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+    elif record.classic is not None:
+        member = ClassicHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+    if record.transaction is not None:
+        transaction = TransactionHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+    if member is not None and transaction is not None:
+        return PairGate(member, transaction)
+    if transaction is not None:
+        return TransactionGate(transaction)
+    if isinstance(member, ClassicHold):
+        return ClassicGate(member)
+    if isinstance(member, ConsumerHold):
+        return ConsumerGate(member)
+    raise ValueError(f"group {record.group}: the record of a {record.kind} gate names no part of it")

@@ -1,0 +1,84 @@
+"""A gate that is a transaction and nothing else: its stages. What holds is transaction_part.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.groups import GateRecord, GateStage
+from groups.gates.base import GateLost, GroupActive, LostReason, OffsetAndMetadata
+from groups.gates.member_part import check_stage, committable
+from groups.gates.requests import commit_as_nobody, describe
+from groups.gates.transaction_part import TransactionHold
+from wire.frames.types import TopicPartition
+
+
+class TransactionGate:
+    """Of a group without members, which its clients join and wait in."""
+
+    def __init__(self, hold: TransactionHold) -> None:
+        self.hold = hold
+        self.ledger = hold.ledger
+
+    @property
+    def record(self) -> GateRecord:
+        return self.ledger.record
+
+    def unheld(self) -> frozenset[TopicPartition]:
+        return self.hold.unheld
+
+    def weakness(self) -> GateLost | None:
+        return None
+
+    async def close(self, assignment: Mapping[TopicPartition, int]) -> GateRecord:
+        check_stage(self.record, GateStage.PLANNED, GateStage.HELD)
+        hold = self.hold
+        if not hold.begun:
+            await self.ledger.update(stage=GateStage.PLANNED)  # from here on we can be found
+            described = await describe(hold.coordinators, hold.group, timeout=hold.settings.operation_timeout)
+            if described.members:
+                raise GroupActive(hold.group, described.members, described.state)
+        try:
+            await hold.take(assignment)
+        except GateLost as error:
+            if error.reason is not LostReason.FENCED:
+                await self.ledger.update(stage=GateStage.PLANNED)
+            raise
+        await self.ledger.update(stage=GateStage.HELD)
+        return self.record
+
+    def due(self) -> float:
+        return self.hold.due()
+
+    async def renew(self) -> GateRecord:
+        check_stage(self.record, GateStage.HELD)
+        if self.hold.clock() >= self.hold.due():
+            try:
+                await self.hold.renew()
+            except GateLost:
+                if not self.hold.begun:
+                    await self.ledger.update(stage=GateStage.PLANNED)
+                raise
+        return self.record
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Goes through while the group is empty. With clients waiting in it only opening publishes: they cannot read what
+        is pending, so nothing they do depends on it.
+        """
+        check_stage(self.record, GateStage.HELD)
+        hold, timeout = self.hold, self.hold.settings.operation_timeout
+        return await commit_as_nobody(hold.coordinators, hold.group, committable(offsets), timeout=timeout)
+
+    async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        hold, offsets = self.hold, committable(final)
+        if self.record.stage is GateStage.HELD:
+            await hold.prepare(offsets)
+            await self.ledger.update(stage=GateStage.PUBLISHING)
+        if self.record.stage is GateStage.PUBLISHING:
+            await hold.publish()
+            await hold.see_stable(offsets)
+            await self.ledger.update(stage=GateStage.OPEN)
+        check_stage(self.record, GateStage.OPEN)
+
+    async def release(self) -> None:
+        await self.hold.abort()
+        await self.ledger.update(stage=GateStage.OPEN)

@@ -1,0 +1,65 @@
+"""One group as this process knows it now: its gate, its offsets on both sides, who is in it. Nothing of this is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.judge.group_offsets import Committed
+from groups.gates import Gate, GroupMember
+from groups.left_out import LeftOut
+from groups.views import GroupView
+from wire.frames.types import TopicPartition
+
+
+@dataclass(slots=True)
+class GroupRun:
+    """The running side of a mirrored group."""
+
+    name: str
+    #: Held for every call of the gate: one at a time.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gate: Gate | None = None
+    covered: frozenset[TopicPartition] = frozenset()  # what the gate was closed over
+    covered_for: tuple[object, ...] | None = None  # what that followed from
+    source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
+    target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
+    wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    synced_at: float | None = None  # monotonic: the target has what the source had then
+    source_view: GroupView | None = None
+    gone: bool = False  # the source does not have the group any more
+    leaving: bool = False  # its gate is being released
+    empty_looks: int = 0  # looks in a row at which it had none
+    # Why the newest attempt did not work, None if it did: at a step of its way, at its offsets, at keeping its gate.
+    trouble: str | None = None
+    sync_trouble: str | None = None
+    renewal_trouble: str | None = None
+    gate_trouble: str | None = None  # why it keeps a gate that is not the right one
+    waiting_for: str | None = None  # what a promote or demote waits for
+    still_there: tuple[GroupMember, ...] = ()  # who it waits for
+    task: asyncio.Task[None] | None = None
+    renewing: asyncio.Task[None] | None = None
+    retry_at: float = 0.0  # monotonic: a refused or failed group is not looked at again before
+    retry_pause: float = 0.0
+
+    @property
+    def any_trouble(self) -> str | None:
+        return self.trouble or self.renewal_trouble or self.sync_trouble or self.gate_trouble
+
+    def sync_age(self) -> float | None:
+        """Seconds since the target had everything that the source had; None: never yet."""
+        return None if self.synced_at is None else max(0.0, time.monotonic() - self.synced_at)
+
+
+def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
+    """Members as a person looks for them: client id, host, partitions."""
+    shown = []
+    for member in members[:most]:
+        partitions = [f"{tp.topic}-{tp.partition}" for tp in member.partitions]
+        what = ", ".join(partitions[:4]) + (f" and {len(partitions) - 4} more" if len(partitions) > 4 else "")
+        shown.append(f"{member} ({what or 'no partitions'})")
+    more = f" and {len(members) - most} more" if len(members) > most else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,421 @@
+"""One group's way through its phases: gate, promote, demote. Each step is durable before the next begins, and is taken
+again by the next link controller from where the store says it stands.
+
+Not here: the gate itself (gate_keeper.py), when offsets are synced (offset_sync.py) and gates renewed (manager.py),
+which groups there
+are (discovery.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from controller.decide import groups
+from controller.group_phases import GroupPhase
+from controller.groups import GateStage
+from controller.judge.group_offsets import (
+    Committed,
+    Offsets,
+    behind_by,
+    differences,
+    not_behind,
+    wanted_offsets,
+)
+from controller.state import MirrorGroup
+from groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
+from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp, is_gate
+from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
+from groups.group_book import GroupBook
+from groups.group_deletions import group_offsets, joined, lost_to
+from groups.group_reader import GroupReader
+from groups.group_run import GroupRun, who
+from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
+from groups.source_patience import GaveUp, SilentSource
+from groups.tools import Tools
+from groups.views import GroupView
+from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.3  # between looks at a group that is waited for
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+
+
+class Tender:
+    """Takes the steps of one group."""
+
+    def __init__(self, tools: Tools, run: GroupRun) -> None:
+        self._tools = tools
+        self._run = run
+        self._keeper = GateKeeper(tools, run)
+        self._began_here = False  # the opening: not taken over from another process
+        self._source = SilentSource(tools.book, run)
+
+    @property
+    def _name(self) -> str:
+        return self._run.name
+
+    @property
+    def _book(self) -> GroupBook:
+        return self._tools.book
+
+    async def tend(self) -> None:
+        """Until the group rests: gated, promoted, refused or failed. What a cluster refuses now is tried again."""
+        run, pause = self._run, _FIRST_PAUSE
+        failed: str | None = None
+        while (group := self._book.get(self._name)) is not None and (step := self._step(group)) is not None:
+            try:
+                if failed is not None and self._too_late(group):
+                    await self._give_up(group, f"not done in its time: {failed}")
+                else:
+                    await self._take(step, group)
+            except (LinkerError, TimeoutError) as error:
+                if failed != str(error):
+                    log.warning("link %s: group %s: %s (again)", self._book.link, self._name, error)
+                failed = run.trouble = str(error)
+                await asyncio.sleep(_FIRST_PAUSE if self._too_late(group) else pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                failed = run.trouble = None
+                pause = _FIRST_PAUSE
+        run.trouble, run.waiting_for, run.still_there = None, None, ()
+
+    async def _take(self, step: Callable[[MirrorGroup], Awaitable[None]], group: MirrorGroup) -> None:
+        try:
+            await step(group)
+        except GateLost as error:
+            await self.lost(error)
+        except GaveUp as error:
+            await self._give_up(group, str(error))
+
+    def _too_late(self, group: MirrorGroup) -> bool:
+        """An opening is never given up."""
+        until = None if group.move is None else group.move.until
+        return until is not None and self._book.now() > until and group.phase is not GroupPhase.OPENING
+
+    def _step(self, group: MirrorGroup) -> Callable[[MirrorGroup], Awaitable[None]] | None:
+        match group.phase:
+            case GroupPhase.DISCOVERED:
+                return self._gate
+            case GroupPhase.GATED:
+                return self._attach if self._run.gate is None else None
+            case GroupPhase.DRAINING:
+                return self._drain
+            case GroupPhase.FINAL_SYNC:
+                return self._final_sync
+            case GroupPhase.OPENING:
+                return self._open
+            case GroupPhase.DEMOTING:
+                return self._demote
+            case GroupPhase.DEMOTED:
+                return self._hold_again
+            case _:
+                return None
+
+    # --- the gate ----------------------------------------------------------------------------------------------------
+
+    async def _gate(self, group: MirrorGroup) -> None:
+        """DISCOVERED -> GATED, or REFUSED with the reason."""
+        reason = groups.refusal(self._book.image, group)
+        if reason is None:
+            try:
+                if not await self._keeper.hold(group):
+                    return
+            except GateRefused as error:
+                reason = str(error)
+        if reason is not None:
+            log.warning("link %s: group %s is refused: %s", self._book.link, self._name, reason)
+            await self._book.step(self._name, GroupPhase.REFUSED, reason=reason, gate_state=None)
+            self._keeper.drop()
+            return
+        gate = self._run.gate
+        await self._book.step(
+            self._name, GroupPhase.GATED, reason=None, gate_state=None if gate is None else gate.record
+        )
+        log.info("link %s: group %s is held on the target (%s)", self._book.link, self._name, group.gate)
+
+    async def _attach(self, group: MirrorGroup) -> None:
+        """Take over what this process did not close itself."""
+        try:
+            await self._keeper.hold(group)
+        except GateRefused as error:
+            await self._failed(str(error))
+
+    async def lost(self, error: GateLost) -> None:
+        """A gate that holds no longer: closed anew if nobody came in meanwhile, else it is too late."""
+        log.error("link %s: %s", self._book.link, error)
+        group = self._book.get(self._name)
+        if group is None:
+            return
+        if group.phase is GroupPhase.OPENING:
+            # It was to open anyway. Whether the final offsets are what clients began at is looked at next.
+            reason = joined(group.reason, f"its gate opened by itself: {error}")
+            await self._book.amend(self._name, gate_state=None, reason=reason)
+            return
+        entered = bool(error.members) or error.reason in (LostReason.SOMEBODY_ELSE, LostReason.CONVERTED)
+        if entered and group.phase in (GroupPhase.GATED, GroupPhase.DRAINING, GroupPhase.FINAL_SYNC):
+            await self._failed(str(error))
+        else:
+            await self._book.amend(self._name, gate_state=None)
+
+    async def _failed(self, reason: str) -> None:
+        self._keeper.drop()
+        await self._book.step(self._name, GroupPhase.FAILED, reason=reason, gate_state=None, move=None)
+        log.error("link %s: group %s failed: %s", self._book.link, self._name, reason)
+
+    # --- promote -----------------------------------------------------------------------------------------------------
+
+    async def _drain(self, group: MirrorGroup) -> None:
+        """DRAINING -> FINAL_SYNC when nobody is in the group at the source."""
+        if not await self._ensure_held(group):
+            return
+        if group.move is None or not group.move.force:
+            await self._source.ask(group, lambda: self._wait_empty(group, self._tools.source, "source"))
+        await self._book.step(self._name, GroupPhase.FINAL_SYNC)
+
+    async def _ensure_held(self, group: MirrorGroup) -> bool:
+        """False if the group has changed meanwhile."""
+        if self._run.gate is not None:
+            return True
+        try:
+            return await self._keeper.hold(group)
+        except GroupActive as error:
+            # Whoever is in has the offsets; to sync over them would move a consumer.
+            raise lost_to(error, group) from error
+
+    async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
+        """Until nobody but our own gate is in it; at the source, or until a promote is not to wait for that any more. GaveUp
+        when the move's time is over."""
+        run = self._run
+        while True:
+            view = await self._keeper.look(reader)
+            if reader is self._tools.source:
+                run.source_view = view
+                self._source.answered()
+            if group.phase is GroupPhase.DEMOTING:
+                self._see_way_back(group)
+            # The gate's member may have joined meanwhile, under a name that was written down before.
+            known = self._book.get(self._name) or group
+            others = tuple(one for one in view.members if not is_gate(one.member_id, known))
+            forced = known.move is not None and known.move.force and reader is self._tools.source
+            if view.empty or (view.members and not others) or forced:
+                run.waiting_for, run.still_there = None, ()
+                return view
+            run.still_there = others
+            run.waiting_for = f"still in the group at the {where}: {who(others) or view.state}"
+            until = None if known.move is None else known.move.until
+            if until is not None and self._book.now() >= until:
+                raise GaveUp(run.waiting_for)
+            await asyncio.sleep(_LOOK)
+
+    async def _final_sync(self, group: MirrorGroup) -> None:
+        """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still.
+
+        Where the source is dead, and the promote may go on without it, what was brought over last counts instead.
+        """
+        if not await self._ensure_held(group):
+            return
+        force = group.move is not None and group.move.force
+        first = await self._source.ask(group, lambda: self._keeper.read_source(stable=not force))
+        last, reason = first, None
+        if last is None:
+            last, reason = self._source.newest(group, await self._keeper.read_target())
+        wanted = await self._wanted(group, last)
+        left_out = self._run.left_out
+        try:
+            await self._keeper.commit(wanted)
+        except HeldUp as error:
+            # Clients wait in it and the transaction alone holds them: opening is what publishes.
+            log.warning("link %s: %s", self._book.link, error)
+            wanted = left_out.fitting(wanted)
+        except CommitFailed as error:
+            if not force or not left_out.give_up(error.codes):
+                raise
+            return  # all others are committed: again, without these
+        else:
+            wanted = left_out.fitting(wanted)
+            left = differences(wanted, await self._keeper.read_target())
+            if left:
+                raise LinkerError(
+                    f"group {self._name}: the target's offsets differ after the final sync: {some(left)}"
+                )
+        if not force and first is not None:
+            await self._wait_empty(group, self._tools.source, "source")
+            if await self._keeper.read_source(stable=True) != first:
+                return  # somebody was in it once more: again
+        if (without := left_out.said(last)) is not None:
+            reason = joined(reason, without)
+        await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
+        self._began_here = True
+
+    async def _wanted(self, group: MirrorGroup, last: Offsets) -> dict[TopicPartition, Committed]:
+        mirrored = [tp for tp in last if tp.topic in group.topics]
+        exact = self._tools.bounds.exact
+        found = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
+        if found is None:
+            found = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
+        self._run.left_out.gone((), NOT_MIRRORED)  # by now the source has said which there are
+        self._run.left_out.gone(found.gone)
+        return self._run.left_out.fitting(wanted_offsets(last, group.topics, found.bounds))
+
+    async def _open(self, group: MirrorGroup) -> None:
+        """OPENING -> PROMOTED."""
+        final: Mapping[TopicPartition, Committed] = {
+            one.tp: Committed(one.offset, one.metadata) for one in group.offsets
+        }
+        final = self._run.left_out.fitting(final)
+        if not self._began_here:
+            final = not_behind(final, await self._keeper.read_target())
+        with self._tools.first_fetches(final) as began_at:
+            reason = group.reason  # of an opening without the source, or of one whose gate was lost
+            if not await self._opened(final):
+                reason = reason or "its gate opened by itself"
+                await self._keeper.see_final(final)
+            await self._promoted(group, reason)
+            try:
+                await self._confirm(final, began_at, reason)
+            except (LinkerError, TimeoutError) as error:
+                # It is open, and nothing of it is to be done again.
+                log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
+                await self._say(reason, f"open; whether it runs on the target could not be seen: {error}")
+
+    async def _opened(self, final: Offsets) -> bool:
+        """As GateKeeper.open. A partition that was deleted since the final sync keeps the group from opening only once."""
+        try:
+            return await self._keeper.open(final)
+        except CommitFailed as error:
+            left_out = self._run.left_out
+            if left_out.refused_again(error.codes) and (without := left_out.said(final)) is not None:
+                group = self._book.get(self._name)
+                reason = None if group is None else group.reason
+                await self._book.amend(self._name, reason=joined(reason, without))
+            raise
+
+    async def _promoted(self, group: MirrorGroup, reason: str | None) -> None:
+        bare = tuple(one._replace(metadata="") for one in group.offsets)
+        await self._book.step(
+            self._name, GroupPhase.PROMOTED, reason=reason, gate_state=None, move=None, offsets=bare
+        )
+        log.info("link %s: group %s is promoted", self._book.link, self._name)
+
+    async def _confirm(
+        self,
+        final: Offsets,
+        began_at: Mapping[TopicPartition, Mapping[str, int]],
+        reason: str | None,
+    ) -> None:
+        """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
+        running_since: float | None = None
+        deadline = time.monotonic() + CONFIRM_TIMEOUT
+        while True:
+            group = self._book.get(self._name)
+            if group is None or group.phase is not GroupPhase.PROMOTED:
+                return  # it is demoted already
+            view = await self._keeper.look(self._tools.target)
+            now = time.monotonic()
+            running = [member for member in view.members if member.partitions]
+            if running and running_since is None:
+                running_since = now
+            places = positions(running, final, began_at)
+            whole = len(places) == sum(tp in final for member in running for tp in member.partitions)
+            seen_enough = running_since is not None and (whole or now - running_since > POSITIONS_TIMEOUT)
+            if view.empty or seen_enough or now > deadline:
+                break
+            await asyncio.sleep(_LOOK)
+        behind = behind_by(final, await self._keeper.read_target())
+        text, wrong = confirmation(view, running, final, places, behind)
+        if wrong:
+            log.error("link %s: group %s: %s", self._book.link, self._name, text)
+        await self._say(reason, text)
+
+    async def _say(self, reason: str | None, text: str) -> None:
+        known = self._book.get(self._name)
+        if known is not None and known.phase is GroupPhase.PROMOTED:
+            await self._book.amend(self._name, reason=joined(reason, text))
+
+    # --- demote ------------------------------------------------------------------------------------------------------
+
+    async def _demote(self, group: MirrorGroup) -> None:
+        """DEMOTING -> DEMOTED: hold it on the target again, return its offsets."""
+        run = self._run
+        self._see_way_back(group)
+        if run.gate is None:
+            record = group.gate_state
+            if record is None or record.stage is not GateStage.HELD:
+                await self._wait_empty(group, self._tools.target, "target")
+            # Else another process has waited. Whoever has come since waits behind the gate, and it is to be looked after.
+            try:
+                if not await self._keeper.hold(group):
+                    return
+            except GroupActive as error:
+                raise LinkerError(str(error)) from error  # somebody came in between: wait again
+        if run.gate is not None and run.gate.weakness() is not None:
+            # What is left of the gate does not hold everybody: they may be reading here.
+            await self._wait_empty(group, self._tools.target, "target")
+        await self._wait_empty(group, self._tools.source, "source")
+        if run.gate is None:
+            return  # lost while somebody was waited for: again
+        on_target = await self._keeper.read_target()
+        back = {tp: commit for tp, commit in on_target.items() if tp.topic in group.topics}
+        # After they were read: as long as no topic is on its way, they are inside what the source has.
+        self._see_way_back(group)
+        if (why := groups.promote_in_the_way(self._book.image, group)) is not None:
+            raise LinkerError(f"group {self._name} waits with its offsets: {why}")
+        left_out = LeftOut()
+        if back:
+            refused = await self._tools.source.commit_empty(self._name, back, timeout=CALL_TIMEOUT)
+            left_out.gone(refused, NO_PARTITION)
+        without = left_out.said(back)
+        back = left_out.fitting(back)
+        left = differences(back, await self._keeper.read_source())
+        if left:
+            raise LinkerError(
+                f"group {self._name}: the source's offsets differ after the demote: {some(left)}"
+            )
+        link, name, now = self._book.link, self._name, self._book.now()
+        said = "its offsets are at the source again" + (f"; {without}" if without else "")
+        await self._book.commit(
+            lambda image: groups.end_demote(
+                image,
+                link,
+                name,
+                now,
+                reason=said,
+                move=None,
+                offsets=group_offsets(back),
+            )
+        )
+        log.info("link %s: group %s is demoted", self._book.link, self._name)
+
+    def _see_way_back(self, group: MirrorGroup) -> None:
+        """Raise GaveUp if a topic of the group was promoted, or failed over, since the demote was accepted."""
+        if (why := groups.no_way_back(self._book.image, group)) is not None:
+            raise GaveUp(why)
+
+    async def _hold_again(self, _group: MirrorGroup) -> None:
+        """DEMOTED: a mirrored group like any other, whose gate stands already."""
+        await self._book.step(self._name, GroupPhase.DISCOVERED, offsets=(), reason=None)
+
+    async def _give_up(self, group: MirrorGroup, reason: str) -> None:
+        """The move's time is over: as it was before."""
+        log.warning(
+            "link %s: group %s: %s was given up: %s", self._book.link, self._name, group.phase, reason
+        )
+        if group.phase is GroupPhase.DEMOTING:
+
+            async def promoted_again() -> None:
+                await self._book.step(
+                    self._name,
+                    GroupPhase.PROMOTED,
+                    reason=f"demote given up: {reason}",
+                    move=None,
+                    gate_state=None,
+                )
+
+            await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
+            return
+        await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)

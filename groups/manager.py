@@ -1,0 +1,424 @@
+"""The groups of one link, on the link controller: when the source is looked at, offsets are synced, gates are renewed.
+
+Each of the three has its own beat, so that a slow source does not let a gate expire. What happens to one group in order is
+group_steps.py's, the offsets are offset_sync.py's. Ending the manager leaves every gate as it stands: the next link
+controller takes
+them over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from controller.decide import groups as group_decisions
+from controller.group_phases import UNDER_WAY, GroupPhase
+from controller.groups import GateKind, GateStage
+from controller.state import GroupPolicy, MirrorGroup, Record
+from groups.discovery import Look, discover, known, look
+from groups.excluded import Excluded, ExcludedGroups
+from groups.gate_keeper import GateKeeper
+from groups.gates import GateLost, GroupMember
+from groups.group_run import GroupRun
+from groups.group_steps import Tender
+from groups.offset_sync import OffsetSync, SyncStats
+from groups.settings import DISCOVERY_INTERVAL, GroupSettings
+from groups.tools import Tools
+from wire.errors import LinkerError
+from wire.task_group import TaskGroup
+
+log = logging.getLogger(__name__)
+
+_RENEW_BEAT = 0.25
+_READ_TIMEOUT = 10.0
+_FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
+_RELEASE_TIMEOUT = 15.0
+_SOURCE_PATIENCE = 20.0
+
+
+class GroupManager:
+    """Runs while this sidecar is the link controller and the link runs."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        settings: GroupSettings,
+        *,
+        consumer_protocol: Callable[[], bool],
+        source_known: asyncio.Event | None = None,
+    ) -> None:
+        self._tools = tools
+        self.settings = settings
+        self._consumer_protocol = consumer_protocol
+        self._source_known = source_known
+        self.runs: dict[str, GroupRun] = {}
+        #: Why the source's groups are not known, or not all of them; None if they are.
+        self.trouble: str | None = None
+        #: Groups of the source whose ids cannot be kept, and why not.
+        self.left_out: dict[str, str] = {}
+        #: Groups of the source that the patterns leave out, as far as they were looked at.
+        self.excluded = ExcludedGroups()
+        self.stats = SyncStats()
+        self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._look_now = asyncio.Event()
+        self._running = False
+
+    @property
+    def link(self) -> str:
+        return self._tools.book.link
+
+    @property
+    def mirrored(self) -> frozenset[str]:
+        """Topics of the link whose log is on the target or on its way there."""
+        return group_decisions.live_topics(self._tools.book.image, self.link)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        book = self._tools.book
+        book.controller.listeners.add(self._on_records)
+        self._running = True
+        try:
+            self._follow(book.all())
+            async with TaskGroup() as group:
+                group.create_task(self._renewing(), name=f"{book.link}: group gates")
+                group.create_task(self._discovering(), name=f"{book.link}: group discovery")
+                group.create_task(self.offsets.run(), name=f"{book.link}: group offsets")
+        finally:
+            self._running = False
+            book.controller.listeners.discard(self._on_records)
+            tasks = set(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await book.close()
+
+    def follow(self, settings: GroupSettings) -> None:
+        """The link's options have changed. Gates stand, and what is known of the groups stays known."""
+        self.settings = settings
+        self.offsets.set_interval(settings.sync_interval)
+        self.look_now()
+
+    async def release_all(self) -> None:
+        """The link is to be deleted: nobody is held any more, until `hold_again`. What does not answer in time opens by
+        itself."""
+        self._running = False  # or the next look would hold them again
+        tending = [run.task for run in self.runs.values() if run.task is not None]
+        for task in tending:
+            task.cancel()
+        await asyncio.gather(*tending, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
+                released = await asyncio.gather(
+                    *(self._release(run) for run in self.runs.values()), return_exceptions=True
+                )
+        except TimeoutError:
+            log.warning("link %s: some gates were not released in time and open by themselves", self.link)
+            return
+        for error in released:
+            if isinstance(error, BaseException):
+                log.warning("link %s: a gate was not released and opens by itself: %s", self.link, error)
+
+    async def _release(self, run: GroupRun) -> None:
+        async def nothing() -> None:
+            """The link goes, and its groups with it."""
+
+        await GateKeeper(self._tools, run).release(nothing, still=lambda _: True)
+
+    def hold_again(self) -> None:
+        """The link was not deleted after all."""
+        self._running = True
+        self._follow(self._tools.book.all())
+        self.look_now()
+
+    def excluded_readers(self, topics: Iterable[str] | None = None) -> list[Excluded]:
+        """Groups that the patterns leave out and that read one of the topics, or a mirrored one. Those that are still being
+        let go are not among them."""
+        wanted = self.mirrored if topics is None else set(topics)
+        return [one for one in self.excluded.reading(wanted) if self._tools.book.get(one.group) is None]
+
+    def look_now(self) -> None:
+        """Do not wait for the next look: something changed that decides which groups there are."""
+        self._look_now.set()
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller: take up what was committed, whoever asked for it."""
+        book = self._tools.book
+        mine = (
+            book.all()
+            if not records
+            else [one for one in records if isinstance(one, MirrorGroup) and one.link == book.link]
+        )
+        self._follow(mine)
+
+    def _follow(self, groups: Iterable[MirrorGroup]) -> None:
+        for group in groups:
+            run = self.runs.setdefault(group.group, GroupRun(group.group))
+            if group.phase in (GroupPhase.DISCOVERED, GroupPhase.DEMOTED, *UNDER_WAY) or (
+                group.phase is GroupPhase.GATED and run.gate is None
+            ):
+                self._tend(run)
+
+    def _tend(self, run: GroupRun) -> None:
+        if not self._running or (run.task is not None and not run.task.done()):
+            return
+        run.task = self._spawn(Tender(self._tools, run).tend(), f"group {run.name}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self.link}: {what}")
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # The next look takes the group up again.
+                log.error("link %s: %s ended by a bug", self.link, what, exc_info=error)
+
+        task.add_done_callback(done)
+        return task
+
+    # --- which groups there are --------------------------------------------------------------------------------------
+
+    async def _wait_for_source(self) -> None:
+        """Only for a while: options and mirrors say without it which groups are not to be held any more."""
+        if self._source_known is None:
+            return
+        try:
+            async with asyncio.timeout(_SOURCE_PATIENCE):
+                await self._source_known.wait()
+        except TimeoutError:
+            log.warning("link %s: the source is away; its groups are held all the same", self.link)
+
+    async def _discovering(self) -> None:
+        await self._wait_for_source()
+        while True:
+            self._look_now.clear()
+            try:
+                if self.settings.any or self._tools.book.all():
+                    await self.look()
+                else:
+                    self.excluded = ExcludedGroups()
+            except LinkerError as error:
+                if self.trouble != str(error):
+                    log.warning("link %s: the source's groups cannot be read: %s", self.link, error)
+                self.trouble = str(error)
+            try:
+                async with asyncio.timeout(DISCOVERY_INTERVAL):
+                    await self._look_now.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Once: find, forget, gate otherwise, promote by policy. Raises LinkerError."""
+        tools = self._tools
+        try:
+            seen = await look(tools.source, tools.book, self.settings, self.runs)
+        except LinkerError:
+            await self._act_on(known(tools.book))
+            raise
+        trouble = {**seen.trouble, **self.excluded.trouble}
+        self.trouble = "; ".join(f"{what}: {why}" for what, why in list(trouble.items())[:3]) or None
+        self.left_out = seen.left_out
+        await self._act_on(seen)
+        self._note(seen)
+        self._follow(tools.book.all())
+        await self._retry()
+        await self._promote_by_policy()
+        if seen.listing is not None:
+            await self.excluded.look(tools.source, seen.listing, self.settings.rules, timeout=_READ_TIMEOUT)
+
+    async def _act_on(self, seen: Look) -> None:
+        """Make durable what it means, and let go or hold otherwise what is held and should not be, or not so."""
+        found = await discover(
+            self._tools.book, seen, self.settings, consumer_protocol=self._consumer_protocol()
+        )
+        for name in found.forget:
+            self._spawn(self._forget(name), f"forgetting group {name}")
+        for name in self.runs.keys() - found.hold_otherwise.keys():
+            self.runs[name].gate_trouble = None
+        for name, kind in found.hold_otherwise.items():
+            if (run := self.runs.get(name)) is not None:
+                self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
+
+    def _note(self, seen: Look) -> None:
+        for name, run in self.runs.items():
+            view = seen.views.get(name)
+            run.gone = name in seen.gone
+            if run.source is None and name in seen.offsets:
+                run.source = seen.offsets[name]
+                if run.gate is not None:
+                    self.offsets.sync_now()  # it was taken over without: it may read more than the state names
+            if view is None:
+                continue
+            run.source_view = view
+            run.empty_looks = run.empty_looks + 1 if view.empty else 0
+
+    async def _forget(self, name: str) -> None:
+        """A group that is no longer to be mirrored: let go, then gone from the state."""
+        book = self._tools.book
+        run = self.runs.setdefault(name, GroupRun(name))
+        if run.leaving:
+            return
+
+        async def forgotten() -> None:
+            await book.commit(lambda image: group_decisions.forget(image, book.link, name))
+
+        run.leaving = True
+        try:
+            await GateKeeper(self._tools, run).release(
+                forgotten, still=lambda _: bool(group_decisions.forget(book.image, book.link, name))
+            )
+        except LinkerError as error:
+            log.warning("link %s: group %s is not let go yet: %s", self.link, name, error)
+            return
+        finally:
+            run.leaving = False
+        if book.get(name) is None:
+            self.runs.pop(name, None)
+            log.info("link %s: group %s is no longer mirrored", self.link, name)
+
+    async def _hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
+        """Another gate is the right one: its members have shown an assignor that this one does not go with."""
+        if run.gate is None or run.leaving:
+            return
+
+        async def planned() -> None:
+            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
+
+        run.leaving = True
+        try:
+            views, failed = await self._tools.target.describe([run.name], timeout=_READ_TIMEOUT)
+            view = views.get(run.name)
+            # Between the two gates they would be let in, while the group is still read at the source.
+            if view is None:
+                self._keeps_its_gate(
+                    run, kind, f"who waits for it on the target is not known: {failed.get(run.name)}"
+                )
+                return
+            if self._waiting(run, view.members):
+                why = (
+                    "clients wait for it on the target already: stop those for a moment, or promote the group"
+                )
+                self._keeps_its_gate(run, kind, why)
+                return
+            run.gate_trouble = None
+            log.info("link %s: group %s needs another gate: %s", self.link, run.name, kind)
+            await GateKeeper(self._tools, run).release(
+                planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
+            )
+        except LinkerError as error:
+            log.warning("link %s: group %s keeps its gate for now: %s", self.link, run.name, error)
+        finally:
+            run.leaving = False
+
+    def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
+        text = f"it should be held by {kind} and keeps its gate, because {why}"
+        if run.gate_trouble != text:
+            log.warning("link %s: group %s: %s", self.link, run.name, text)
+        run.gate_trouble = text
+
+    async def _retry(self) -> None:
+        """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
+        now = time.monotonic()
+        book = self._tools.book
+        due = [
+            run
+            for group in book.all()
+            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED)
+            and (run := self.runs.get(group.group)) is not None
+            and run.retry_at <= now
+        ]
+        if not due:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in due], timeout=_READ_TIMEOUT)
+        for run in due:
+            run.retry_pause = min(max(run.retry_pause * 2, _FIRST_RETRY), _LONGEST_RETRY)
+            run.retry_at = now + run.retry_pause
+            group, view = book.get(run.name), views.get(run.name)
+            if group is None or view is None:
+                continue
+            if view.empty and group_decisions.refusal(book.image, group) is None:
+                run.target = None
+                await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
+
+    async def _promote_by_policy(self) -> None:
+        """Those that have left the source, at two looks in a row, and that somebody waits for on the target."""
+        book = self._tools.book
+        ready = [
+            run
+            for group in book.all()
+            if group.policy is GroupPolicy.AUTO
+            and group.phase is GroupPhase.GATED
+            and not group.unmirrored
+            and (run := self.runs.get(group.group)) is not None
+            and run.gate is not None
+            and run.empty_looks >= 2
+        ]
+        if not ready:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in ready], timeout=_READ_TIMEOUT)
+        for run in ready:
+            view = views.get(run.name)
+            if view is None or not self._waiting(run, view.members):
+                continue
+            now, name = book.now(), run.name
+            await book.commit(
+                lambda image, name=name, now=now: group_decisions.begin_promote(  # type: ignore[misc]
+                    image,
+                    book.link,
+                    [name],
+                    force=False,
+                    partial=False,
+                    timeout_ms=None,
+                    now=now,
+                    automatic=True,
+                )[0]
+            )
+            log.info("link %s: group %s has left the source and is promoted by policy", self.link, name)
+
+    def _waiting(self, run: GroupRun, members: Sequence[GroupMember]) -> bool:
+        """Whether anybody but our gate is in the group on the target."""
+        gate = None if run.gate is None else run.gate.record
+        ours = {
+            part.member_id
+            for part in (() if gate is None else (gate.consumer, gate.classic))
+            if part is not None
+        }
+        return any(member.member_id not in ours for member in members)
+
+    # --- gates -------------------------------------------------------------------------------------------------------
+
+    async def _renewing(self) -> None:
+        while True:
+            now = time.monotonic()
+            for run in tuple(self.runs.values()):
+                gate = run.gate
+                # One that is being opened is not renewed any more.
+                due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
+                if due and (run.renewing is None or run.renewing.done()):
+                    run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")
+            await asyncio.sleep(_RENEW_BEAT)
+
+    async def _renew(self, run: GroupRun) -> None:
+        try:
+            await GateKeeper(self._tools, run).renew()
+            run.renewal_trouble = None
+        except GateLost as error:
+            await self._lost(run, error)
+        except (LinkerError, TimeoutError) as error:
+            run.renewal_trouble = f"its gate could not be renewed: {error}"
+
+    async def _lost(self, run: GroupRun, error: GateLost) -> None:
+        self.stats.gates_lost += 1
+        try:
+            await Tender(self._tools, run).lost(error)
+        except LinkerError as second:
+            log.warning("link %s: group %s: %s", self.link, run.name, second)
+        group = self._tools.book.get(run.name)
+        if group is not None:
+            self._follow([group])

@@ -1,0 +1,119 @@
+"""Groups as a cluster's brokers show them: what group_reader.py brings, and out of which answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.judge.group_offsets import Committed
+from controller.state import GroupProtocol
+from groups.gates import GroupMember
+from groups.gates.requests import assigned_partitions
+from groups.members import coordinator_can_read, subscribed_topics
+from wire.frames.types import TopicPartition
+
+# A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
+CONSUMERS = frozenset({"consumer", ""})
+#: Kinds of groups that a gate holds.
+HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
+_EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as ListGroups shows it. State and protocol are None where the broker is too old to tell."""
+
+    group: str
+    protocol_type: str
+    state: str | None
+    protocol: GroupProtocol | None  # None: a kind that is not known here
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as its coordinator describes it."""
+
+    group: str
+    state: str = "Dead"
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+    members: tuple[GroupMember, ...] = ()
+    topics: frozenset[str] = frozenset()  # subscribed or assigned
+    assignors: frozenset[str] = frozenset()
+    #: A member whose subscription a coordinator of the consumer protocol cannot read.
+    malformed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.members and self.state in _EMPTY_STATES
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Committed offsets by group, and why others are not among them."""
+
+    found: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    unstable: dict[str, str] = field(default_factory=dict)  # a transaction of its members is not over
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Listing:
+    """All groups of the cluster, as far as its brokers answered."""
+
+    groups: dict[str, ListedGroup] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)  # broker -> why its groups are not known
+
+
+def classic_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            getattr(member, "group_instance_id", None),
+            assigned_partitions(bytes(member.member_assignment)),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    if one.protocol_type == "consumer":
+        topics.update(*(subscribed_topics(bytes(member.member_metadata)) for member in one.members))
+    assignors = frozenset({one.protocol_data}) if members and one.protocol_data else frozenset()
+    # While a rebalance goes on, members are described without their subscriptions and the group without an assignor.
+    malformed = bool(assignors) and not all(
+        coordinator_can_read(bytes(member.member_metadata)) for member in one.members
+    )
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CLASSIC, members, frozenset(topics), assignors, malformed
+    )
+
+
+def consumer_view(one: Any) -> GroupView:
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host.removeprefix("/"),
+            member.instance_id,
+            tuple(
+                TopicPartition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            ),
+        )
+        for member in one.members
+    )
+    topics = {tp.topic for member in members for tp in member.partitions}
+    topics.update(name for member in one.members for name in member.subscribed_topic_names)
+    assignors = frozenset({one.assignor_name}) if members and one.assignor_name else frozenset()
+    return GroupView(
+        one.group_id, one.group_state, GroupProtocol.CONSUMER, members, frozenset(topics), assignors
+    )
+
+
+def protocol_of(group_type: str | None) -> GroupProtocol | None:
+    """KIP-848's group types and those that came after it; brokers before it know classic groups only."""
+    try:
+        return GroupProtocol((group_type or "classic").lower())
+    except ValueError:
+        return None

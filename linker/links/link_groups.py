@@ -1,0 +1,124 @@
+"""The groups of a link put together: readers, gates and manager, made anew with each term as link controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from controller.state import Link, Record
+from fleet.link_controller import LinkController
+from groups.bounds import Copies, TargetBounds
+from groups.gate_maker import TargetGates
+from groups.gates import Coordinators
+from groups.group_book import GroupBook
+from groups.group_reader import GroupReader
+from groups.manager import GroupManager
+from groups.settings import GroupSettings
+from groups.tools import Tools
+from linker.links.group_options import group_settings
+from linker.membership import TargetCluster
+from router.dispatch import Router
+from wire.client.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_GROUP_VERSION = "group.version"  # the feature that switches KIP-848 on
+_CLOSING = 32
+_AFTER_BUG = 5.0
+
+
+class LinkGroups:
+    """The running side of a link's groups; `manager` is None while another sidecar decides."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        source: Cluster,
+        target: TargetCluster,
+        copies: Copies,
+        router: Router,
+        *,
+        source_known: asyncio.Event,
+        source_trouble: Callable[[], str | None],
+    ) -> None:
+        self._link = link
+        self._controller = controller
+        self._source = source
+        self._target = target
+        self._copies = copies
+        self._router = router
+        self._source_known = source_known
+        self._source_trouble = source_trouble
+        self.manager: GroupManager | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._controller.listeners.add(self._on_records)
+        try:
+            while True:
+                coordinators = Coordinators(self._target.cluster)
+                try:
+                    self.manager = self._make(coordinators)
+                    await self.manager.run()
+                except Exception:
+                    log.exception("link %s: its groups hit a bug and begin again", self._link)
+                finally:
+                    self.manager = None
+                    await coordinators.close()
+                await asyncio.sleep(_AFTER_BUG)
+        finally:
+            self._controller.listeners.discard(self._on_records)
+
+    def _on_records(self, records: Sequence[Record]) -> None:
+        """A listener of the controller: the link's options as they are now, whoever changed them."""
+        manager = self.manager
+        if manager is None or (
+            records and not any(isinstance(one, Link) and one.name == self._link for one in records)
+        ):
+            return
+        settings = self._settings()
+        if settings != manager.settings:
+            manager.follow(settings)
+
+    def _settings(self) -> GroupSettings:
+        link = self._controller.image.links.get(self._link)
+        return group_settings({} if link is None else link.options)
+
+    def _make(self, coordinators: Coordinators) -> GroupManager:
+        tools = Tools(
+            book=GroupBook(self._link, self._controller),
+            source=GroupReader(self._source, self._source_trouble),
+            target=GroupReader(self._target.cluster),
+            bounds=TargetBounds(
+                self._link, self._controller, self._copies, self._source, self._target.cluster
+            ),
+            gates=TargetGates(self._link, coordinators),
+            partitions=self._partitions,
+            closing=asyncio.Semaphore(_CLOSING),
+            first_fetches=self._router.hub.first_fetches.watch,
+        )
+        return GroupManager(
+            tools,
+            self._settings(),
+            consumer_protocol=self._consumer_protocol,
+            source_known=self._source_known,
+        )
+
+    def _partitions(self, topic: str) -> int:
+        mirror = self._controller.image.mirrors.get((self._link, topic))
+        return 0 if mirror is None else mirror.partitions
+
+    def _consumer_protocol(self) -> bool:
+        return self._target.image.features.get(_GROUP_VERSION, 0) > 0
+
+    async def release_all(self) -> None:
+        """Before the link is deleted."""
+        if self.manager is not None:
+            await self.manager.release_all()
+
+    def hold_again(self) -> None:
+        """After `release_all`: the link was not deleted."""
+        if self.manager is not None:
+            self.manager.hold_again()

@@ -1,0 +1,129 @@
+"""TargetCluster: membership put together. The parts and their rules are in the modules beside this one.
+
+target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
+async with TaskGroup() as group:
+    running = group.create_task(target.run())
+    await target.join(timeout=30)      # found, metadata replayed, registered
+    ...                                # the listeners serve now
+    await target.serve(timeout=30)     # unfenced
+    ...
+    await target.leave(timeout=30)     # refused while it leads or hosts anything
+    running.cancel()
+    await target.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from linker.membership.controller_channel import ControllerChannel
+from linker.membership.errors import ClusterIdChanged
+from linker.membership.identity import AdvertisedListener, Identity, SaveIdentity
+from linker.membership.metadata_log import MetadataLog
+from linker.membership.operations import TargetOperations
+from linker.membership.registration import Registration
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.errors import LinkerError
+from wire.metadata.image import ClusterImage
+from wire.task_group import TaskGroup
+from wire.together import first_error
+
+
+class TargetCluster:
+    """The sidecar's place in one target cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        controller_security: ClientSecurity,
+        identity: Identity,
+        save: SaveIdentity,
+        listeners: Sequence[AdvertisedListener],
+        controller_bootstrap: Iterable[tuple[str, int]] = (),
+        controller_listener_name: str | None = None,
+        rack: str | None = None,
+        client_id: str = "kafka-linker",
+        heartbeat_interval: float = 2.0,
+    ) -> None:
+        """`cluster` is the target seen as a client; join() connects it if that was not done before."""
+        self.cluster = cluster
+        self.channel = ControllerChannel(
+            cluster,
+            security=controller_security,
+            bootstrap=controller_bootstrap,
+            listener_name=controller_listener_name,
+            client_id=client_id,
+            own_broker_id=identity.broker_id,
+        )
+        self.metadata = MetadataLog(self.channel)
+        self.registration = Registration(
+            self.channel,
+            self.metadata,
+            identity,
+            listeners=listeners,
+            save=save,
+            rack=rack,
+            heartbeat_interval=heartbeat_interval,
+        )
+        self.operations = TargetOperations(
+            self.channel,
+            self.metadata,
+            broker_id=identity.broker_id,
+            broker_epoch=lambda: self.registration.broker_epoch,
+        )
+        self._joined = asyncio.Event()
+
+    @property
+    def broker_id(self) -> int:
+        return self.registration.broker_id
+
+    @property
+    def identity(self) -> Identity:
+        return self.registration.identity
+
+    @property
+    def image(self) -> ClusterImage:
+        """The target as its metadata log shows it."""
+        return self.metadata.image
+
+    async def run(self) -> None:
+        """Follow the metadata log and send heartbeats until cancelled; the first final error ends it."""
+        await self._joined.wait()
+        try:
+            async with TaskGroup() as group:
+                group.create_task(self.metadata.run(), name="target-metadata-log")
+                group.create_task(self.registration.run(), name="target-heartbeats")
+        except* LinkerError as errors:
+            # One line is what a person needs; the group around it is our own structure.
+            raise first_error(errors) from None
+
+    async def join(self, timeout: float) -> None:
+        """Find the cluster and its controller, replay the metadata log, register. `run` must be running."""
+        deadline = time.monotonic() + timeout
+        if self.cluster.cluster_id is None:
+            await self.cluster.connect(timeout=timeout)
+        cluster_id = self.cluster.cluster_id
+        if not cluster_id:
+            raise ClusterIdChanged(f"{self.cluster.name} does not tell its cluster id")
+        self.registration.check_cluster_id(cluster_id)
+        await self.channel.discover(max(0.001, deadline - time.monotonic()))
+        self.metadata.expect_cluster(cluster_id)
+        self._joined.set()
+        await self.registration.register(max(0.001, deadline - time.monotonic()))
+
+    async def serve(self, timeout: float) -> None:
+        """The listeners serve: ask to be unfenced and wait for it."""
+        self.registration.ready_to_unfence()
+        await self.registration.wait_unfenced(timeout)
+
+    async def leave(self, timeout: float) -> None:
+        """Unregister; StillHosting while the image has a partition that names us."""
+        await self.registration.leave(timeout)
+
+    async def close(self) -> None:
+        """Close the connections to the controllers; the cluster's own belong to whoever made it."""
+        await self.channel.close()

@@ -1,0 +1,134 @@
+"""Errors of the membership in the target cluster, each one line that says what to do.
+
+`WireError`s (connections, deadlines, malformed frames, Kafka error codes) come up unchanged; here is only
+what has a meaning of its own for membership, and the table that names the right a refused request needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from wire.errors import BrokerError, LinkerError, error_name
+from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from wire.frames.types import TopicPartition
+
+# ControllerApis.scala and KafkaApis.scala, `authorizeClusterOperation` and `filterByAuthorized` of each
+# handler.
+_CLUSTER_ACTION = ("CLUSTER_ACTION", "Cluster", "--operation ClusterAction --cluster")
+_ALTER = ("ALTER", "Cluster", "--operation Alter --cluster")
+REQUIRED_RIGHTS: dict[str, tuple[str, str, str]] = {
+    "broker_registration": _CLUSTER_ACTION,
+    "broker_heartbeat": _CLUSTER_ACTION,
+    "alter_partition": _CLUSTER_ACTION,
+    "allocate_producer_ids": _CLUSTER_ACTION,
+    "fetch": _CLUSTER_ACTION,
+    "fetch_snapshot": _CLUSTER_ACTION,
+    "alter_partition_reassignments": _ALTER,
+    "elect_leaders": _ALTER,
+    "unregister_broker": _ALTER,
+    "describe_quorum": ("DESCRIBE", "Cluster", "--operation Describe --cluster"),
+    "create_topics": ("CREATE", "Cluster", "--operation Create --cluster"),
+    "delete_topics": ("DELETE", "Topic", "--operation Delete --topic '*'"),
+    "incremental_alter_configs": ("ALTER_CONFIGS", "Topic", "--operation AlterConfigs --topic '*'"),
+}
+
+
+class TargetError(LinkerError):
+    """Base of everything that is about membership in the target cluster."""
+
+
+class MissingRight(TargetError):
+    """The target refused a request because the sidecar's principal lacks a right."""
+
+    def __init__(self, api: str, cluster: str) -> None:
+        operation, resource, flags = REQUIRED_RIGHTS.get(api, ("?", "Cluster", ""))
+        self.api = api
+        self.operation = operation
+        self.resource = resource
+        super().__init__(
+            f"{cluster}: the sidecar's principal lacks the right {operation} on {resource} ({api} was "
+            f"refused); grant it with kafka-acls.sh --add --allow-principal 'User:<sidecar>' {flags}"
+        )
+
+
+class TargetUnsupported(TargetError):
+    """ZooKeeper mode, or a version too old for what membership needs."""
+
+
+class ControllerUnreachable(TargetError):
+    """No active controller was found before the deadline."""
+
+
+class BrokerIdTaken(TargetError):
+    """Another incarnation (a real broker, or another sidecar) holds our broker id."""
+
+
+class ClusterIdChanged(TargetError):
+    """The target is not the cluster that the stored identity belongs to."""
+
+
+class RegistrationRefused(TargetError):
+    """The controller refused the registration for good."""
+
+
+class MetadataLogFailed(TargetError):
+    """The metadata log cannot be followed any further."""
+
+
+class StillHosting(TargetError):
+    """Leaving was refused: partitions still name this sidecar."""
+
+    def __init__(
+        self, broker_id: int, leads: Iterable[TopicPartition], hosts: Iterable[TopicPartition]
+    ) -> None:
+        self.leads = sorted(leads)
+        self.hosts = sorted(hosts)
+        parts = []
+        if self.leads:
+            parts.append(f"leads {_listed(self.leads)}")
+        if self.hosts:
+            parts.append(f"is a replica of {_listed(self.hosts)}")
+        super().__init__(
+            f"sidecar {broker_id} cannot leave: it {' and '.join(parts)}; promote or delete these mirrors "
+            "first, and reassign what is no mirror to real brokers"
+        )
+
+
+class OperationFailed(TargetError):
+    """The controller refused an operation. `code` is the first error code, `failed` says why, by item."""
+
+    def __init__(self, what: str, code: int, failed: dict[str, str]) -> None:
+        self.code = code
+        self.failed = failed
+        lines = [f"{item}: {why}" for item, why in sorted(failed.items())]
+        shown = "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
+        super().__init__(f"{what} failed: {shown}")
+
+
+def check_error(code: int, api: str, cluster: str, message: str | None = None) -> None:
+    """Raise for a top-level error code: MissingRight for an authorization failure, BrokerError otherwise."""
+    if code == 0:
+        return
+    if code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED):
+        raise MissingRight(api, cluster)
+    raise BrokerError(code, message=message, api=api, peer=cluster)
+
+
+def raise_refused(
+    api: str, cluster: str, what: str, failed: Mapping[str, tuple[int, str | None]]
+) -> NoReturn:
+    """For items with their error codes and messages: MissingRight if that is the reason, OperationFailed otherwise."""
+    codes = [code for code, _ in failed.values()]
+    if any(code in (CLUSTER_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED) for code in codes):
+        raise MissingRight(api, cluster)
+    raise OperationFailed(
+        f"{cluster}: {what}",
+        codes[0],
+        {item: f"{error_name(code)}{f': {text}' if text else ''}" for item, (code, text) in failed.items()},
+    )
+
+
+def _listed(partitions: list[TopicPartition], limit: int = 10) -> str:
+    shown = ", ".join(str(tp) for tp in partitions[:limit])
+    return shown + (f" and {len(partitions) - limit} more" if len(partitions) > limit else "")

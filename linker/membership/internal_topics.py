@@ -1,0 +1,51 @@
+"""Kafka's own topics at a target that might otherwise place them on a link broker."""
+
+from __future__ import annotations
+
+import logging
+
+from linker.membership.cluster import TargetCluster
+from wire.errors import LinkerError
+from wire.frames.error_codes import GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+log = logging.getLogger(__name__)
+
+_COORDINATOR_TIMEOUT = 10.0
+_COORDINATOR_TYPES = (0, 1)  # FindCoordinator: group, transaction
+#: Of the names that the sidecar's principal may describe for its gates, if there are ACLs: without that right a broker
+#: refuses before it makes the topic (`KafkaApis.getCoordinator`).
+_KEY = "kafka-linker-gate-"
+_REFUSED = frozenset({GROUP_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+_CORDONING_HEARTBEAT = 2
+
+
+async def create_internal_topics(target: TargetCluster, timeout: float) -> None:
+    """Where no log dir can be cordoned (heartbeats before v2, KIP-1066), automatic placement may choose us. Kafka
+    creates its own topics when they are first asked for: better before there is a link broker."""
+    await target.channel.discover(timeout)
+    _, connection = await target.channel.connection("heartbeat", timeout=timeout)
+    heartbeat = connection.api_range("broker_heartbeat")
+    if heartbeat is None or heartbeat[1] >= _CORDONING_HEARTBEAT:
+        return
+    refused = False
+    for key_type in _COORDINATOR_TYPES:
+        try:
+            answer = await target.cluster.call(
+                "find_coordinator",
+                {"key": _KEY, "key_type": key_type, "coordinator_keys": [_KEY]},
+                timeout=_COORDINATOR_TIMEOUT,
+            )
+        except LinkerError as error:
+            log.warning("an internal topic of the target was not created beforehand: %s", error)
+            continue
+        # That there is no coordinator yet is what one expects.
+        codes = {int(one.error_code) for one in getattr(answer, "coordinators", None) or (answer,)}
+        refused = refused or bool(codes & _REFUSED)
+    if refused:
+        log.warning(
+            "Kafka's own topics of %s could not be made beforehand, and one may be placed on this sidecar later: grant "
+            "Describe and Read on the groups, Describe and Write on the transactional ids %s*, or make "
+            "__consumer_offsets and __transaction_state before",
+            target.cluster.name,
+            _KEY,
+        )

@@ -1,0 +1,405 @@
+"""The target's metadata log, followed as an observer and replayed into a ClusterImage.
+
+Here: the fetch loop, what is committed and what is not, snapshots, and who is told. Epochs of the quorum are quorum.py's.
+What a record means is wire.metadata's business; which controller is active is ControllerChannel's.
+
+Rules (`KafkaRaftClient`, KIP-595, KIP-630):
+- The leader sends an observer records up to its log end, uncommitted ones included (`Isolation.UNCOMMITTED`
+  in `tryCompleteFetchRequest`). Only those below its high watermark are replayed; the rest waits here, and a
+  DivergingEpoch cuts it off.
+- A Fetch names the quorum's epoch and the epoch of the last record we hold. FENCED_LEADER_EPOCH,
+  UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER name the current leader and epoch; an older epoch is never
+  adopted.
+- A SnapshotId in the answer means that our offset is below the log's start (or that we have nothing yet): the
+  snapshot is decoded aside and taken over as a whole, so nobody ever sees a part of it.
+- Fetch v18 (KIP-1166) tells the leader our high watermark, so it answers as soon as the high watermark moves.
+  Below that version the wait is kept short while something uncommitted waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from linker.membership.controller_channel import ControllerChannel
+from linker.membership.errors import ClusterIdChanged, MetadataLogFailed, MissingRight, TargetUnsupported
+from linker.membership.quorum import Quorum, Verdict
+from linker.membership.raft_requests import fetch_request, fetch_snapshot_request
+from linker.membership.uncommitted import OffsetGap, UncommittedTail
+from wire.errors import (
+    AuthenticationFailed,
+    LinkerError,
+    MalformedFrame,
+    RequestTimedOut,
+    UnsupportedApi,
+    WireError,
+)
+from wire.frames.error_codes import POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
+from wire.frames.types import TopicId
+from wire.metadata import ClusterImage, load_snapshot, replay_batches
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Subscriber = Callable[[ClusterImage, frozenset[TopicId]], None]
+
+# Decoding blocks the event loop, so not too much at a time; snapshots are decoded in a thread.
+_MAX_BYTES = 1 << 20
+_MAX_SNAPSHOT_BYTES = 8 << 20
+_MAX_SNAPSHOT = 1 << 30
+_MIN_VERSION, _MAX_VERSION = 12, 18
+_HIGH_WATERMARK_VERSION = 18
+_MAX_WAIT_MS = 500
+_SHORT_WAIT_MS = 20
+_REQUEST_TIMEOUT = 3.0
+_BACKOFF_FIRST = 0.05
+_BACKOFF_MAX = 1.0
+
+
+class _SnapshotGone(LinkerError):
+    """The snapshot was replaced while it was read."""
+
+
+class MetadataLog:
+    """Follows the metadata log; `image` (always the same object) is the state up to the high watermark."""
+
+    def __init__(self, channel: ControllerChannel) -> None:
+        self._channel = channel
+        self.image = ClusterImage()
+        self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
+        self._replacement: ClusterImage | None = None
+        self.quorum = Quorum(channel)
+        self.high_watermark = -1
+        self.last_contact = float("-inf")
+        self.snapshots_loaded = 0
+        self._rounds = 0  # answers that named a high watermark
+        self._in_a_hurry = 0  # callers of caught_up
+        self._failure: BaseException | None = None
+        self._subscribers: list[Subscriber] = []
+        self._changed: set[asyncio.Future[None]] = set()
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def offset(self) -> int:
+        """Offset of the last record replayed, -1 for none; what heartbeats report."""
+        return self._tail.committed_offset - 1
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call `callback(image, touched topic ids)` after every replay; returns the way to stop it.
+
+        Callbacks run inside the fetch loop: they note what changed and return. An exception in one ends the
+        loop.
+        """
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    async def wait_for(self, predicate: Callable[[ClusterImage], T | None], timeout: float) -> T:
+        """The predicate's first result that is not None, checked now and after every replay.
+
+        RequestTimedOut at the deadline; the loop's own error if it has ended.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            result = predicate(self.image)
+            if result is not None:
+                return result
+            await self._next_change(deadline, "the awaited change")
+
+    async def becomes(self, predicate: Callable[[ClusterImage], bool], timeout: float) -> bool:
+        """Whether the predicate holds within this time. In a log that has ended nothing does any more, and that takes its
+        time, too: whoever asks here asks again and again, and everybody else would wait for him."""
+        try:
+            await self.wait_for(lambda image: True if predicate(image) else None, timeout)
+        except RequestTimedOut:
+            return False
+        except LinkerError:
+            await asyncio.sleep(timeout)
+            return False
+        return True
+
+    async def caught_up(self, timeout: float) -> None:
+        """Return once everything committed before this call is replayed.
+
+        The proof is a Fetch that was *sent* after the call and answered with a high watermark we have
+        reached.
+        """
+        deadline = time.monotonic() + timeout
+        start = self._rounds
+        self._in_a_hurry += 1
+        try:
+            # One answer may already have been on its way when we were called.
+            while not (self._rounds >= start + 2 and 0 <= self.high_watermark <= self._tail.committed_offset):
+                await self._next_change(deadline, f"offset {self.high_watermark}")
+        finally:
+            self._in_a_hurry -= 1
+
+    async def _next_change(self, deadline: float, what: str) -> None:
+        if self._failure is not None:
+            raise _again(self._failure)
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed.add(changed)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await changed
+        except TimeoutError:
+            active = self._channel.active
+            raise RequestTimedOut(
+                f"the target's metadata log did not reach {what} in time",
+                sent=False,
+                api="fetch",
+                offset=self._tail.committed_offset,
+                peer=active.address if active else self._channel.cluster_name,
+            ) from None
+        finally:
+            self._changed.discard(changed)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, set()
+        for future in changed:
+            if not future.done():
+                if self._failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(_again(self._failure))
+
+    def expect_cluster(self, cluster_id: str) -> None:
+        """Have every request name the cluster, so that a controller of another one refuses it."""
+        self.quorum.cluster_id = cluster_id
+
+    # --- the fetch loop -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the log until cancelled; raises what cannot be repaired by trying again."""
+        backoff = _BACKOFF_FIRST
+        try:
+            while True:
+                try:
+                    progressed = await self._round()
+                except LinkerError as error:
+                    if self._is_fatal(error):
+                        raise
+                    log.warning("metadata log: %s", error)
+                    progressed = False
+                if progressed:
+                    backoff = _BACKOFF_FIRST
+                else:
+                    await asyncio.sleep(backoff)
+                    backoff = min(backoff * 2, _BACKOFF_MAX)
+        except BaseException as error:
+            self._failure = error
+            self._wake()
+            raise
+
+    def _is_fatal(self, error: LinkerError) -> bool:
+        """What ends the loop.
+
+        A refusal (credentials, rights, versions) is final for somebody who just started. Once the log was
+        followed it is not: credentials are rotated, rights taken and given back, and a link must outlive
+        that.
+        """
+        if isinstance(error, ClusterIdChanged | MetadataLogFailed):
+            return True
+        never = self._rounds == 0 and self.snapshots_loaded == 0
+        return never and isinstance(
+            error, AuthenticationFailed | MissingRight | TargetUnsupported | UnsupportedApi
+        )
+
+    async def _round(self) -> bool:
+        """One Fetch and what follows from it; False asks for a pause before the next."""
+        active, connection = await self._channel.connection("metadata", timeout=_REQUEST_TIMEOUT)
+        version = connection.pick_version("fetch", max_version=_MAX_VERSION)
+        if version < _MIN_VERSION:
+            raise UnsupportedApi(
+                "the controller is too old", api="fetch", version=version, peer=active.address
+            )
+        self.quorum.heard(active.epoch)
+        try:
+            response = await connection.call(
+                "fetch", self._fetch_request(version), timeout=_REQUEST_TIMEOUT, version=version
+            )
+        except LinkerError:
+            self._channel.moved(active)
+            raise
+        self.quorum.check_top_level(int(response.error_code), "fetch", active)
+        if not response.responses or not response.responses[0].partitions:
+            raise MalformedFrame("no metadata partition in the answer", api="fetch", peer=active.address)
+        partition = response.responses[0].partitions[0]
+        verdict = self.quorum.check_partition(partition, "fetch", active)
+        if verdict is not Verdict.TAKE:
+            return verdict is Verdict.ASK_AGAIN
+        if partition.diverging_epoch.epoch >= 0:
+            self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
+            return True
+        if partition.snapshot_id.end_offset >= 0 or partition.snapshot_id.epoch >= 0:
+            await self._load_snapshot(partition.snapshot_id.end_offset, partition.snapshot_id.epoch)
+            return True
+        try:
+            self._tail.append(partition.records or b"")
+        except OffsetGap as gap:
+            raise MetadataLogFailed(
+                f"{self._channel.cluster_name}: a gap in the metadata log: {gap}"
+            ) from gap
+        self.last_contact = time.monotonic()
+        # -1 means that a new leader has not committed anything in its epoch yet: no proof of anything.
+        if partition.high_watermark >= 0:
+            self.high_watermark = max(self.high_watermark, partition.high_watermark)
+            self._rounds += 1
+        self._replay_committed()
+        self._wake()
+        return True
+
+    def _fetch_request(self, version: int) -> dict[str, object]:
+        waits_for_commit = bool(self._tail) and version < _HIGH_WATERMARK_VERSION
+        wait_ms = _SHORT_WAIT_MS if self._in_a_hurry or waits_for_commit else _MAX_WAIT_MS
+        return fetch_request(
+            cluster_id=self.quorum.cluster_id,
+            quorum_epoch=self.quorum.epoch,
+            offset=self._tail.end_offset,
+            last_epoch=self._tail.last_epoch,
+            high_watermark=self.high_watermark,
+            max_wait_ms=wait_ms,
+            max_bytes=_MAX_BYTES,
+        )
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def _replay_committed(self) -> None:
+        """Replay what has come below the high watermark."""
+        ready = self._tail.take_committed(self.high_watermark)
+        image = self.image if self._replacement is None else self._replacement
+        touched: frozenset[TopicId] = frozenset()
+        if ready:
+            try:
+                touched = replay_batches(image, ready)
+            except WireError as error:
+                # A committed record that cannot be read is a change of the cluster that would be missed.
+                raise MetadataLogFailed(
+                    f"{self._channel.cluster_name}: the metadata log cannot be read: {error}"
+                ) from error
+        if self._replacement is not None:
+            if not 0 <= self.high_watermark <= self._tail.committed_offset:
+                return
+            touched = frozenset(self.image.topics_by_id) | frozenset(self._replacement.topics_by_id)
+            self.image.adopt(self._replacement)
+            self._replacement = None
+        elif not ready:
+            return
+        self._publish(touched)
+
+    def _publish(self, touched: frozenset[TopicId]) -> None:
+        for subscriber in tuple(self._subscribers):
+            subscriber(self.image, touched)
+
+    def _truncate(self, epoch: int, end_offset: int) -> None:
+        """Drop what the leader does not have (`RaftLog.truncateToEndOffset`)."""
+        if dropped := self._tail.truncate(epoch, end_offset):
+            log.info("metadata log: %d uncommitted batches dropped", dropped)
+            return
+        # The quorum lost records that it had committed. Whatever the log says now is what the brokers see.
+        log.error(
+            "metadata log: the quorum lost committed records (we are at %d, it diverges at %d of epoch %d): "
+            "replaying from the start",
+            self._tail.committed_offset,
+            end_offset,
+            epoch,
+        )
+        # Aside: an image that is half replayed says of every other topic that it was deleted.
+        self._replacement = ClusterImage()
+        self._tail.reset(0, 0)
+        self.high_watermark = -1
+
+    # --- snapshots ------------------------------------------------------------------------------------------
+
+    async def _load_snapshot(self, end_offset: int, epoch: int) -> None:
+        started = time.monotonic()
+        try:
+            data = await self._fetch_snapshot(end_offset, epoch)
+        except _SnapshotGone as gone:
+            log.info("metadata log: %s", gone)
+            return
+        fresh = ClusterImage()
+        try:
+            # In a thread, because heartbeats must go out while a large snapshot is decoded.
+            await asyncio.to_thread(load_snapshot, fresh, data, end_offset, epoch)
+        except WireError as error:
+            raise MetadataLogFailed(
+                f"{self._channel.cluster_name}: the metadata snapshot {end_offset}-{epoch} cannot be read: "
+                f"{error}"
+            ) from error
+        replacing = self._replacement is not None
+        touched = frozenset(self.image.topics_by_id) | frozenset(fresh.topics_by_id)
+        if replacing:
+            self._replacement = fresh  # the log goes on behind it
+        else:
+            self.image.adopt(fresh)
+        self._tail.reset(end_offset, epoch)
+        self.high_watermark = max(self.high_watermark, end_offset)
+        self.snapshots_loaded += 1
+        self.last_contact = time.monotonic()
+        log.info(
+            "metadata snapshot %d-%d loaded, %d bytes in %.0f ms",
+            end_offset,
+            epoch,
+            len(data),
+            (time.monotonic() - started) * 1000,
+        )
+        if not replacing:
+            self._publish(touched)
+            self._wake()
+
+    async def _fetch_snapshot(self, end_offset: int, epoch: int) -> bytes:
+        """All bytes of one snapshot (KIP-630); positions may lie inside a batch."""
+        data = bytearray()
+        size = -1
+        while size < 0 or len(data) < size:
+            active, connection = await self._channel.connection("metadata", timeout=_REQUEST_TIMEOUT)
+            try:
+                response = await connection.call(
+                    "fetch_snapshot",
+                    fetch_snapshot_request(
+                        cluster_id=self.quorum.cluster_id,
+                        quorum_epoch=self.quorum.epoch,
+                        snapshot=(end_offset, epoch),
+                        position=len(data),
+                        max_bytes=_MAX_SNAPSHOT_BYTES,
+                    ),
+                    timeout=_REQUEST_TIMEOUT,
+                    max_version=1,
+                )
+            except LinkerError:
+                self._channel.moved(active)
+                raise
+            self.quorum.check_top_level(int(response.error_code), "fetch_snapshot", active)
+            if not response.topics or not response.topics[0].partitions:
+                raise MalformedFrame("no metadata partition", api="fetch_snapshot", peer=active.address)
+            partition = response.topics[0].partitions[0]
+            if int(partition.error_code) in (SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE):
+                raise _SnapshotGone(f"snapshot {end_offset}-{epoch} is gone, asking anew")
+            if self.quorum.check_partition(partition, "fetch_snapshot", active) is not Verdict.TAKE:
+                raise _SnapshotGone(f"the leader changed while snapshot {end_offset}-{epoch} was read")
+            size = partition.size
+            if size > _MAX_SNAPSHOT:
+                raise MetadataLogFailed(
+                    f"a metadata snapshot of {size} bytes is above the limit {_MAX_SNAPSHOT}"
+                )
+            chunk = partition.unaligned_records
+            if partition.position != len(data) or not chunk:
+                raise MalformedFrame(
+                    f"snapshot bytes at {partition.position}, asked for {len(data)}",
+                    api="fetch_snapshot",
+                    offset=end_offset,
+                    peer=active.address,
+                )
+            data += chunk
+        return bytes(data)
+
+
+def _again(error: BaseException) -> BaseException:
+    """The loop's end as seen by somebody who waits on it; cancellation of the loop is not theirs."""
+    if isinstance(error, LinkerError):
+        return error
+    return MetadataLogFailed(f"the target's metadata log is not followed any more: {error!r}")

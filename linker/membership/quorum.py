@@ -1,0 +1,71 @@
+"""What the answers of the controllers say of their quorum: its epoch, who leads it, and whether it is the cluster's.
+
+Not here: what is asked (raft_requests.py), and what else an answer holds (metadata_log.py). An older epoch than one that was
+heard of is never adopted (`KafkaRaftClient`).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from linker.membership.controller_channel import ControllerChannel
+from linker.membership.discovery import ActiveController
+from linker.membership.errors import ClusterIdChanged, check_error
+from wire.frames.error_codes import (
+    FENCED_LEADER_EPOCH,
+    INCONSISTENT_CLUSTER_ID,
+    NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_LEADER_EPOCH,
+)
+
+_EPOCH_ERRORS = frozenset({FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER})
+
+
+class Verdict(enum.Enum):
+    """What an answer's error code asks for."""
+
+    TAKE = "the answer holds what was asked for"
+    ASK_AGAIN = "same leader, newer epoch: ask again at once"
+    PAUSE = "the leader is another one, or unknown"
+
+
+class Quorum:
+    """As far as it is known."""
+
+    def __init__(self, channel: ControllerChannel) -> None:
+        self._channel = channel
+        #: Named in every request, so that a controller of another cluster refuses it; None: not known yet.
+        self.cluster_id: str | None = None
+        self.epoch = 0
+
+    def heard(self, epoch: int) -> bool:
+        """Somebody names an epoch; whether it is newer than what was known."""
+        newer = epoch > self.epoch
+        if newer:
+            self.epoch = epoch
+        return newer
+
+    def check_top_level(self, code: int, api: str, active: ActiveController) -> None:
+        """Raise for an error that is about the whole answer; note a leader that is none any more."""
+        if code == INCONSISTENT_CLUSTER_ID:
+            raise ClusterIdChanged(
+                f"{self._channel.cluster_name}: the controller at {active.address} belongs to another "
+                f"cluster than {self.cluster_id}"
+            )
+        if code in _EPOCH_ERRORS:
+            self._channel.moved(active)
+        check_error(code, api, self._channel.cluster_name)
+
+    def check_partition(self, partition: Any, api: str, active: ActiveController) -> Verdict:
+        """Take leader and epoch from the answer, and say whether it holds anything else."""
+        code = int(partition.error_code)
+        leader = partition.current_leader
+        newer = self.heard(leader.leader_epoch)
+        if code in _EPOCH_ERRORS:
+            if leader.leader_id == active.id and newer:
+                return Verdict.ASK_AGAIN
+            self._channel.moved(active, leader_id=leader.leader_id, epoch=leader.leader_epoch)
+            return Verdict.PAUSE
+        check_error(code, api, self._channel.cluster_name)
+        return Verdict.TAKE

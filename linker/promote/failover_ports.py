@@ -1,0 +1,106 @@
+"""What a failover needs done (linker.promote.failover), with everything that would ask the source left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controller.decide.failovers import KnownEnds
+from fleet.fleet_controller import Head
+from fleet.progress import FleetProgress
+from linker.links.replica_ends import BrokersLogEnds
+from linker.membership import TargetCluster
+from linker.promote.failover import TakeOverPorts
+from linker.promote.fleet_ports import FleetFence, fleet_progress
+from linker.promote.ports import PromotePorts, Tps
+from linker.promote.producer_states import TargetTransactions
+from validator.compare.tail import TailBatch, compare_tails, read_tails
+from wire.frames.types import TopicPartition
+from wire.together import together_by_key
+
+Targets = Callable[[TopicPartition], Sequence[int]]
+
+
+class LastReports:
+    """linker.promote.failover.GivenUpSource: what the sidecars that lead have last seen of the source.
+
+    `away`: sidecars of the fleet that are not connected. One that led until a moment ago may have passed on an
+    acknowledgement that no fetch of the next leader has seen the record of. One that is connected and does not answer
+    counts as away for what it leads.
+    """
+
+    def __init__(self, progress: FleetProgress, away: Callable[[], Iterable[int]]) -> None:
+        self._progress = progress
+        self._away = away
+
+    async def known_ends(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, KnownEnds]:
+        silent = await self._progress.silent(tps, timeout=timeout)
+        found: dict[TopicPartition, KnownEnds] = {}
+        away = set(self._away())
+        for tp in tps:
+            unasked = tuple(sorted(away | {silent[tp]} if tp in silent else away))
+            copy = self._progress.current(tp)
+            if copy is None:
+                found[tp] = KnownEnds(None, None, unasked)
+                continue
+            # Unheard, its end is older than what the leader before may have passed on, who is asked no more.
+            seen = copy.loaded and copy.heard and copy.high_watermark >= 0
+            found[tp] = KnownEnds(copy.high_watermark if seen else None, copy.acked_end or None, unasked)
+        return found
+
+
+class ReplicaTails:
+    """linker.promote.ports.TailCheck: the last batch of each replica against the first one's."""
+
+    def __init__(self, target: TargetCluster, targets: Targets) -> None:
+        self._target = target
+        self._targets = targets
+
+    async def check(
+        self, ends: Mapping[TopicPartition, int], *, timeout: float
+    ) -> Mapping[TopicPartition, str]:
+        asked: dict[int, dict[TopicPartition, int]] = {}
+        for tp, end in ends.items():
+            for broker in self._targets(tp):
+                asked.setdefault(broker, {})[tp] = end
+        tails = await together_by_key(
+            {
+                broker: read_tails(self._target.cluster, broker, of, timeout=timeout)
+                for broker, of in asked.items()
+            }
+        )
+        first: dict[TopicPartition, TailBatch | None] = {}
+        for tp in ends:
+            found = next((tails[b][tp] for b in self._targets(tp) if tp in tails[b]), None)
+            if found is not None:
+                first[tp] = found
+        differing: dict[TopicPartition, str] = {}
+        for broker, read in tails.items():
+            for mismatch in compare_tails(first, read, broker):
+                differing[mismatch.topic_partition] = (
+                    f"one replica ends with {mismatch.source}, broker {broker} with {mismatch.replica}"
+                )
+        return differing
+
+
+def make_take_over_ports(
+    link: str,
+    head: Head,
+    promote: PromotePorts,
+    target: TargetCluster,
+    link_brokers: Callable[[], frozenset[int]],
+) -> TakeOverPorts:
+    """Beside the ports of promotes, with which it shares what is the same."""
+    progress, targets = fleet_progress(link, head, target)
+    return TakeOverPorts(
+        ports=replace(
+            promote,
+            fencer=FleetFence(link, head, None, target, link_brokers),
+            tail_check=ReplicaTails(target, targets),
+            source_topics=None,
+            replica_starts=None,
+        ),
+        source=LastReports(progress, lambda: head.controller.image.identities.keys() - head.members.keys()),
+        replicas=BrokersLogEnds(target.cluster),
+        transactions=TargetTransactions(target),
+    )

@@ -1,0 +1,103 @@
+"""What a promote or a failover of one link works with: the ports of its controller, put together out of the link's parts.
+
+Not here: what a port does (fleet_ports.py, failover_ports.py, source_fence.py, source_writers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fleet.fleet_controller import Head
+from fleet.link_controller import LinkController
+from linker.links.copies import CopyView
+from linker.links.replica_starts import ReplicaStarts
+from linker.links.source_writers import SourceWriters
+from linker.membership import TargetCluster
+from linker.promote.failover import TakeOverPorts
+from linker.promote.failover_ports import make_take_over_ports
+from linker.promote.fleet_ports import ListedSourceEnds, make_promote_ports
+from linker.promote.ports import PromotePorts
+from linker.promote.source_fence import AclSourceFence
+from linker.validation.promote import PromoteValidation
+from linker.validation.runner import LinkValidation
+from wire.client.cluster import Cluster
+from wire.errors import LinkerError
+from wire.frames.types import TopicPartition
+
+
+class LinkPorts:
+    """Of one link. What promote() and take_over() give is made anew for each of them, on the link controller alone."""
+
+    def __init__(
+        self,
+        link: str,
+        controller: LinkController,
+        source: Cluster,
+        target: TargetCluster,
+        head: Callable[[], Head | None],
+        link_brokers: Callable[[], frozenset[int]],
+        *,
+        validation: LinkValidation,
+        copy: Callable[[TopicPartition], CopyView | None],
+        targets: Callable[[TopicPartition], tuple[int, ...]],
+        starts: ReplicaStarts,
+    ) -> None:
+        """`targets`: the real brokers that are to hold a partition."""
+        self._starts = starts
+        self._link = link
+        self._controller = controller
+        self._source = source
+        self._target = target
+        self._head = head
+        self._link_brokers = link_brokers
+        self._validation = validation
+        self._copy = copy
+        self._targets = targets
+        self.source_ends = ListedSourceEnds(source)
+        self.writers = SourceWriters(source, self._producer_id_floor)
+        self.source_fence = AclSourceFence(source)
+
+    def promote(self) -> PromotePorts:
+        """LinkerError if this sidecar is not the link controller."""
+        ports = make_promote_ports(
+            self._link,
+            self._ruling(),
+            self._source,
+            self.source_ends,
+            self._target,
+            self._link_brokers,
+            self._promote_validation(),
+            self._validation.book.note_tail,
+        )
+        return replace(
+            ports,
+            producers=self.writers,
+            source_topics=self.source_ends,
+            replica_starts=self._starts,
+            source_fence=self.source_fence,
+        )
+
+    def take_over(self) -> TakeOverPorts:
+        """LinkerError if this sidecar is not the link controller."""
+        head = self._ruling()
+        return make_take_over_ports(self._link, head, self.promote(), self._target, self._link_brokers)
+
+    def unproved(self, tp: TopicPartition) -> str | None:
+        """What the validator has to prove of a partition before a promote may hold its producers."""
+        found = self._promote_validation().unproved([tp]).get(tp)
+        return None if found is None else found.reason
+
+    def _ruling(self) -> Head:
+        head = self._head()
+        if head is None:
+            raise LinkerError("this sidecar is not the link controller")
+        return head
+
+    def _promote_validation(self) -> PromoteValidation:
+        distance = self._validation.validator.config.max_distance
+        return PromoteValidation(self._validation, self._controller, self._copy, self._targets, distance)
+
+    def _producer_id_floor(self) -> int | None:
+        found = self._controller.image.floors.get(self._link)
+        return None if found is None else found.floor

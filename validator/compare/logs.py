@@ -1,0 +1,118 @@
+"""The Spark jobs of one group of ranges.
+
+First every range is read from all sides at once, in one task, and settled there if all sides are alike: nothing leaves the
+task but sums. Of what is left (something differs, the topic is compacted, one side alone has to show something) the rows of
+`kafka-batches` are brought together by Spark: by range, sorted by offset (on disk, if memory is short), and judged as a
+stream. Either way only verdicts come back to the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from validator.compare.judging import COLUMNS, SORT, judge_sorted
+from validator.compare.side_by_side import read_side_by_side
+from validator.compare.verdict import RangeSpec, RangeVerdict
+from validator.read import source
+from validator.read.endpoint import Endpoint
+from validator.read.ranges import JointTask, Range, make_joint_tasks, make_tasks
+from validator.read.shipping import forget_zip_directories
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RANGES_PER_TASK = 4
+_VERDICTS = pa.schema([("verdict", pa.string())])
+
+
+def compare(
+    spark: SparkSession,
+    clusters: Mapping[str, Endpoint],
+    ranges: Sequence[Range],
+    leaders: Mapping[tuple[str, int], int],
+) -> dict[int, RangeVerdict]:
+    """Verdicts by range id; a range in which nobody holds anything may have none. Raises what Spark raises: with the text of
+    a SideFailed in it if that was the reason."""
+    verdicts: dict[int, RangeVerdict] = {}
+    plain, rest = split(ranges)
+    tasks = _joint_tasks(spark, plain, leaders)
+    if tasks:
+        told = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_reading(clusters)).collect()
+        verdicts |= {range_id: RangeVerdict.from_json(json.loads(text)) for range_id, text in told if text}
+        rest += [one for one in plain if one.spec.range_id not in verdicts]
+    if rest:
+        verdicts |= _sorted(spark, clusters, rest, leaders)
+    return verdicts
+
+
+def split(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
+    """Those whose sides are probably alike, and the others."""
+    plain = [one for one in ranges if one.spec.slots and not one.spec.compacted]
+    return plain, [one for one in ranges if not one.spec.slots or one.spec.compacted]
+
+
+def task_count(spark: SparkSession, ranges: Sequence[Range], leaders: Mapping[tuple[str, int], int]) -> int:
+    """Spark tasks that `compare` makes of these ranges, if nothing differs."""
+    plain, rest = split(ranges)
+    count = len(_joint_tasks(spark, plain, leaders))
+    return count + (len(make_tasks(rest, leaders)) + _parts(spark, rest) if rest else 0)
+
+
+def _joint_tasks(
+    spark: SparkSession, ranges: Sequence[Range], leaders: Mapping[tuple[str, int], int]
+) -> list[JointTask]:
+    return make_joint_tasks(ranges, leaders, workers=spark.sparkContext.defaultParallelism)
+
+
+def _parts(spark: SparkSession, ranges: Sequence[Range]) -> int:
+    return max(1, min(len(ranges), spark.sparkContext.defaultParallelism * RANGES_PER_TASK))
+
+
+def _sorted(
+    spark: SparkSession,
+    clusters: Mapping[str, Endpoint],
+    ranges: Sequence[Range],
+    leaders: Mapping[tuple[str, int], int],
+) -> dict[int, RangeVerdict]:
+    """Verdicts from all rows of the ranges."""
+    source.register(spark, clusters, make_tasks(ranges, leaders))
+    rows = spark.read.format(source.FORMAT).schema(source.schema_of(*COLUMNS)).load()
+    specs = {one.spec.range_id: one.spec for one in ranges}
+    together = rows.repartition(_parts(spark, ranges), "range_id").sortWithinPartitions(*SORT)
+    judged = together.mapInArrow(_judging(specs), "verdict string")
+    verdicts = (RangeVerdict.from_json(json.loads(row.verdict)) for row in judged.collect())
+    return {verdict.range_id: verdict for verdict in verdicts}
+
+
+# --- in executors -----------------------------------------------------------------------------------------------
+
+
+def _reading(
+    clusters: Mapping[str, Endpoint],
+) -> Callable[[JointTask], list[tuple[int, str | None]]]:
+    def read(task: JointTask) -> list[tuple[int, str | None]]:
+        try:
+            found = read_side_by_side(clusters, task)
+        finally:
+            forget_zip_directories()
+        return [
+            (range_id, None if verdict is None else json.dumps(verdict.to_json()))
+            for range_id, verdict in found
+        ]
+
+    return read
+
+
+def _judging(
+    specs: Mapping[int, RangeSpec],
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for verdict in judge_sorted(batches, specs):
+            yield pa.RecordBatch.from_pylist([{"verdict": json.dumps(verdict.to_json())}], _VERDICTS)
+        forget_zip_directories()
+
+    return judge

@@ -1,0 +1,309 @@
+"""Finds out what there is to compare: ends and starts of the source and of every replica, asked of each itself.
+
+The order of the questions matters. Replicas' log starts are asked before the source's: a replica drops what the source
+has dropped, never the other way round, so a start that moves meanwhile cannot look like a late one. The source's end is
+asked before the replicas are waited for, so running producers never make a replica look short.
+
+Lives here: the questions and the waiting. What follows from the answers is ranges.py's and tally.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from validator.compare.facts import FindingKind
+from validator.messages import PartitionPlan, ReplicaPlan
+from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.fetching import FETCH_VERSION, fetch_once, fetch_request
+from validator.read.ranges import PartitionBounds, ReplicaBounds
+from validator.read.spans import estimate_bytes
+from wire.client.cluster import Cluster
+from wire.client.cluster_metadata import TopicMetadata
+from wire.errors import BrokerError, WireError
+from wire.frames.error_codes import OFFSET_OUT_OF_RANGE
+from wire.frames.fetch import FetchedPartition
+from wire.frames.list_offsets import EARLIEST, LATEST, REPEATABLE, list_at
+from wire.frames.types import TopicPartition
+from wire.task_group import TaskGroup
+
+CALL_TIMEOUT = 30.0
+SAMPLE_BYTES = 16 << 10
+POLL_SECONDS = 0.2
+ASK_AT_ONCE = 500  # partitions per request
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found. `wrong`: (plan, replica, kind, detail) where nothing has to be read to know it. `failures`: what could
+    not be asked; the rest goes on without it."""
+
+    bounds: dict[TopicPartition, PartitionBounds] = field(default_factory=dict)
+    leaders: dict[tuple[str, int], int] = field(default_factory=dict)  # of the source
+    wrong: list[tuple[PartitionPlan, ReplicaPlan, FindingKind, str]] = field(default_factory=list)
+    failures: list[SideFailed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _ReplicaState:
+    log_start: int
+    high_watermark: int
+
+
+async def survey(
+    source: Endpoint, target: Endpoint, plans: Sequence[PartitionPlan], *, wait_s: float
+) -> Survey:
+    """Ask both clusters about these partitions; replicas get `wait_s` seconds to reach the end they must have.
+
+    Raises SideFailed if a cluster cannot be asked at all; single brokers of the target are in `failures`.
+    """
+    async with source.cluster() as from_, target.cluster() as to:
+        return await _Surveyor(source, target, from_, to, plans, wait_s).run()
+
+
+class _Surveyor:
+    def __init__(
+        self,
+        source: Endpoint,
+        target: Endpoint,
+        from_: Cluster,
+        to: Cluster,
+        plans: Sequence[PartitionPlan],
+        wait_s: float,
+    ) -> None:
+        self._source, self._target = source, target
+        self._from, self._to = from_, to
+        self._plans = plans
+        self._wait_s = wait_s
+        self._found = Survey()
+
+    async def run(self) -> Survey:
+        found = self._found
+        plans = await self._known_topics()
+        ends = await self._source_offsets(plans, LATEST)
+        needed = {tp: ends[tp] if plan.end is None else plan.end for tp, plan in plans.items() if tp in ends}
+        for tp in [tp for tp, end in needed.items() if end > ends[tp]]:
+            found.failures.append(
+                SideFailed(
+                    "source",
+                    None,
+                    f"{tp.topic}-{tp.partition} ends at offset {ends[tp]},"
+                    f" below the end {needed.pop(tp)} that its replicas have to reach",
+                )
+            )
+        asked: dict[int, dict[TopicPartition, int]] = {}
+        for tp, end in needed.items():
+            for replica in plans[tp].replicas:
+                asked.setdefault(replica.broker_id, {})[tp] = end
+        states: dict[int, dict[TopicPartition, _ReplicaState]] = {}
+
+        async def ask(broker_id: int, ends_of: Mapping[TopicPartition, int]) -> None:
+            try:
+                states[broker_id] = await self._replica_states(broker_id, ends_of)
+            except WireError as error:
+                node = self._to.nodes.get(broker_id)
+                address = f"{node.host}:{node.port}" if node is not None else None
+                found.failures.append(
+                    SideFailed("target", error.peer or address, f"broker {broker_id}: {error}")
+                )
+
+        async with TaskGroup() as group:
+            for broker_id, ends_of in asked.items():
+                group.create_task(ask(broker_id, ends_of))
+        starts = await self._source_offsets({tp: plans[tp] for tp in needed}, EARLIEST)
+        density = await self._density({tp: (starts[tp], needed[tp]) for tp in starts})
+        for tp, log_start in starts.items():
+            plan = plans[tp]
+            replicas = []
+            for slot, replica in enumerate(plan.replicas, 1):
+                state = states.get(replica.broker_id, {}).get(tp)
+                if state is not None:
+                    expected = max(plan.start, log_start)
+                    begin = max(expected, replica.through or 0)
+                    known = replica.missing
+                    missing_to = min(state.log_start, needed[tp])
+                    counted = known is not None and (known.start, known.end) == (expected, missing_to)
+                    replicas.append(
+                        ReplicaBounds(
+                            slot,
+                            replica.broker_id,
+                            begin,
+                            state.log_start,
+                            state.high_watermark,
+                            expected,
+                            counted,
+                        )
+                    )
+            if replicas:
+                found.bounds[tp] = PartitionBounds(
+                    tp.topic,
+                    tp.partition,
+                    log_start,
+                    needed[tp],
+                    tuple(replicas),
+                    density.get(tp, 1024.0),
+                    plan.compacted,
+                )
+        return found
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    async def _known_topics(self) -> dict[TopicPartition, PartitionPlan]:
+        """The plans whose topics are what they have to be on both sides."""
+        names = {plan.topic for plan in self._plans}
+        for endpoint, cluster in ((self._source, self._from), (self._target, self._to)):
+            try:
+                await cluster.refresh(names)
+            except WireError as error:
+                raise endpoint.failed(error) from error
+        good: dict[TopicPartition, PartitionPlan] = {}
+        for plan in self._plans:
+            problem = _topic_problem("source", self._from.topics.get(plan.topic), plan.source_topic_id, plan)
+            problem = problem or _topic_problem(
+                "target", self._to.topics.get(plan.topic), plan.target_topic_id, plan
+            )
+            if problem is None:
+                good[TopicPartition(plan.topic, plan.partition)] = plan
+            else:
+                self._found.wrong += [(plan, replica, *problem) for replica in plan.replicas]
+        for tp in good:
+            leader = self._from.leader(tp)
+            if leader is not None:
+                self._found.leaders[tp.topic, tp.partition] = leader.id
+        return good
+
+    # --- the source -----------------------------------------------------------------------------------------
+
+    async def _source_offsets(
+        self, tps: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(tps, timestamp)
+        if not wanted:
+            return {}
+        try:
+            answers = await self._from.list_offsets(wanted, timeout=CALL_TIMEOUT)
+        except WireError as error:
+            raise self._source.failed(error) from error
+        offsets = {}
+        for tp, answer in answers.items():
+            if answer.error:
+                refusal = BrokerError(answer.error, api="list_offsets", topic_partition=tp)
+                self._found.failures.append(self._source.failed(refusal))
+            else:
+                offsets[tp] = answer.offset
+        return offsets
+
+    async def _density(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, float]:
+        """Bytes per offset of the source, from a look at the beginning and the middle of each partition."""
+        density: dict[TopicPartition, list[float]] = {}
+        for part in (0.0, 0.5, 0.9):
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for tp, (start, end) in bounds.items():
+                leader = self._from.leader(tp)
+                if leader is not None and end - start > 1000:
+                    by_leader.setdefault(leader.id, {})[tp] = start + int((end - start) * part)
+            for node, wanted in by_leader.items():
+                try:
+                    async for tp, frame, data in fetch_each(self._from, node, wanted, SAMPLE_BYTES):
+                        estimate = estimate_bytes(frame, data.records_start, data.records_end)
+                        if estimate is not None:
+                            density.setdefault(tp, []).append(estimate)
+                except WireError:
+                    # an estimate only: reading it will say what is wrong, with its side and address
+                    continue
+        return {tp: sum(seen) / len(seen) for tp, seen in density.items()}
+
+    # --- replicas -------------------------------------------------------------------------------------------
+
+    async def _replica_states(
+        self, broker_id: int, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, _ReplicaState]:
+        """Log start and high watermark of each partition on this broker, once it is there or the time is over."""
+        deadline = time.monotonic() + self._wait_s
+        states: dict[TopicPartition, _ReplicaState] = {}
+        left = dict(ends)
+        error: BrokerError | None = None
+        while left:
+            starts = await self._local_offsets(broker_id, left, EARLIEST)
+            lasts = await self._local_offsets(broker_id, left, LATEST)
+            at = {
+                tp: max(starts[tp], min(end, lasts[tp]))
+                for tp, end in left.items()
+                if tp in starts and tp in lasts
+            }
+            async for tp, _, data in fetch_each(self._to, broker_id, at, 1):
+                code = data.error
+                if code in REPEATABLE or code == OFFSET_OUT_OF_RANGE:
+                    error = BrokerError(
+                        code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
+                    )
+                    continue
+                if code:
+                    raise BrokerError(
+                        code, api="fetch", version=FETCH_VERSION, topic_partition=tp, offset=at[tp]
+                    )
+                states[tp] = _ReplicaState(data.log_start_offset, data.high_watermark)
+                if data.high_watermark >= left[tp]:
+                    del left[tp]
+            if not left:
+                break
+            if time.monotonic() >= deadline:
+                unknown = [tp for tp in left if tp not in states]
+                if unknown:
+                    raise error or BrokerError(3, api="fetch", topic_partition=unknown[0])
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        return states
+
+    async def _local_offsets(
+        self, broker_id: int, tps: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """Offsets of the broker's own log, leader or not. Partitions that it does not have (yet) are left out."""
+        answers = await list_at(
+            self._to, broker_id, dict.fromkeys(tps, timestamp), timeout=CALL_TIMEOUT, purpose="validate"
+        )
+        for tp, answer in answers.items():
+            if answer.error and answer.error not in REPEATABLE:
+                raise BrokerError(answer.error, api="list_offsets", topic_partition=tp)
+        return {
+            tp: answer.offset for tp, answer in answers.items() if not answer.error and answer.offset >= 0
+        }
+
+
+def _topic_problem(
+    side: str, topic: TopicMetadata | None, expected_id: str | None, plan: PartitionPlan
+) -> tuple[FindingKind, str] | None:
+    if topic is None or topic.error or not topic.partitions:
+        return FindingKind.RECREATED, f"the {side} has no topic {plan.topic} any more"
+    if expected_id is not None and topic.topic_id is not None and topic.topic_id.hex() != expected_id:
+        ids = f"it has id {topic.topic_id.hex()}, the mirror was made with {expected_id}"
+        return (
+            FindingKind.RECREATED,
+            f"the {side}'s topic {plan.topic} was deleted and created again: {ids}",
+        )
+    if plan.source_partitions is not None and len(topic.partitions) != plan.source_partitions:
+        return (
+            FindingKind.PARTITION_COUNT,
+            f"the {side}'s topic {plan.topic} has {len(topic.partitions)} partitions, expected {plan.source_partitions}",
+        )
+    return None
+
+
+async def fetch_each(
+    cluster: Cluster, node_id: int, offsets: Mapping[TopicPartition, int], max_bytes: int
+) -> AsyncIterator[tuple[TopicPartition, memoryview, FetchedPartition]]:
+    """What a broker says of each partition at an offset, with a few bytes of its records: they are in the frame."""
+    tps = list(offsets)
+    for first in range(0, len(tps), ASK_AT_ONCE):
+        part = tps[first : first + ASK_AT_ONCE]
+        frame, answers = await fetch_once(
+            cluster,
+            node_id,
+            fetch_request({tp: offsets[tp] for tp in part}, max_bytes * len(part), max_bytes),
+            timeout=CALL_TIMEOUT,
+            purpose="validate",
+        )
+        for tp, data in answers:
+            yield tp, frame, data

@@ -1,0 +1,482 @@
+"""One accepted connection of a listener: cuts requests, and sends answers in request order.
+
+What a request means and how it is answered is the handler's business; this module owns order, flow control, the limits of
+one connection and its death. Not here: accepting, and what is counted over all connections (server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from wire.client.channel import describe
+from wire.client.gathering import Writer, gathered_writes
+from wire.errors import LocalProtocolError, MalformedFrame, WireError
+from wire.frames.framing import FrameReader
+from wire.frames.pieces import client_asked
+from wire.frames.request_header import RequestHeader, parse_request_header
+from wire.frames.types import Buffer, format_address
+from wire.server.partial_frames import PartialFrames
+
+# The least request: api key, version, correlation id, client id length.
+_MIN_REQUEST: Final = 10
+# What a connection may make us allocate by announcing a size, before it has sent that much.
+_COMMIT_MAX: Final = 64 * 1024
+_FETCH: Final = 1
+# Of answers, what may wait for the peer to read although it is said that they were taken.
+_LITTLE: Final = 64 * 1024
+_NO_FRAME: Final = memoryview(b"")
+_NO_HEADER: Final = RequestHeader(-1, -1, -1, None)
+
+
+class ListenerInfo(NamedTuple):
+    """A listener's name in the target cluster and the protocol on it."""
+
+    name: str
+    security_protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Bounds of one connection."""
+
+    max_frame: int = 110 * 1024 * 1024
+    #: On SASL listeners, until the handler says that the peer is known: the requests of strangers are kept, too. Kafka's own
+    #: bound (sasl.server.max.receive.size) is 512 KiB; Kerberos tokens of users with many groups take tens of KiB.
+    max_frame_before_login: int = 64 * 1024
+    #: Who has sent no request, or on SASL listeners has not logged in, is gone by then.
+    stranger_timeout: float = 30.0
+    max_pipelined: int = 32
+    write_high_water: int = 4 * 1024 * 1024
+    #: Without a whole request for that long a connection with nothing open is closed; half a request does not
+    #: count. So is one that is owed more than write_high_water and has read nothing of it for that long.
+    idle_timeout: float = 600.0
+    tls_handshake_timeout: float = 15.0
+    #: Of the whole listener, those in their TLS handshake included; a connection beyond is closed at once.
+    max_connections: int = 10_000
+    #: Of those, from one address: clients behind one gateway are many, and one host is not to keep out all others.
+    max_per_address: int = 5_000
+    #: Of those, for the target's brokers, known by the addresses that they have come from as such.
+    kept_for_brokers: int = 200
+    #: TLS handshakes of the whole listener at one time; who comes then waits to be accepted.
+    max_handshakes: int = 256
+    #: While somebody waits, a handshake that takes longer is given up for it. A peer needs milliseconds of ours and a
+    #: round trip or two; one that says nothing is not to keep others out.
+    handshake_patience: float = 2.0
+
+
+class Owner(Protocol):
+    """What a connection is of: the listener."""
+
+    info: ListenerInfo
+    limits: ListenerLimits
+    handler: Callable[[Exchange], None]
+    alloc: Callable[[int], bytearray] | None
+    partial: PartialFrames
+
+    def refuse(self, address: str, why: str) -> None:
+        """A connection from there is not taken, or ended: count it, and tell of it now and then."""
+
+    def garbled(self, peer: str, error: MalformedFrame) -> None:
+        """A connection is ended because of what it sent: the same."""
+
+    def know_broker(self, address: str) -> None:
+        """A broker of the target has come from there."""
+
+    def arrived(self, connection: ServerConnection) -> WireError | None:
+        """It is open; why it may not stay so."""
+
+    def forget(self, connection: ServerConnection) -> None:
+        """It is closed."""
+
+    def note_progress(self) -> None:
+        """An exchange or a connection ended."""
+
+
+class Exchange:
+    """One request and its answer. Exactly one of reply, no_reply and fail ends it."""
+
+    __slots__ = ("_answer", "body_offset", "connection", "done", "frame", "header")
+
+    def __init__(
+        self, connection: ServerConnection, header: RequestHeader, frame: memoryview, body_offset: int
+    ) -> None:
+        self.connection = connection
+        self.header = header
+        #: The whole request without its size prefix; valid for as long as it is referenced. Gone once it is answered.
+        self.frame = frame
+        self.body_offset = body_offset
+        self._answer: Sequence[Buffer] = ()
+        #: Answered, or its connection was given up for it. Set in this module only.
+        self.done = False
+
+    def reply(self, buffers: Sequence[Buffer]) -> None:
+        """Answer with a framed response (size prefix included). It leaves when all earlier ones have left."""
+        self._finish(buffers)
+
+    def no_reply(self) -> None:
+        """End an exchange whose client expects no answer (acks=0)."""
+        self._finish(())
+
+    def fail(self, error: WireError) -> None:
+        """Close the connection: the only honest answer where none can be made."""
+        if not self.done:
+            self.done = True
+            self.connection.abort(error)
+
+    def _finish(self, buffers: Sequence[Buffer]) -> None:
+        if self.done:
+            if self.connection.closed:
+                return
+            raise LocalProtocolError(
+                f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
+            )
+        self.done = True
+        # The answer may have to wait for those to earlier requests, and nobody counts the bytes of this one any more.
+        self.frame = _NO_FRAME
+        self._answer = buffers
+        self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """One accepted connection.
+
+    Invariants: `_open` holds the dispatched exchanges in request order, at most max_pipelined; frames that
+    came with them wait in `_backlog` (bounded by one scratch buffer) and nothing is read while that or a
+    pause stands.
+    """
+
+    def __init__(self, listener: Owner) -> None:
+        self._owner = listener
+        self._limits = listener.limits
+        limit = self._limits.max_frame
+        if listener.info.security_protocol.startswith("SASL_"):
+            limit = min(limit, self._limits.max_frame_before_login)
+        self._reader = FrameReader(
+            limit, min_frame=_MIN_REQUEST, alloc=listener.alloc, commit_max=_COMMIT_MAX, stream=True
+        )
+        self._open: deque[Exchange] = deque()
+        self._backlog: deque[memoryview] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
+        self._paused_by_handlers = 0
+        self._write_paused = False
+        self._reading_paused = False
+        self._dispatching = False
+        self._in_parts = False  # something of a large request has come, and not all of it
+        self._known = not listener.info.security_protocol.startswith("SASL_")
+        self._stranger_timer: asyncio.TimerHandle | None = None
+        self._on_close: list[Callable[[], None]] = []
+        self._on_taken: list[Callable[[], None]] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_request = 0.0
+        self._asked = False  # anything, ever
+        self._unsent = 0  # bytes that waited for the peer to read when that was last looked at
+        self._last_read = 0.0  # when the peer was last seen to have read some
+        # Bound once: finding the running loop asks the kernel for the process id, for every request.
+        self._now: Callable[[], float] = asyncio.get_running_loop().time
+        self._bare: Callable[[Exchange], None] | None = None
+        self.listener: ListenerInfo = listener.info
+        self.peer = "?"
+        #: Its host, without the port.
+        self.address = "?"
+        self.closed = False
+        self.closed_reason: BaseException | None = None
+        #: Whatever handlers want to remember about this connection.
+        self.local: dict[str, Any] = {}
+
+    # --- for handlers ---------------------------------------------------------------------------------------
+
+    def logged_in(self) -> None:
+        """The peer has proved who it is: it may send frames of any size that the listener takes."""
+        self._known = True
+        self._reader.set_max_frame(self._limits.max_frame)
+
+    def is_broker(self) -> None:
+        """The peer is one of the target's brokers: its address has a place when there are too many connections."""
+        self._owner.know_broker(self.address)
+
+    def take_bare(self, handler: Callable[[Exchange], None] | None) -> None:
+        """From the next frame on there is no request header: each is this handler's as it is, until it is taken away."""
+        self._bare = handler
+        self._reader.set_min_frame(_MIN_REQUEST if handler is None else 0)
+
+    def pause_reading(self) -> None:
+        """Take no further requests until resume_reading was called as often."""
+        self._paused_by_handlers += 1
+        self._update_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused_by_handlers == 0:
+            raise LocalProtocolError("resume_reading without pause_reading", peer=self.peer)
+        self._paused_by_handlers -= 1
+        self._dispatch()
+
+    def garbled(self, error: MalformedFrame) -> None:
+        """Close because of a request that was looked at later than when it came."""
+        if not self.closed:
+            self._protocol_error(error)
+
+    def limit_unsent(self, high: int) -> None:
+        """Of answers that are large: no request is looked at while more than that waits for the peer to read."""
+        if self._transport is not None and not self.closed:
+            self._transport.set_write_buffer_limits(high=high)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the network has not taken."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return waiting if self._writer is None else waiting + self._writer.pending
+
+    def offer_answers(self) -> bool:
+        """Give the network what it takes of them now: whether it has taken every answer so far, but for little. Not while
+        one waits behind an earlier one."""
+        for exchange in self._open:
+            if exchange.done:
+                return False
+        writer = self._writer
+        if writer is not None and writer.pending > _LITTLE:
+            writer.send_gathered()
+            return not self._write_paused and writer.pending <= _LITTLE
+        return not self._write_paused
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call back once when offer_answers is true (never, if the connection ends first)."""
+        self._on_taken.append(callback)
+
+    def add_close_callback(self, callback: Callable[[], None]) -> None:
+        """Call back once when the connection is gone (soon, if it is)."""
+        if self.closed:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._on_close.append(callback)
+
+    def abort(self, reason: BaseException | None = None) -> None:
+        """Close at once; open exchanges can no longer be answered."""
+        if self._writer is not None and not self.closed:
+            self._writer.flush()  # what was answered was answered
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Close once what was answered has left."""
+        if self._transport is not None and self._writer is not None:
+            self._writer.flush()
+            self._transport.close()
+
+    @property
+    def open_exchanges(self) -> int:
+        return len(self._open)
+
+    # --- what the event loop calls --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
+        self._writer.drained = self._look_for_taken
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.address = str(name[0])
+            self.peer = format_address(self.address, int(name[1]))
+        self._transport.set_write_buffer_limits(high=self._limits.write_high_water)
+        loop = asyncio.get_running_loop()
+        self._last_request = loop.time()
+        self._idle_timer = loop.call_later(self._limits.idle_timeout, self._check_idle)
+        self._stranger_timer = loop.call_later(self._limits.stranger_timeout, self._check_stranger)
+        refusal = self._owner.arrived(self)
+        if refusal is not None:
+            self.abort(refusal)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        reader = self._reader
+        frames = reader.advance(nbytes)
+        if reader.missing:
+            self._in_parts = True
+            self._owner.partial.note(self, reader.large_size, reader.large_needs)
+        elif self._in_parts:
+            self._in_parts = False
+            self._owner.partial.forget(self)
+        if not frames and reader.error is None:
+            return  # a part of a large one
+        self._backlog.extend(frames)
+        with gathered_writes():
+            self._dispatch()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+        self._transport = self._writer = None
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._last_read = self._now()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        with gathered_writes():
+            self._look_for_taken()
+            self._dispatch()
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    @property
+    def _may_dispatch(self) -> bool:
+        return (
+            not self.closed
+            and not self._paused_by_handlers
+            and not self._write_paused
+            and len(self._open) < self._limits.max_pipelined
+        )
+
+    def _dispatch(self) -> None:
+        # A handler that answers at once comes back here through _flush: the loop below goes on, it does not
+        # recurse.
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while self._backlog and self._may_dispatch:
+                self._handle(self._backlog.popleft())
+        finally:
+            self._dispatching = False
+        if self.closed:
+            return
+        if self._reader.error is not None and not self._backlog:
+            self._protocol_error(self._reader.error)
+            return
+        self._update_reading()
+
+    def _handle(self, frame: memoryview) -> None:
+        self._last_request = self._now()
+        self._asked = True
+        if self._bare is not None:
+            self._serve(self._bare, Exchange(self, _NO_HEADER, frame, 0))
+            return
+        try:
+            header, body_offset = parse_request_header(frame)
+        except MalformedFrame as error:
+            self._protocol_error(error)
+            return
+        if header.api_key != _FETCH:  # which is what followers send, all the time
+            client_asked(self._last_request)
+        self._serve(self._owner.handler, Exchange(self, header, frame, body_offset))
+
+    def _serve(self, handler: Callable[[Exchange], None], exchange: Exchange) -> None:
+        self._open.append(exchange)
+        try:
+            handler(exchange)
+        except MalformedFrame as error:
+            self._protocol_error(error)
+        except Exception as error:
+            header = exchange.header
+            what = f"the handler of api key {header.api_key} v{header.api_version} failed"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{what} (peer {self.peer}): {describe(error)}", "exception": error}
+            )
+            self.abort(error)
+
+    def _flush(self) -> None:
+        ready: list[Buffer] = []
+        while self._open and self._open[0].done:
+            ready.extend(self._open.popleft()._answer)  # noqa: SLF001 - the two classes are one mechanism
+        if ready and not self.closed and self._writer is not None:
+            self._writer.write(ready)
+        self._owner.note_progress()
+        if self._on_taken:
+            self._look_for_taken()
+        if self._reading_paused:  # else everything that came is dispatched, and room matters to nobody
+            self._dispatch()
+
+    def _look_for_taken(self) -> None:
+        if self._on_taken and not self.closed and self.offer_answers():
+            callbacks, self._on_taken = self._on_taken, []
+            for callback in callbacks:
+                callback()
+
+    def _protocol_error(self, error: MalformedFrame) -> None:
+        self._owner.garbled(self.peer, error)
+        self.abort(error)
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        pause = bool(self._backlog) or not self._may_dispatch or self._reader.error is not None
+        if pause != self._reading_paused:
+            self._reading_paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    def _check_stranger(self) -> None:
+        self._stranger_timer = None
+        if self.closed or (self._known and self._asked):
+            return
+        patience = self._limits.stranger_timeout
+        what = "no request" if self._known else "no login"
+        self._owner.refuse(self.address, f"{what} within {patience:g} s")
+        self.abort(WireError(f"{what} within {patience:g} s", peer=self.peer))
+
+    def _check_idle(self) -> None:
+        self._idle_timer = None
+        if self.closed or self._transport is None:
+            return
+        now, patience = self._now(), self._limits.idle_timeout
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._last_read = unsent, now
+        due = max(self._last_request, self._last_read) + patience
+        if now >= due:
+            if self._write_paused:
+                # Whatever is open or waits behind it could not leave either.
+                why = f"nothing was read of {unsent} bytes for {patience:g} s"
+                self._owner.refuse(self.address, why)
+                self.abort(WireError(why, peer=self.peer))
+                return
+            if not self._open and not self._backlog:
+                self.abort(WireError(f"idle for {patience:g} s", peer=self.peer))
+                return
+        self._idle_timer = asyncio.get_running_loop().call_at(max(due, now + patience / 4), self._check_idle)
+
+    def _end(self, reason: BaseException | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.closed_reason = reason
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._stranger_timer is not None:
+            self._stranger_timer.cancel()
+            self._stranger_timer = None
+        if self._in_parts:
+            self._owner.partial.forget(self)
+        self._owner.forget(self)
+        for exchange in self._open:
+            exchange.done = True  # a late answer is dropped, not an error
+        self._open.clear()
+        self._backlog.clear()
+        self._on_taken.clear()
+        callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"a close callback failed (peer {self.peer})", "exception": error}
+                )
