@@ -6,18 +6,17 @@ The path already holds the names; they are not repeated in the value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields as dataclass_fields
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any
 
-from controller import group_codec, keys
+from controller import group_codec, keys, validation_codec
 from controller.errors import CorruptState, InvalidName
+from controller.json_fields import fields_of, int_of, list_of, optional, str_of, typed
 from controller.phases import Phase
 from controller.state import (
     AbortedTransaction,
     Attempt,
     Entity,
-    EvidenceStatus,
     Failover,
     JobStatus,
     JsonValue,
@@ -25,19 +24,13 @@ from controller.state import (
     MirrorGroup,
     MirrorPartition,
     MirrorTopic,
-    MissingRecords,
     PartitionValidation,
     ProducerIdFloor,
-    PromoteEvidence,
     PromoteJob,
-    ReplicaValidation,
     SidecarIdentity,
-    ValidationMismatch,
     ValidationPolicy,
 )
 from wire.frames.types import TopicPartition, parse_topic_id, topic_id_str
-
-T = TypeVar("T")
 
 
 def path_of(entity: Entity) -> str:
@@ -89,11 +82,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
         case MirrorPartition():
             return _encode_partition(entity)
         case PartitionValidation():
-            mismatch = entity.mismatch
-            return {
-                "replicas": [_plain(replica) for replica in entity.replicas],
-                "mismatch": None if mismatch is None else _plain(mismatch),
-            }
+            return validation_codec.encode(entity)
         case ProducerIdFloor():
             return {
                 "floor": entity.floor,
@@ -111,7 +100,9 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 "phases_ms": dict(entity.phases_ms),
                 "validation": entity.validation.value,
                 "warnings": list(entity.warnings),
-                "evidence": None if entity.evidence is None else _plain(entity.evidence),
+                "evidence": None
+                if entity.evidence is None
+                else validation_codec.encode_evidence(entity.evidence),
                 "source_fenced": list(entity.source_fenced),
                 # Only where it is needed: a store of before it was there has none.
                 **({"closed_for_good": list(entity.closed_for_good)} if entity.closed_for_good else {}),
@@ -174,37 +165,37 @@ def decode(path: str, value: JsonValue) -> Entity | None:
         segments = keys.split(path)
         match segments:
             case ("links", link):
-                return _decode_link(link, _fields(value))
+                return _decode_link(link, fields_of(value))
             case ("links", link, "mirrors", topic):
-                return _decode_mirror(link, topic, _fields(value))
+                return _decode_mirror(link, topic, fields_of(value))
             case ("links", link, "mirrors", topic, partition, "state"):
-                return _decode_partition(link, topic, int(partition), _fields(value))
+                return _decode_partition(link, topic, int(partition), fields_of(value))
             case ("links", link, "mirrors", topic, partition, "validation"):
-                return _decode_validation(link, topic, int(partition), _fields(value))
+                return validation_codec.decode(link, topic, int(partition), fields_of(value))
             case ("links", link, "producer_ids"):
-                fields = _fields(value)
+                fields = fields_of(value)
                 return ProducerIdFloor(
                     link=link,
-                    floor=_int(fields, "floor"),
-                    source_seen=_int(fields, "source_seen"),
-                    sampled_at=_int(fields, "sampled_at"),
+                    floor=int_of(fields, "floor"),
+                    source_seen=int_of(fields, "source_seen"),
+                    sampled_at=int_of(fields, "sampled_at"),
                 )
             case ("links", link, "promotes", job_id):
-                return _decode_job(link, int(job_id), _fields(value))
+                return _decode_job(link, int(job_id), fields_of(value))
             case ("links", link, "groups", group):
-                return group_codec.decode(link, keys.group_name(group), _fields(value))
+                return group_codec.decode(link, keys.group_name(group), fields_of(value))
             case ("sidecars", "identities", broker_id):
-                fields = _fields(value)
+                fields = fields_of(value)
                 return SidecarIdentity(
                     broker_id=int(broker_id),
-                    incarnation_id=parse_topic_id(_str(fields, "incarnation_id")),
-                    log_dir_id=parse_topic_id(_str(fields, "log_dir_id")),
-                    broker_epoch=_int(fields, "broker_epoch"),
-                    cluster_id=_str(fields, "cluster_id"),
-                    session=_str(fields, "session"),
-                    lease=_typed(fields, "lease", float),
-                    draining=_typed(fields, "draining", bool),
-                    leaving=_typed(fields, "leaving", bool),
+                    incarnation_id=parse_topic_id(str_of(fields, "incarnation_id")),
+                    log_dir_id=parse_topic_id(str_of(fields, "log_dir_id")),
+                    broker_epoch=int_of(fields, "broker_epoch"),
+                    cluster_id=str_of(fields, "cluster_id"),
+                    session=str_of(fields, "session"),
+                    lease=typed(fields, "lease", float),
+                    draining=typed(fields, "draining", bool),
+                    leaving=typed(fields, "leaving", bool),
                 )
             case _:
                 return None
@@ -215,10 +206,10 @@ def decode(path: str, value: JsonValue) -> Entity | None:
 def _decode_link(name: str, fields: Mapping[str, Any]) -> Link:
     return Link(
         name=name,
-        source_cluster_id=_str(fields, "source_cluster_id"),
+        source_cluster_id=str_of(fields, "source_cluster_id"),
         properties={str(k): str(v) for k, v in fields["properties"].items()},
         options=dict(fields["options"]),
-        created_at=_int(fields, "created_at"),
+        created_at=int_of(fields, "created_at"),
     )
 
 
@@ -227,16 +218,16 @@ def _decode_mirror(link: str, topic: str, fields: Mapping[str, Any]) -> MirrorTo
     return MirrorTopic(
         link=link,
         topic=topic,
-        topic_id=parse_topic_id(_str(fields, "topic_id")),
+        topic_id=parse_topic_id(str_of(fields, "topic_id")),
         source_topic_id=None if source_topic_id is None else parse_topic_id(source_topic_id),
-        partitions=_int(fields, "partitions"),
-        paused=_typed(fields, "paused", bool),
-        start=_str(fields, "start"),
+        partitions=int_of(fields, "partitions"),
+        paused=typed(fields, "paused", bool),
+        start=str_of(fields, "start"),
         target_replicas=tuple(tuple(int(r) for r in replicas) for replicas in fields["target_replicas"]),
         copied_configs={str(k): str(v) for k, v in fields["copied_configs"].items()},
         restore_configs={str(k): None if v is None else str(v) for k, v in fields["restore_configs"].items()},
         configs_from_target=tuple(str(k) for k in fields.get("configs_from_target", ())),
-        created_at=_int(fields, "created_at"),
+        created_at=int_of(fields, "created_at"),
     )
 
 
@@ -247,35 +238,35 @@ def _decode_partition(link: str, topic: str, partition: int, fields: Mapping[str
         topic=topic,
         partition=partition,
         phase=Phase(fields["phase"]),
-        leader=_int(fields, "leader"),
-        leader_epoch=_int(fields, "leader_epoch"),
+        leader=int_of(fields, "leader"),
+        leader_epoch=int_of(fields, "leader_epoch"),
         isr=tuple(int(broker) for broker in fields["isr"]),
-        controller_epoch=_int(fields, "controller_epoch"),
-        session_epoch=_int(fields, "session_epoch"),
-        start_offset=_optional(fields, "start_offset", int),
+        controller_epoch=int_of(fields, "controller_epoch"),
+        session_epoch=int_of(fields, "session_epoch"),
+        start_offset=optional(fields, "start_offset", int),
         source_epochs=tuple((int(epoch), int(offset)) for epoch, offset in fields["source_epochs"]),
         untruncated=tuple((int(replica), int(offset)) for replica, offset in fields["untruncated"]),
-        reason=_optional(fields, "reason", str),
-        failure=_optional(fields, "failure", str),
-        aligned_end=_optional(fields, "aligned_end", int),
+        reason=optional(fields, "reason", str),
+        failure=optional(fields, "failure", str),
+        aligned_end=optional(fields, "aligned_end", int),
         attempt=None
         if attempt is None
         else Attempt(
-            leader_epoch=_int(attempt, "leader_epoch"), partition_epoch=_int(attempt, "partition_epoch")
+            leader_epoch=int_of(attempt, "leader_epoch"), partition_epoch=int_of(attempt, "partition_epoch")
         ),
         failover=None if fields["failover"] is None else _decode_failover(fields["failover"]),
-        since=_int(fields, "since"),
+        since=int_of(fields, "since"),
     )
 
 
 def _decode_failover(fields: Mapping[str, Any]) -> Failover:
     return Failover(
         before=Phase(fields["before"]),
-        source_end=_optional(fields, "source_end", int),
-        acked_end=_optional(fields, "acked_end", int),
-        end=_optional(fields, "end", int),
-        replica=_int(fields, "replica"),
-        unasked=tuple(int(one) for one in _list(fields, "unasked")),
+        source_end=optional(fields, "source_end", int),
+        acked_end=optional(fields, "acked_end", int),
+        end=optional(fields, "end", int),
+        replica=int_of(fields, "replica"),
+        unasked=tuple(int(one) for one in list_of(fields, "unasked")),
         aborted=tuple(
             AbortedTransaction(producer_id=int(pid), producer_epoch=int(epoch), start_offset=int(offset))
             for pid, epoch, offset in fields["aborted"]
@@ -288,135 +279,21 @@ def _decode_job(link: str, job_id: int, fields: Mapping[str, Any]) -> PromoteJob
         id=job_id,
         link=link,
         partitions=tuple(TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]),
-        failover=_typed(fields, "failover", bool),
+        failover=typed(fields, "failover", bool),
         status=JobStatus(fields["status"]),
-        started_at=_int(fields, "started_at"),
-        ended_at=_optional(fields, "ended_at", int),
-        reason=_optional(fields, "reason", str),
+        started_at=int_of(fields, "started_at"),
+        ended_at=optional(fields, "ended_at", int),
+        reason=optional(fields, "reason", str),
         phases_ms={str(k): float(v) for k, v in fields["phases_ms"].items()},
         validation=ValidationPolicy(fields["validation"]),
-        warnings=tuple(str(warning) for warning in _list(fields, "warnings")),
-        evidence=None if fields["evidence"] is None else _decode_evidence(_fields(fields["evidence"])),
-        source_fenced=tuple(str(topic) for topic in _list(fields, "source_fenced")),
-        closed_for_good=tuple(str(topic) for topic in _list(fields, "closed_for_good"))
+        warnings=tuple(str(warning) for warning in list_of(fields, "warnings")),
+        evidence=None
+        if fields["evidence"] is None
+        else validation_codec.decode_evidence(fields_of(fields["evidence"])),
+        source_fenced=tuple(str(topic) for topic in list_of(fields, "source_fenced")),
+        closed_for_good=tuple(str(topic) for topic in list_of(fields, "closed_for_good"))
         if "closed_for_good" in fields
         else (),
-        accept_missing=_int(fields, "accept_missing") if "accept_missing" in fields else 0,
-        requested_by=_optional(fields, "requested_by", str) if "requested_by" in fields else None,
+        accept_missing=int_of(fields, "accept_missing") if "accept_missing" in fields else 0,
+        requested_by=optional(fields, "requested_by", str) if "requested_by" in fields else None,
     )
-
-
-def _decode_evidence(fields: Mapping[str, Any]) -> PromoteEvidence:
-    return PromoteEvidence(
-        status=EvidenceStatus(fields["status"]),
-        replicas=_int(fields, "replicas"),
-        batches=_int(fields, "batches"),
-        records=_int(fields, "records"),
-        bytes=_int(fields, "bytes"),
-        mismatches=_int(fields, "mismatches"),
-        missing_records=_int(fields, "missing_records") if "missing_records" in fields else 0,
-        trouble=_optional(fields, "trouble", str),
-        html=_optional(fields, "html", str),
-        json=_optional(fields, "json", str),
-        parquet=_optional(fields, "parquet", str),
-        ended_at=_optional(fields, "ended_at", int),
-    )
-
-
-def _decode_validation(
-    link: str, topic: str, partition: int, fields: Mapping[str, Any]
-) -> PartitionValidation:
-    mismatch = fields["mismatch"]
-    return PartitionValidation(
-        link=link,
-        topic=topic,
-        partition=partition,
-        replicas=tuple(_decode_replica(_fields(replica)) for replica in _list(fields, "replicas")),
-        mismatch=None if mismatch is None else _decode_mismatch(_fields(mismatch)),
-    )
-
-
-def _decode_replica(fields: Mapping[str, Any]) -> ReplicaValidation:
-    return ReplicaValidation(
-        broker_id=_int(fields, "broker_id"),
-        start=_int(fields, "start"),
-        through=_int(fields, "through"),
-        batches=_int(fields, "batches"),
-        records=_int(fields, "records"),
-        bytes=_int(fields, "bytes"),
-        digest=_str(fields, "digest"),
-        source_digest=_str(fields, "source_digest"),
-        lawful={str(k): int(v) for k, v in fields["lawful"].items()},
-        missing=_decode_missing(fields.get("missing")),  # older state has none
-        at=_int(fields, "at"),
-    )
-
-
-def _decode_missing(value: JsonValue) -> MissingRecords | None:
-    if value is None:
-        return None
-    fields = _fields(value)
-    return MissingRecords(
-        start=_int(fields, "start"),
-        end=_int(fields, "end"),
-        batches=_int(fields, "batches"),
-        records=_int(fields, "records"),
-        exact=_typed(fields, "exact", bool),
-        why=_str(fields, "why"),
-    )
-
-
-def _decode_mismatch(fields: Mapping[str, Any]) -> ValidationMismatch:
-    return ValidationMismatch(
-        broker_id=_int(fields, "broker_id"),
-        offset=_int(fields, "offset"),
-        kind=_str(fields, "kind"),
-        detail=_str(fields, "detail"),
-        source=_optional(fields, "source", str),
-        replica=_optional(fields, "replica", str),
-        at=_int(fields, "at"),
-    )
-
-
-def _plain(
-    value: ReplicaValidation | MissingRecords | ValidationMismatch | PromoteEvidence,
-) -> dict[str, JsonValue]:
-    """The fields by their names; enums are strings already."""
-    return {
-        field.name: dict(found)
-        if isinstance(found := getattr(value, field.name), Mapping)
-        else _plain(found)
-        if isinstance(found, MissingRecords)
-        else found
-        for field in dataclass_fields(value)
-        if field.name != "missing" or getattr(value, field.name) is not None
-    }
-
-
-def _fields(value: JsonValue) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"an object was expected, not {type(value).__name__}")
-    return cast("Mapping[str, Any]", value)
-
-
-def _typed(fields: Mapping[str, Any], name: str, kind: Callable[..., T]) -> T:
-    value = fields[name]
-    if type(value) is not kind:
-        raise TypeError(f"{name} is {type(value).__name__}")
-    return cast("T", value)
-
-
-def _int(fields: Mapping[str, Any], name: str) -> int:
-    return _typed(fields, name, int)
-
-
-def _str(fields: Mapping[str, Any], name: str) -> str:
-    return _typed(fields, name, str)
-
-
-def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
-    return _typed(fields, name, list)
-
-
-def _optional(fields: Mapping[str, Any], name: str, kind: Callable[..., T]) -> T | None:
-    return None if fields[name] is None else _typed(fields, name, kind)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from controller.decide import groups
-from controller.decide.groups import Discovery, FoundGroup
+from controller.decide.groups import Discovery
 from controller.image import ControllerImage
+from controller.judge.group_gates import FoundGroup
 from controller.judge.group_offsets import Committed
 from controller.state import GroupProtocol, Record
 from groups import other_kinds

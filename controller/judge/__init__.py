@@ -1,10 +1,8 @@
-"""Judgements of what was read: offsets, hand-overs, late starts.
+"""Judgements of offsets, hand-overs, late starts and gates.
 
-- `alignment`: are source and replicas at the same place? Pure judgements of offsets read at one moment, for a fenced
-  batch
-- `group_offsets`: which offsets of a source group are committed on the target, and when two sets of offsets are the
-  same
-- `hand_over`: the hand-over, judged: what to put into the AlterPartition, what its answer means, what the metadata
-  log proves
-- `late_starts`: what a promote would leave behind because replicas start later than the source: pure judgements
+- `alignment`: whether the source and every replica of a fenced batch end at the same offset
+- `group_gates`: the gate that holds a group, and the groups that no gate holds
+- `group_offsets`: the offsets of a source group that the target gets
+- `hand_over`: the AlterPartition of a hand-over: its contents, its answer, its proof in the metadata log
+- `late_starts`: records that a promote would leave behind because replicas start later than the source
 """

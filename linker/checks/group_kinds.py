@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from admin.models import Check, CheckResult
-from controller.decide.groups import GroupRules, cannot_be_held
+from controller.decide.groups import GroupRules
+from controller.judge.group_gates import cannot_be_held
 from groups import other_kinds
 from groups.excluded import Excluded, candidates, in_one_line
 from groups.group_ids import why_not

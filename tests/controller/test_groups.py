@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decide import groups as groups
-from controller.decide.groups import FoundGroup, GroupRules, choose_gate
+from controller.decide.groups import GroupRules
 from controller.errors import IllegalTransition, NotFound, Refused
 from controller.group_phases import GroupPhase
 from controller.groups import GateKind, GateRecord
 from controller.image import ControllerImage
+from controller.judge.group_gates import FoundGroup, choose_gate
 from controller.judge.group_offsets import (
     Bounds,
     Committed,

@@ -1,0 +1,55 @@
+"""The gate that holds a consumer group on the target, and the kinds of groups that no gate holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.groups import GateKind
+from controller.state import GroupProtocol
+
+# Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
+# RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (its generation is optional); "uniform" is the server's.
+_PLAIN_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky", "uniform"})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """A group as the source shows it."""
+
+    group: str
+    protocol: GroupProtocol
+    topics: frozenset[str]  # committed, subscribed or assigned
+    assignors: frozenset[str] = frozenset()  # of its members; none while it is empty
+    malformed: bool = False  # a member whose subscription a coordinator of the consumer protocol cannot read
+
+
+def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind | None = None) -> GateKind:
+    """The gate for a group: by what the target speaks (KIP-848) and what the members need. Two gates together, because each
+    has clients that it does not hold.
+
+    A member of the consumer protocol is the right gate for a group whose members were seen, if its coordinator can have them
+    in one group. An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns
+    in its place; a client whose subscription it cannot read gets an error from it for ever. Clients that nobody has seen may
+    be such: a classic gate looks into nothing.
+    """
+    if wanted is not None:
+        return wanted
+    plain = bool(found.assignors) and found.assignors <= _PLAIN_ASSIGNORS and not found.malformed
+    if consumer_protocol and (found.protocol is GroupProtocol.CONSUMER or plain):
+        return GateKind.CONSUMER_AND_TRANSACTION
+    return GateKind.CLASSIC_AND_TRANSACTION
+
+
+_CANNOT_BE_HELD = {
+    GroupProtocol.STREAMS: "a streams group (KIP-1071) cannot be held on the target, and its offsets are not brought over: "
+    "started there it begins where its configuration says. Stop it when it has read to the end at the source, promote its "
+    "topics, and set its offsets on the target before it is started there (kafka-streams-groups.sh --reset-offsets)",
+    GroupProtocol.SHARE: "a share group (KIP-932) cannot be held on the target, and what it has acknowledged is not brought "
+    "over. Stop it when it has read to the end at the source, promote its topics, and set where it begins on the target "
+    "before its members are started there (kafka-share-groups.sh --reset-offsets)",
+}
+
+
+def cannot_be_held(protocol: GroupProtocol) -> str | None:
+    """Why no gate holds groups of that kind; None for those that are held."""
+    return _CANNOT_BE_HELD.get(protocol)
