@@ -1,13 +1,12 @@
-"""Kafka's wire protocol without any decision about links: bytes, messages, connections and listeners.
+"""Kafka's wire protocol: bytes, messages, connections and listeners, and no decision about links.
 
-- `client/`: kafka's client side: one connection, one cluster, and how it is logged in to
-- `errors`: every error the wire package raises
-- `frames/`: bytes and messages of the protocol, read and written without a copy where the hot path goes
-- `metadata/`: kRaft's metadata log: records decoded by generated tables, and the image of the cluster they add up to
-- `schema/`: messages by their schema, for everything that is not on the hot path
-- `server/`: kafka's server side: listeners, connections and their limits
-- `shown_id`: an id that somebody else has chosen, shown so that it cannot be taken for another one
-- `task_group`: asyncio.TaskGroup, without what Python 3.11 and 3.12 do with a cancellation that comes while a group
-  is failing
-- `together`: structured concurrency with plain errors: run several awaitables, and raise the first error as itself
+- `client/`: the client side of Kafka: connections, clusters, authentication
+- `errors`: every error that this package raises
+- `frames/`: frames, record batches and the messages of the hot path
+- `metadata/`: records of the KRaft metadata log, and the image of the cluster that they add up to
+- `schema/`: messages by their schema, for everything outside the hot path
+- `server/`: the server side of Kafka: listeners, accepted connections and their limits
+- `shown_id`: topic names, group ids and the like as they are shown to people, quoted where they could mislead
+- `task_group`: asyncio.TaskGroup with the cancellation fixes of Python 3.13
+- `together`: several awaitables at once, with the first error raised as itself
 """

@@ -1,10 +1,10 @@
-"""KRaft's metadata log: records decoded by generated tables, and the image of the cluster they add up to.
+"""Records of the KRaft metadata log, and the image of the cluster that they add up to.
 
-- `decode`: values of the metadata log's records, decoded by the generated tables
-- `fields`: the shape of the generated metadata-record tables (schemas.py)
+- `decode`: values of metadata records, decoded by the generated tables
+- `fields`: the form of the generated tables
 - `image`: the target cluster as its metadata log describes it
-- `replay`: batches of the metadata log and of its snapshots, fed into a ClusterImage
-- `schemas`: record types of KRaft's metadata log, by api key
+- `replay`: batches of the log and of snapshots, applied to an image
+- `schemas`: the generated tables: record types by api key
 """
 
 from wire.metadata.decode import MetadataRecord, decode_metadata_value

@@ -1,8 +1,7 @@
-"""Messages by their schema, for everything that is not on the hot path.
+"""Messages by their schema, for everything outside the hot path.
 
-- `codec`: requests and responses as plain dicts in, kio's schema entities out
-- `entity_fields`: what kio's entity dataclasses say about their fields: shape and default
-- `entity_reader`: reads kio's entities from bytes that may be hostile
-- `fast_messages`: messages that are encoded and decoded by hand because there are thousands of things in them, or
-  producers wait meanwhile
+- `codec`: requests from dicts, responses as kio's schema entities
+- `entity_fields`: form and default of each field of kio's entities
+- `entity_reader`: a reader of kio's entities that is safe with hostile bytes
+- `fast_messages`: the large or urgent messages that have a codec of their own
 """

@@ -1,10 +1,10 @@
-"""Kafka's server side: listeners, connections and their limits.
+"""The server side of Kafka: listeners, accepted connections and their limits.
 
-- `connection`: one accepted connection of a listener: cuts requests, and sends answers in request order
-- `listener`: the listener side: accepts connections, counts them, and closes
-- `low_water`: how much must have arrived before the event loop is woken for it: SO_RCVLOWAT on a socket that receives
-- `partial_frames`: what has come of requests that are not whole yet, of all connections in one budget
-- `rate_limited_log`: log lines that a stranger can cause, as often as he likes: some of them a minute, the others by
-  their number
-- `tls_acceptor`: accepting on TLS listeners: a connection counts from the moment it is accepted
+- `connection`: one accepted connection: cuts requests, sends answers in request order
+- `limits`: the bounds of a listener and of its connections
+- `listener`: a listener: accepts connections, counts them, closes them
+- `low_water`: SO_RCVLOWAT: the event loop wakes only when enough of a large frame has arrived
+- `partial_frames`: the memory budget of requests that have not arrived in full
+- `rate_limited_log`: log lines that a peer can cause, limited per minute
+- `tls_acceptor`: accepting on TLS listeners, where a connection counts before its handshake
 """

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from wire.client.security import ListenerSecurity
 from wire.errors import LocalProtocolError, MalformedFrame, WireError
-from wire.server.connection import Exchange, ListenerInfo, ListenerLimits, ServerConnection
+from wire.server.connection import Exchange, ServerConnection
+from wire.server.limits import ListenerInfo, ListenerLimits
 from wire.server.partial_frames import PartialFrames
 from wire.server.rate_limited_log import Sparing
 from wire.server.tls_acceptor import TlsAcceptor
