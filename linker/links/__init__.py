@@ -1,46 +1,35 @@
 """One link at work: its source, its mirrors, and their copies at the target.
 
-- `bring_up`: makes the target look as the controller's state says, mirror by mirror, and keeps it so
-- `config_keeper`: while a topic is mirrored, its configs at the target are those that its source means
-- `configs`: topic and broker configs as a cluster's brokers tell them (DescribeConfigs)
-- `copies`: A link's copies, wherever they are led: our own fetcher's, or what another sidecar has reported of its
-- `copy_specs`: what a fetcher is told of a partition that is copied (MirrorSpec), and where a new copy begins
-- `due`: which mirror of a link is looked at next: who waits for nothing first, what is in trouble after a pause of
-  its own
-- `forks`: a real broker of the target led a mirror partition without a promote, and took writes that the source lacks
-- `group_options`: A link's options about groups, read from what is stored of the link
-- `head_tasks`: what a sidecar does for a link only while it is the head: tasks that end with that, wherever they
-  stand
-- `kafka_version`: which Kafka a cluster runs, as far as its answers tell: for the evidence
-- `leaderless`: mirror partitions that KRaft has no leader for although their link broker is there: found, and led
-  again, with the copies
-- `link_groups`: the groups of a link put together: readers, gates and manager, made anew with each term as link
-  controller
-- `mirrors`: mirrors as the router and the followers see them: state of the controller, the target's image and the
-  fetcher, joined
+- `bring_up`: creates the mirrors at the target as the controller's state says, and repairs them
+- `config_keeper`: keeps the configs of a mirrored topic as its source has them
+- `configs`: topic and broker configs, read from a cluster's brokers (DescribeConfigs)
+- `copies`: the copies of a link: those of this sidecar's fetcher, and those that other sidecars report
+- `copy_specs`: the MirrorSpec of each partition that is copied, and the offset where a new copy begins
+- `due`: the order in which mirrors are looked at: new requests first, mirrors in trouble after a pause
+- `forks`: finds mirror partitions that a real broker led without a promote, and counts its records
+- `group_options`: the options of a link that concern groups
+- `head_tasks`: the tasks that a sidecar runs for a link while it is the link controller
+- `kafka_version`: the Kafka version of a cluster, for the evidence
+- `leaderless`: finds mirror partitions that KRaft cannot elect a leader for, and has a link broker elected
+- `link_groups`: builds the readers, gates and manager of a link's groups, anew in each term as link controller
+- `mirrors`: mirrors as the router and the followers see them
 - `producer_ids`: keeps the producer ids of source and target apart for the life of a link
-- `producer_view`: what was found of the source's producers, as people are shown it
-- `proved`: what is proved of a link, as people are shown it: watermarks with their age, runs, evidence
-- `reads`: which consumers may read a link's mirrors before their promote: the link's options, decided per client id
-- `replica_ends`: offsets as single brokers tell them, leader or not: the latest one is then the broker's own log end
-  offset
-- `replica_starts`: where the replicas' logs start, as their brokers tell, leader or not: for a promote
-  (linker.promote.ports.ReplicaStarts), and looked at now and then for people, who should not hear of it first when
-  they promote
-- `running`: the links that run in this process, by name: started, stopped, begun again, and following what other
-  sidecars decide
-- `runtime`: one link's tasks in one place, from the first connection to the source to the last promote
-- `source`: A link's source as its Kafka client properties name it, with the secrets resolved as they are now
-- `source_alive`: whether a source still answers: for a failover, which is wrong while it does
-- `source_events`: what the fetchers of a link report, written to the controller's state in order
-- `source_ids`: how far a source's allocator of producer ids is, as far as this sidecar knows
-- `source_watch`: looks at the source's topics now and then for what no fetch would show: partitions that were added
-- `source_writers`: who writes to the source without the sidecar, and whose transactions are open there
-- `status`: links, mirrors and partitions as people are shown them: the controller's state joined with what runs now
-- `throttle`: how fast this sidecar may read a link's source, as the state has it, changed while it runs: its part of
-  the link's limit, and how it gives way to clients' writes
-- `times`: wall clock milliseconds, as the link state has them, for people
-- `topic_shape`: A mirror's topic as the target's metadata shows it, and as it is first made: pure questions of
-  bring_up.py
-- `traffic`: what a link has fetched, served and forwarded: by this process, and by all sidecars of the fleet
+- `producer_view`: the source's producers, for status
+- `proved`: the proof of a link, for status: watermarks with their age, runs, evidence
+- `reads`: decides per client id whether a consumer may read a mirror before its promote
+- `replica_ends`: offsets from single brokers, leader or not; the latest is the broker's own log end offset
+- `replica_starts`: finds replicas whose log starts later than the source's
+- `running`: the links of this process by name: start, stop, restart, and follow the link controller
+- `runtime`: the tasks of one link, from the first connection to the source to the last promote
+- `source`: a client of a link's source, made from its properties with the secrets resolved
+- `source_alive`: checks whether a source still answers; a failover is wrong while it does
+- `source_events`: writes the reports of a link's fetchers to the controller's state, in order
+- `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows
+- `source_watch`: finds partitions that were added to the source's topics
+- `source_writers`: producers that write to the source directly, and the transactions that are open there
+- `status`: links, mirrors and partitions for status: the controller's state joined with the running tasks
+- `throttle`: limits the rate at which this sidecar reads a link's source
+- `times`: wall clock milliseconds as a datetime
+- `topic_shape`: pure questions about a mirror's topic in the target's metadata, and the plan of a new one
+- `traffic`: bytes and records that a link fetched, served and forwarded, here and in the fleet
 """

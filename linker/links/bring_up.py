@@ -1,14 +1,12 @@
-"""BringUp: makes the target look as the controller's state says, mirror by mirror, and keeps it so.
+"""BringUp creates the mirrors at the target as the controller's state says, and repairs them.
 
-Each mirror goes through the same steps whether it is new, half made when the sidecar was killed, or disturbed by somebody:
+Each mirror takes the same steps, whether it is new, half made when the sidecar was killed, or was disturbed:
 
     intent durable -> topic exists, led by link brokers only -> bound to its id -> start offsets, E0 durable ->
     copies served -> reassignment to the real brokers open
 
-A step looks first whether it is done already, so that the whole is run again whenever something changed. Nothing here
-decides what a mirror should look like (controller), nor hands anything over (the promote). What a fetcher is told of a
-partition is copy_specs.py's, which mirror is looked at next due.py's, what the target's metadata says of a topic
-topic_shape.py's.
+A step first checks whether it is done already, so all of them run again after every change. The controller decides
+how a mirror should look; a promote hands it over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ConfigKeeper: while a topic is mirrored, its configs at the target are those that its source means.
+"""ConfigKeeper keeps the configs of a mirrored topic at the target as its source has them.
 
-Two ways lead to a change. The source's configs are read now and then, and before a promote, and the mirror's plan follows.
-And the target's metadata log shows every change of a topic's configs; the plan's values are put back at once, because some
-of them decide whether records survive. With `unclean.leader.election.enable` an unfinished copy is elected when the sidecar
-dies; with retention the target deletes what the source still has.
+Two events lead to a change. First, the source's configs are read at intervals and before a promote, and the mirror's
+plan follows. Second, the target's metadata log shows every change of a topic's configs, and the plan's values are
+restored at once, because some of them decide whether records survive. With `unclean.leader.election.enable` an
+unfinished copy is elected when the sidecar dies; with retention the target deletes records that the source still has.
 
 Only the link controller does this. The plan is made in controller.plan.topic_configs.
 """

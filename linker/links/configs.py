@@ -1,6 +1,6 @@
-"""Topic and broker configs as a cluster's brokers tell them (DescribeConfigs).
+"""Topic and broker configs, read from a cluster's brokers (DescribeConfigs).
 
-Which of them matter, and what is copied, is controller.plan.topic_configs' business.
+controller.plan.topic_configs decides which of them matter and are copied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A link's copies, wherever they are led: our own fetcher's, or what another sidecar has reported of its.
+"""The copies of a link: those of this sidecar's fetcher, and those that other sidecars report.
 
-For the status of the whole and for people; what a promote decides on is asked anew (fleet.progress).
+They serve status and metrics only. A promote asks again before it decides (fleet.progress).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a fetcher is told of a partition that is copied (MirrorSpec), and where a new copy begins.
-
-Not here: which partitions are copied, and when (bring_up.py, replica_as_source.py).
-"""
+"""The MirrorSpec of each partition that is copied, and the offset where a new copy begins."""
 
 from __future__ import annotations
 

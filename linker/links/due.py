@@ -1,7 +1,7 @@
-"""Which mirror of a link is looked at next: who waits for nothing first, what is in trouble after a pause of its own.
+"""The order in which mirrors are looked at: new requests first, mirrors in trouble after a pause.
 
-They are looked at one after the other, and one try of a mirror in trouble may take seconds (a source that does not answer):
-so between any two tries those have their turn that were asked for meanwhile, and a wake for one is none for another.
+Mirrors are looked at one after the other, and one try of a mirror in trouble may take seconds (a source that does not
+answer). So mirrors that were asked for meanwhile go first, and a wake-up for one mirror shortens no other's pause.
 No clock and no I/O.
 """
 

@@ -1,7 +1,7 @@
-"""Forks: a real broker of the target led a mirror partition without a promote, and took writes that the source lacks.
+"""Forks: a real broker led a mirror partition without a promote, and took writes that the source lacks.
 
-All copied batches carry E0; a real leader's own carry its later leader epoch. So where E0 ends in that leader's log the fork
-begins (OffsetsForLeaderEpoch, KIP-101), and its log end says how many records are nowhere else.
+All copied batches carry E0; batches that a real leader appended carry its later leader epoch. So the fork begins where
+E0 ends in that leader's log (OffsetsForLeaderEpoch, KIP-101), and its log end tells how many records exist only there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A link's options about groups, read from what is stored of the link."""
+"""The options of a link that concern groups, read from its stored options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a sidecar does for a link only while it is the head: tasks that end with that, wherever they stand."""
+"""The tasks that a sidecar runs for a link while it is the link controller.
+
+When it stops being the link controller they are cancelled, wherever they stand.
+"""
 
 from __future__ import annotations
 

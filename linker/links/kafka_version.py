@@ -1,4 +1,7 @@
-"""Which Kafka a cluster runs, as far as its answers tell: for the evidence. The protocol has no question for it."""
+"""The Kafka version of a cluster, for the evidence.
+
+The protocol has no request for it, so it is concluded from the features that a broker names.
+"""
 
 from __future__ import annotations
 

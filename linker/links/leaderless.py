@@ -1,16 +1,16 @@
-"""Mirror partitions that KRaft has no leader for although their link broker is there: found, and led again, with the copies.
+"""Mirror partitions that KRaft cannot elect a leader for: found, and led by a link broker again.
 
-KRaft elects who is in the ISR or in the ELR. Both can become empty: a change of min.insync.replicas clears the ELR
-(ClearElrRecord, KIP-966), and while the only link broker is away the ELR is all there is. Nobody can be elected cleanly
-then, for good, although nothing was written since: the link broker has no log that could be behind.
+KRaft elects members of the ISR or the ELR. Both can become empty: a change of min.insync.replicas clears the ELR
+(ClearElrRecord, KIP-966), and while the only link broker is away the ELR is all there is. From then on no clean
+election is possible, although nothing was written since: the link broker has no log that could be behind.
 
-So the link broker is put first among the replicas, which changes neither what is added nor what is removed, and an unclean
-election takes the first replica that is alive. Real brokers' copies stay where they are; under the constant leader epoch of
-all copied batches (E0) nothing of them is truncated.
+So the link broker is put first among the replicas, which leaves the adding and removing replicas as they are, and an
+unclean election takes the first replica that is alive. Real brokers keep their copies: all copied batches have one
+leader epoch (E0), so nothing of them is truncated.
 
-That is right only if no real broker led meanwhile: its clients' records would be truncated. KRaft counts every leader in
-the leader epoch. So it is done unasked only where the epoch shows nobody between the link broker and none; else an operator
-says so (`linker mirror repair --drop-target-records`).
+That is right only if no real broker led meanwhile, because its clients' records would be truncated. KRaft counts every
+leader in the leader epoch. So the election is made unasked only if the epoch shows no leader in between; otherwise an
+operator has to ask for it (`linker mirror repair --drop-target-records`).
 """
 
 from __future__ import annotations

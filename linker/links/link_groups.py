@@ -1,4 +1,4 @@
-"""The groups of a link put together: readers, gates and manager, made anew with each term as link controller."""
+"""Builds the readers, gates and manager of a link's groups, anew in each term as link controller."""
 
 from __future__ import annotations
 

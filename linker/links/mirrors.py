@@ -1,6 +1,7 @@
-"""Mirrors as the router and the followers see them: state of the controller, the target's image and the fetcher, joined.
+"""Mirrors as the router and the followers see them.
 
-Only lookups live here; nothing is stored and nothing is decided.
+Each is a join of the controller's state, the target's image and the fetcher. Only lookups live here; nothing is stored
+or decided.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was found of the source's producers, as people are shown it."""
+"""The source's producers, for status."""
 
 from __future__ import annotations
 

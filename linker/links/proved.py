@@ -1,4 +1,4 @@
-"""What is proved of a link, as people are shown it: watermarks with their age, runs, evidence. Read only."""
+"""The proof of a link, for status: watermarks with their age, runs, evidence. Read only."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which consumers may read a link's mirrors before their promote: the link's options, decided per client id.
+"""Decides per client id whether a consumer may read a mirror before its promote.
 
-A fetch names no group, so this is about client ids. Groups are held by their gates and are read through the link once they
-are promoted, and anybody may look at a mirror: so reads are allowed unless the client id says that its consumer keeps
-its offsets itself, and would therefore go on where no gate stops it. By default these are Spark's (Java names a
-client after its group, and Spark's groups are all called alike). Java consumers without a group (`consumer-null-1`) may
-read: they are tools far more often than programs with offsets of their own, and to a tool a held topic is an empty one.
+A fetch names no group, so the rule is about client ids. Reads are allowed by default: gates hold the groups until they
+are promoted, and reading a mirror does no harm. A client id is refused if it belongs to a consumer that keeps its
+offsets itself, because no gate stops such a consumer from going on at the target. By default these are Spark's (Java
+names a client after its group, and all of Spark's groups have names of one form). Java consumers without a group
+(`consumer-null-1`) may read: most are tools, few keep offsets of their own, and a tool would see a held topic as empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Offsets as single brokers tell them, leader or not: the latest one is then the broker's own log end offset."""
+"""Offsets from single brokers, leader or not; the latest is the broker's own log end offset."""
 
 from __future__ import annotations
 

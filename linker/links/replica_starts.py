@@ -1,9 +1,8 @@
-"""Where the replicas' logs start, as their brokers tell, leader or not: for a promote
-(linker.promote.ports.ReplicaStarts), and
-looked at now and then for people, who should not hear of it first when they promote.
+"""Finds replicas whose log starts later than the source's (linker.promote.ports.ReplicaStarts).
 
-Whatever deletes records of a copy alone (retention that somebody has set on the mirror, DeleteRecords, a disk) raises its
-log start above the source's. No fetch shows it: the copy goes on at its end.
+Retention that was set on the mirror, DeleteRecords or a lost disk deletes records of one copy alone, and raises its log
+start above the source's. No fetch shows it: the copy goes on at its end. A promote asks the brokers itself, leader or
+not; a look at intervals tells people before they promote.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The links that run in this process, by name: started, stopped, begun again, and following what other sidecars decide.
-
-Not here: what one link does (`runtime.py`).
-"""
+"""The links of this process by name: start, stop, restart, and follow the link controller."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""LinkRuntime: one link's tasks in one place, from the first connection to the source to the last promote.
+"""LinkRuntime runs the tasks of one link, from the first connection to the source to the last promote.
 
-Lives here: the order in which things start, and what is restarted when the source was away. Does not live here: bringing
-a mirror up (bring_up.py), producer ids (producer_ids.py), promotes (promotes.py) and their ports (link_ports.py).
+It decides the order in which the parts start, and which of them start again after the source was away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A link's source as its Kafka client properties name it, with the secrets resolved as they are now."""
+"""A client of a link's source, made from its Kafka client properties with the secrets resolved."""
 
 from __future__ import annotations
 

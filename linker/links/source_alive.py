@@ -1,4 +1,4 @@
-"""Whether a source still answers: for a failover, which is wrong while it does."""
+"""Checks whether a source still answers. A failover is wrong while it does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the fetchers of a link report, written to the controller's state in order.
+"""Writes the reports of a link's fetchers to the controller's state, in order.
 
-The fetcher's callbacks must not block, so they only queue; one task per link does the writing. A write that fails is
-tried again: a mirror that broke must not look healthy because the store was busy for a moment, or because the link
-controller has not heard yet who leads it now.
+The fetcher's callbacks must not block, so they only queue; one task per link writes. A write that fails is tried again:
+a broken mirror must not look healthy because the store was busy for a moment, or because the link controller has not
+heard yet of the partition's new leader.
 """
 
 from __future__ import annotations

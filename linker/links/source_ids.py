@@ -1,9 +1,8 @@
-"""How far a source's allocator of producer ids is, as far as this sidecar knows.
+"""How far the source's allocator of producer ids is, as far as this sidecar knows.
 
-A look asks every broker of the source for an id, and so takes one of each, out of the distance that is to be watched. So
-the link controller looks, and writes down what it found; the others go by that word, and look themselves only when it is
-too old. Not here: what follows from the distance (producer_ids.py), and how old a look may be
-(controller.plan.producer_ids).
+Each look takes one producer id from every broker of the source, and so uses up some of the distance that is watched.
+So only the link controller looks, and writes down the result. The other sidecars use that, and look themselves only
+when it is too old (controller.plan.producer_ids says when).
 """
 
 from __future__ import annotations

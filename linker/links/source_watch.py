@@ -1,7 +1,7 @@
-"""Looks at the source's topics now and then for what no fetch would show: partitions that were added.
+"""Finds partitions that were added to the source's topics, which no fetch would show.
 
-A partition added at the source is not part of the mirror. Records in it would be left behind, so such a mirror is shown with
-the reason, and its promote is refused. One that is under way looks itself (`BatchContext.check_growth`).
+An added partition is not part of the mirror, and its records would be left behind. So such a mirror is shown with the
+reason, and its promote is refused. A promote that is under way looks itself (`BatchContext.check_growth`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Who writes to the source without the sidecar, and whose transactions are open there.
+"""Producers that write to the source directly, and the transactions that are open there.
 
-A producer that was moved has an id of the target's allocator, which stands above everything that the source ever handed
-out (producer_ids.py). So an id below that floor is a producer that was bootstrapped at the source; the source's partition
-leaders tell when it wrote last. Producers without idempotence have no id and are not listed by any broker: they show only
-in the offsets.
+A producer that was moved has an id of the target's allocator, which is above every id of the source (producer_ids.py).
+An id below that floor belongs to a producer that was bootstrapped at the source, and the source's partition leaders
+tell when it wrote last. Producers without idempotence have no id, and no broker lists them: only the offsets show them.
 """
 
 from __future__ import annotations

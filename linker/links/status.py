@@ -1,6 +1,6 @@
-"""Links, mirrors and partitions as people are shown them: the controller's state joined with what runs now.
+"""Links, mirrors and partitions for status: the controller's state joined with the running tasks.
 
-Read only. Numbers that are not known are None, never 0.
+Read only. A number that is not known is None, never 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How fast this sidecar may read a link's source, as the state has it, changed while it runs: its part of the link's limit,
-and how it gives way to clients' writes.
+"""Limits the rate at which this sidecar reads a link's source.
 
+The rate is the sidecar's part of the link's limit as the state has it now, and lower while clients' writes are forwarded.
 Behind a fence there is no limit: producers wait there for the last bytes, which are few.
 """
 

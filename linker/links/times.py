@@ -1,4 +1,4 @@
-"""Wall clock milliseconds, as the link state has them, for people."""
+"""Wall clock milliseconds of the link state as a datetime."""
 
 from __future__ import annotations
 

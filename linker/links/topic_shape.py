@@ -1,4 +1,4 @@
-"""A mirror's topic as the target's metadata shows it, and as it is first made: pure questions of bring_up.py."""
+"""Pure questions about a mirror's topic in the target's metadata, and the plan of a new one."""
 
 from __future__ import annotations
 

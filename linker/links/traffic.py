@@ -1,4 +1,4 @@
-"""What a link has fetched, served and forwarded: by this process, and by all sidecars of the fleet."""
+"""Bytes and records that a link fetched, served and forwarded, here and in the fleet."""
 
 from __future__ import annotations
 

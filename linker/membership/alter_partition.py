@@ -1,8 +1,8 @@
-"""The AlterPartition request, built from the image with the epochs it has at that moment. Pure.
+"""The AlterPartition request, built from the image's epochs at the moment of sending. Pure.
 
-`ReplicationControlManager.validateAlterPartitionData` refuses stale leader and partition epochs and ISR
-members whose broker epoch is not the registered one (KIP-903); what would be refused for sure is answered
-here with the same code.
+`ReplicationControlManager.validateAlterPartitionData` refuses stale leader and partition epochs, and ISR members whose
+broker epoch is not the registered one (KIP-903). Items that would certainly be refused are answered here, with the same
+code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TargetCluster: membership put together. The parts and their rules are in the modules beside this one.
+"""TargetCluster puts the parts of the membership together.
 
 target = TargetCluster(cluster, identity=..., save=..., listeners=[...], ...)
 async with TaskGroup() as group:
@@ -9,7 +9,7 @@ async with TaskGroup() as group:
     ...
     await target.leave(timeout=30)     # refused while it leads or hosts anything
     running.cancel()
-    await target.close()
+await target.close()
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The way to the active controller: finds it, keeps one connection per purpose, follows it when it moves.
+"""Requests to the active controller, over one connection per purpose, wherever it moves.
 
-Here is no knowledge of what the requests mean; only which answers say "not the active controller" and whether
-a request may be sent again. Asking who is active is discovery.py's part.
+The channel knows nothing of the requests' meaning: only which answers say "not the active controller", and whether a
+request may be sent again. discovery.py finds the active controller.
 """
 
 from __future__ import annotations

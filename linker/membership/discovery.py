@@ -1,9 +1,8 @@
-"""Who is the active controller: asked of the controllers themselves, or of the target's brokers.
+"""Finds the active controller by asking the controllers, or the target's brokers.
 
-Brokers forward DescribeQuorum to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a
-controller answers it only while it is the leader of the quorum
-(`KafkaRaftClient.handleDescribeQuorumRequest`). When to ask, and whom to believe, is ControllerChannel's
-business.
+Brokers forward DescribeQuorum to the active controller (KIP-595; node endpoints since v2 of KIP-853), and a controller
+answers it only while it leads the quorum (`KafkaRaftClient.handleDescribeQuorumRequest`). ControllerChannel decides
+when to ask, and which answer to believe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors of the membership in the target cluster, each one line that says what to do.
 
-`WireError`s (connections, deadlines, malformed frames, Kafka error codes) come up unchanged; here is only
-what has a meaning of its own for membership, and the table that names the right a refused request needs.
+`WireError`s (connections, deadlines, malformed frames, Kafka error codes) come up unchanged. This module has the errors
+with a meaning of their own for membership, and the table of the rights that requests need.
 """
 
 from __future__ import annotations

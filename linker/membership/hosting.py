@@ -1,4 +1,4 @@
-"""Which partitions need a broker: what keeps a link broker from leaving the target."""
+"""The partitions that need a broker, and keep a link broker from leaving the target."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who the sidecar is in the target, and what it offers when it registers. Pure; registration.py sends it.
+"""The sidecar's identity in the target, and the features it registers with. Pure; registration.py sends it.
 
-The identity must outlive the process: a new incarnation is an unclean shutdown, which takes the link broker
-out of the ISR of every mirror (`ClusterControlManager.registerBroker`, KIP-966).
+The identity must outlive the process: a new incarnation is an unclean shutdown, which takes the link broker out of the
+ISR of every mirror (`ClusterControlManager.registerBroker`, KIP-966).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""On which listeners the target's brokers talk to each other, as they say themselves: followers come in there only.
+"""The listeners on which the target's brokers talk to each other; followers come in there only.
 
-A listener is named in each broker's own configuration, and may be another one for a while when that is changed. So all of
-them are asked, again and again; until one has answered, nobody knows, and followers are served on every listener.
+Each broker's own configuration names its listener, and they may differ while that is changed. So all brokers are asked,
+again and again. Until one has answered, followers are served on every listener.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's own topics at a target that might otherwise place them on a link broker."""
+"""Makes the target create Kafka's own topics before a link broker could be given them."""
 
 from __future__ import annotations
 

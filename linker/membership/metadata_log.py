@@ -1,19 +1,15 @@
-"""The target's metadata log, followed as an observer and replayed into a ClusterImage.
-
-Here: the fetch loop, what is committed and what is not, snapshots, and who is told. Epochs of the quorum are quorum.py's.
-What a record means is wire.metadata's business; which controller is active is ControllerChannel's.
+"""Follows the target's metadata log as an observer, and replays it into a ClusterImage.
 
 Rules (`KafkaRaftClient`, KIP-595, KIP-630):
-- The leader sends an observer records up to its log end, uncommitted ones included (`Isolation.UNCOMMITTED`
-  in `tryCompleteFetchRequest`). Only those below its high watermark are replayed; the rest waits here, and a
+- The leader sends an observer records up to its log end, uncommitted ones included (`Isolation.UNCOMMITTED` in
+  `tryCompleteFetchRequest`). Only records below its high watermark are replayed; the rest waits here, and a
   DivergingEpoch cuts it off.
-- A Fetch names the quorum's epoch and the epoch of the last record we hold. FENCED_LEADER_EPOCH,
-  UNKNOWN_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER name the current leader and epoch; an older epoch is never
-  adopted.
-- A SnapshotId in the answer means that our offset is below the log's start (or that we have nothing yet): the
-  snapshot is decoded aside and taken over as a whole, so nobody ever sees a part of it.
-- Fetch v18 (KIP-1166) tells the leader our high watermark, so it answers as soon as the high watermark moves.
-  Below that version the wait is kept short while something uncommitted waits here.
+- A Fetch names the quorum's epoch and the epoch of the last record we hold. FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+  and NOT_LEADER_OR_FOLLOWER name the current leader and epoch; an older epoch is never adopted.
+- A SnapshotId in the answer means that our offset is below the log's start, or that we have nothing yet. The snapshot
+  is decoded aside and taken over as a whole, so no reader ever sees a part of it.
+- Fetch v18 (KIP-1166) tells the leader our high watermark, so it answers as soon as the high watermark moves. Below
+  that version the wait is kept short while something uncommitted waits here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""What a link broker asks of the target's controller: replicas, ISR changes, brokers, elections, producer ids. Topics and
-their configs come from topic_operations.py.
+"""Requests of a link broker to the controller: reassignments, ISRs, brokers, elections, producer ids.
 
-Each operation raises an error that says what to do, or answers per item. None of them decides when it is
-right to call it; that is the link controller's business.
+Each operation raises an error that says what to do, or answers per item. The link controller decides when it is right
+to call one. topic_operations.py adds topics and their configs.
 
-Outcomes: everything here but `alter_partition` may be repeated safely and settles an unknown outcome by
-itself, from the metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True) for its
-caller to settle.
+Outcomes: everything but `alter_partition` may be repeated safely and settles an unknown outcome by itself, from the
+metadata log or by asking again. `alter_partition` raises ConnectionLost(sent=True), and its caller settles.
 """
 
 from __future__ import annotations

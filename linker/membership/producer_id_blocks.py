@@ -1,7 +1,7 @@
-"""Moving the target's producer id allocator: AllocateProducerIds over several connections at once (KIP-730).
+"""Moves the target's producer id allocator: AllocateProducerIds over several connections at once (KIP-730).
 
-The controller hands out one block of 1000 per request and commits it before it answers, so one connection is
-slow and speed comes from many. How far to move it, and why, is decided elsewhere.
+The controller hands out one block of 1000 per request and commits it before it answers, so one connection is slow and
+speed comes from many. The caller decides how far to move the allocator.
 """
 
 from __future__ import annotations

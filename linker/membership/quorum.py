@@ -1,7 +1,6 @@
-"""What the answers of the controllers say of their quorum: its epoch, who leads it, and whether it is the cluster's.
+"""The quorum as the controllers' answers show it: its epoch, its leader, its cluster.
 
-Not here: what is asked (raft_requests.py), and what else an answer holds (metadata_log.py). An older epoch than one that was
-heard of is never adopted (`KafkaRaftClient`).
+An epoch older than one that was heard of is never adopted (`KafkaRaftClient`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Fetch and FetchSnapshot of the metadata partition, as an observer sends them. Pure.
+"""Fetch and FetchSnapshot requests for the metadata partition, as an observer sends them. Pure.
 
-One dict serves every version: topic name and id, replica id and replica state are both given.
+One dict serves every version: it has topic name and id, replica id and replica state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it means that the target does not take this sidecar for a broker, in words that say what to do."""
+"""Explains why the target does not accept this sidecar as a broker, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Being a broker of the target: identity, registration, heartbeats, leaving.
+"""The life of a broker of the target: registration, heartbeats, leaving.
 
 Rules (`ClusterControlManager.registerBroker`, `BrokerHeartbeatManager`, `BrokerLifecycleManager`):
 - The same incarnation id registers again under the same broker epoch (an "amend"), even while its session
   lives. A new incarnation is an unclean shutdown unless PreviousBrokerEpoch equals the last epoch (KIP-966):
   the link broker would leave the ISR of every mirror and leave it without a leader for good. So the identity
   is kept, and saved *before* it is first used.
-- Whether a feature may be finalized at a level is asked of the ranges that each broker registered with. When the
-  controllers are upgraded theirs grow, and ours are amended to them, as far as this code knows the levels.
+- The controller finalizes a feature at a level only if every broker registered with a range that includes it. When
+  the controllers are upgraded their ranges grow, and ours are amended, as far as this code knows the levels.
 - A registration by another incarnation is refused (DUPLICATE_BROKER_REGISTRATION) only while the old session
-  lives. A stopped broker's id would be taken over silently, so the metadata log is asked first.
+  lives. A stopped broker's id would be taken over silently, so we check the metadata log first.
 - The features offered must cover every finalized one; ApiVersions v4 lists those whose minimum is 0
   (KIP-1022).
-- A broker is unfenced when it asks for it (WantFence=false) and its CurrentMetadataOffset has reached its
+- A broker is unfenced when it asks to be (WantFence=false) and its CurrentMetadataOffset has reached its
   registration.
 - A log dir declared cordoned (heartbeat v2, KIP-1066) is never given a new replica by placement.
-- Only a broker that no partition lists may unregister (KIP-631); the controller does not check it, so it is
-  checked here (hosting.py).
+- Only a broker that no partition lists may unregister (KIP-631); the controller does not check that, so we
+  do (hosting.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Topics of the target and their configs, as a link broker asks its controller for them.
+"""Requests of a link broker to the controller about topics and their configs.
 
 Everything here may be repeated safely and settles an unknown outcome by itself, from the metadata log or by asking again.
-Not here: replicas, leaders and brokers (operations.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The end of the metadata log that is fetched but not committed. Pure.
 
-The leader sends an observer what it has appended (`Isolation.UNCOMMITTED`), and a new leader may never have
-got it: a record counts once it is below the high watermark, and until then it waits here as bytes.
+The leader sends an observer everything it has appended (`Isolation.UNCOMMITTED`), and a new leader may never have got
+it. A record counts once it is below the high watermark; until then it waits here as bytes.
 """
 
 from __future__ import annotations

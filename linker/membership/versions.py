@@ -1,4 +1,4 @@
-"""What a controller must offer for a link broker to live in its cluster."""
+"""The API versions that a controller must have for a link broker to live in its cluster."""
 
 from __future__ import annotations
 

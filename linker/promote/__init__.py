@@ -1,39 +1,24 @@
-"""A promote or a failover from the first check to the last AlterPartition.
+"""A promote or a failover, from the first check to the last AlterPartition.
 
-- `at_source`: who else is at the source while a promote waits for it: open transactions, and producers that write
-  there directly, before the hand-over and right after it
+- `at_source`: open transactions and direct producers at the source, before the hand-over and right after it
 - `checks`: the steps before the hand-over may be sent: catch up, fence, align, compare the tails
-- `context`: what the steps of a promote share: deadlines, insisting, timings, reports
-- `driver`: runs a promote job batch by batch through the phases of `phases`, and takes up what a crash left
-- `failover`: the steps of a failover where they differ from a promote's: no catching up, the longest replica instead
-  of the source, and markers for what was left open
-- `failover_ports`: what a failover needs done (linker.promote.failover), with everything that would ask the source
-  left out
-- `fleet_ports`: what the promote driver needs done, done with router, fetcher, source and target
-  (linker.promote.ports)
-- `forward_only`: the comparison where there is only forward: a real broker is in the ISR already, and the link broker
-  leads yet
-- `hand_over`: from VALIDATED on: send the AlterPartition until the metadata log shows it, or prove that it never will
-- `jobs`: the promotes of one link, run by the link controller's sidecar: one after the other, and what the last one
-  left first
-- `left_behind`: what was written to the source of topics that were promoted: it is not at the target, and whoever
-  wrote it has not moved
-- `link_ports`: what a promote or a failover of one link works with: the ports of its controller, put together out of
-  the link's parts
-- `new_leaders`: around a hand-over: ways to the brokers opened before anything is held, and brokers that know who
-  leads now
-- `ports`: what the promote driver needs done outside: Protocols that `linker` implements over router, fetcher and
-  target
-- `producer_states`: producers as a partition's leader knows them (DescribeProducers, KIP-664), and ending what one of
-  them left open
-- `rehearsal`: what a promote of a link would meet now, as doctor shows it: who is at the source, and how long writes
-  would be held
-- `replica_as_source`: while a partition is failed over, its longest replica stands in for the source: followers that
-  have less are given the rest of it by the sidecar that leads the partition, as they were given the source's batches
-  before
-- `source_fence`: A source that refuses writes to a topic: `DENY WRITE` for everybody, as an ACL of the source
-- `source_fence_debts`: opens at the source what a promote that was abandoned could not open for certain: the source
-  was away just then, or a request to close it may still have been under way
+- `context`: the parts that the steps of a promote share: deadlines, retries, timings, reports
+- `driver`: runs a promote job batch by batch through its phases, and resumes after a crash
+- `failover`: the steps of a failover that differ from a promote's
+- `failover_ports`: the ports of a failover, which never ask the source
+- `fleet_ports`: the ports of the promote driver, built on router, fetcher, source and target
+- `forward_only`: the comparison after which a batch can no longer be undone
+- `hand_over`: sends the AlterPartition until the metadata log shows it, or proves that it never will
+- `jobs`: runs the promotes of one link one after the other, and settles the last run's first
+- `left_behind`: finds records that were written to the source after a topic's promote
+- `link_ports`: builds the ports of a promote or a failover out of the parts of a link
+- `new_leaders`: connects to the new leaders before a hand-over, and waits until they know that they lead
+- `ports`: the Protocols that the promote driver needs, and its settings
+- `producer_states`: the producers of a partition (DescribeProducers, KIP-664), and abort markers for them
+- `rehearsal`: measures for doctor how a promote would go now
+- `replica_as_source`: copies from the longest replica while a partition is failed over
+- `source_fence`: makes a source refuse writes to a topic, with a DENY WRITE ACL
+- `source_fence_debts`: opens the source again after a promote that could not do so for certain
 - `source_fencing`: the step of a promote that makes the source refuse writes
-- `tail_batches`: what of the copies is compared while the fence is held (linker.promote.ports.TailCheck)
+- `tail_batches`: compares the last batches of the copies while the fence is held
 """

@@ -1,8 +1,7 @@
-"""Who else is at the source while a promote waits for it: open transactions, and producers that write there directly,
-before the hand-over and right after it.
+"""Open transactions and direct producers at the source, before the hand-over and right after it.
 
-A transaction that keeps the last stable offset where it is, is waited for as long as `transaction_timeout` says; one that
-ended in the meantime, with another one behind it, begins that time anew. Whom to name and how to abort is the port's.
+A transaction that holds the last stable offset back is waited for as long as `transaction_timeout` allows. When it ends
+and another one follows, that time begins anew. A port names producers and aborts transactions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The steps before the hand-over may be sent: catch up, fence, align, compare the tails. All of it can be
-undone.
+"""The steps before the hand-over may be sent: catch up, fence, align, compare the tails.
 
-Leaves in the batch's context only timings and reports; what was verified is `Verified`.
+All of them can be undone. In the batch's context they leave only timings and reports; `Verified` is their result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the steps of a promote share: deadlines, insisting, timings, reports. No step lives here."""
+"""The parts that the steps of a promote share: deadlines, retries, timings, reports."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""PromoteDriver: runs a promote job batch by batch through the phases of `phases`, and takes up what a
-crash left.
+"""PromoteDriver runs a promote job batch by batch through its phases, and resumes after a crash.
 
-A batch is undone as a whole while nothing was sent; afterwards each partition is settled by the metadata
-log alone. A cancelled driver (the sidecar stops) undoes nothing: what is fenced stays fenced until the
-process ends, and resume() decides at the next start. Steps before the hand-over are in `promote_checks`,
-the hand-over in `promote_handover`.
+A batch is undone as a whole while nothing was sent. After that the metadata log alone settles each partition. A
+cancelled driver (the sidecar stops) undoes nothing: fenced partitions stay fenced until the process ends, and resume()
+decides at the next start. `checks` has the steps before the hand-over, `hand_over` the hand-over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The steps of a failover where they differ from a promote's: no catching up, the longest replica instead of the
-source, and markers for what was left open.
+"""The steps of a failover that differ from a promote's.
+
+There is no catching up; the longest replica takes the place of the source; transactions that were left open get abort
+markers.
 
     ACTIVE | PAUSED | FAILED -> FENCED -> (end chosen) -> ALIGNED -> VALIDATED -> HANDED_OVER -> FAILED_OVER
 
-What happens from VALIDATED to HANDED_OVER is `promote_handover`'s, unchanged. What may be decided is `failover`.
+From VALIDATED to HANDED_OVER a failover runs `hand_over` unchanged. controller.decide.failovers has the decisions.
 """
 
 from __future__ import annotations

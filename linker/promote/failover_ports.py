@@ -1,4 +1,4 @@
-"""What a failover needs done (linker.promote.failover), with everything that would ask the source left out."""
+"""The ports of a failover (linker.promote.failover), which never ask the source."""
 
 from __future__ import annotations
 

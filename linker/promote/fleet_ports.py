@@ -1,8 +1,6 @@
-"""What the promote driver needs done, done with router, fetcher, source and target (linker.promote.ports).
+"""The ports of the promote driver (linker.promote.ports), built on router, fetcher, source and target.
 
-Nothing here decides: a port asks or tells one thing, within its deadline.
-
-Not here: the comparison behind the fence (tail_batches.py).
+A port decides nothing: it asks or tells one thing, within its deadline.
 """
 
 from __future__ import annotations

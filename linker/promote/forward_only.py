@@ -1,11 +1,12 @@
-"""The comparison where there is only forward: a real broker is in the ISR already, and the link broker leads yet.
+"""The comparison after which a batch can no longer be undone: a real broker is in the ISR already, and
+the link broker still leads.
 
-That nothing may be unfenced is no licence to hand over what was not compared: a replica that restarted since, or lost its
-copy, would be put into the ISR with less than the log has. The link broker still leads, so it feeds the followers and they
-come to one end; until then the fence stays, whatever its deadline was.
+Such a batch may not be unfenced, yet it may not be handed over without a comparison either: a replica that restarted
+since, or lost its copy, would join the ISR with less than the log has. The link broker still leads, so it feeds the
+followers until all have one end. Until then the fence stays, past its deadline.
 
-That end is the one that is durable, or one beyond: somebody who writes to the source past the fence cannot be answered by
-going back any more, so what he wrote is taken along.
+That end is the durable one or a later one: records that a producer writes to the source past the fence cannot be
+answered by going back any more, so they are taken along.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""From VALIDATED on: send the AlterPartition until the metadata log shows it, or prove that it never will.
+"""Sends the AlterPartition until the metadata log shows it, or proves that it never will.
 
-Invariants:
-- Before a request leaves, the epochs it carries are in the store (`attempt`), so a restart knows what may
-  still land.
-- `unknown` holds, per partition, the newest attempt that no definite answer refused. While it is there,
-  only the metadata log decides (`handover.settle`): the fence stays.
-- A request is sent only for what was verified for the very incarnations of the replicas' brokers, and under
-  the very leader epoch, that it names. That holds too where there is only forward (`promote_forward`).
+Invariants, from VALIDATED on:
+- Before a request leaves, its epochs are in the store (`attempt`), so a restart knows which requests may still land.
+- `unknown` holds, per partition, the newest attempt that no definite answer refused. While there is one, only the
+  metadata log decides (controller.judge.hand_over.settle), and the fence stays.
+- A request is sent only for partitions that were verified for the very incarnations of the replicas' brokers, and
+  under the very leader epoch, that it names. That also holds where a batch can only go forward (`forward_only`).
 Sending again is always safe: the same epochs cannot be accepted twice.
 """
 

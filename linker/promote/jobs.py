@@ -1,10 +1,7 @@
-"""The promotes of one link, run by the link controller's sidecar: one after the other, and what the last one left first.
+"""Runs the promotes of one link one after the other, and settles the last run's first.
 
-A job that is written down is run here, by one task, or it is settled: by `settle` at the begin of a reign, by `watch` when
-one shows itself later. Never both.
-
-Not here: the steps of a promote (linker/promote/driver.py), what they do to the clusters (fleet_ports.py), who may ask for
-one (linker/service/promotes.py).
+The link controller's sidecar runs them. Every durable job is either run here by one task, or settled: by `settle` when
+the term as link controller begins, by `watch` when it shows itself later. Never both.
 """
 
 from __future__ import annotations

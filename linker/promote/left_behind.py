@@ -1,7 +1,7 @@
-"""What was written to the source of topics that were promoted: it is not at the target, and whoever wrote it has not moved.
+"""Finds records that were written to the source after a topic's promote.
 
-A promote keeps where each partition was handed over, so this can be told long afterwards, for as long as the link and the
-topic at the source are there.
+They are not at the target, and their producer has not moved. A promote keeps the offsets of the hand-over, so this can
+be told long afterwards, as long as the link and the source's topic exist.
 """
 
 from __future__ import annotations

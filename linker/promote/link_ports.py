@@ -1,7 +1,4 @@
-"""What a promote or a failover of one link works with: the ports of its controller, put together out of the link's parts.
-
-Not here: what a port does (fleet_ports.py, failover_ports.py, source_fence.py, source_writers.py).
-"""
+"""Builds the ports of a promote or a failover out of the parts of a link."""
 
 from __future__ import annotations
 

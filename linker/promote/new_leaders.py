@@ -1,11 +1,11 @@
-"""Around a hand-over: ways to the brokers opened before anything is held, and brokers that know who leads now.
+"""Connects to the new leaders before a hand-over, and waits until they know that they lead.
 
-The metadata log tells the hand-over to us and to every broker at about the same moment. A client that is told
-"not leader" a moment too early asks a broker that has not applied it, or writes to a new leader that does not
-know yet that it leads: each time that costs it a retry back-off, a tenth of a second in most libraries, where a
-few milliseconds more behind the fence would have been enough.
+The metadata log tells the hand-over to us and to every broker at about the same moment. A client that is told "not
+leader" a moment too early asks a broker that has not applied it, or writes to a new leader that does not know yet that
+it leads. Each time it loses a retry back-off, a tenth of a second in most libraries, where a few more milliseconds
+behind the fence would have been enough.
 
-Nothing here is needed for correctness: whoever does not answer in time is not waited for.
+Correctness does not depend on this: a broker that does not answer in time is not waited for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What the promote driver needs done outside: Protocols that `linker` implements over router, fetcher and
-target.
+"""The Protocols that the promote driver needs, and its settings.
 
-Every call takes its deadline in seconds. A port may raise any LinkerError or TimeoutError; what that means
-is the driver's business. Calls are idempotent: after a restart the driver makes them again.
+Every call takes its deadline in seconds. A port may raise any LinkerError or TimeoutError; the driver decides what that
+means. Calls are idempotent: after a restart the driver makes them again.
 """
 
 from __future__ import annotations

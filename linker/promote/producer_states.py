@@ -1,7 +1,6 @@
-"""Producers as a partition's leader knows them (DescribeProducers, KIP-664), and ending what one of them left open.
+"""The producers of a partition (DescribeProducers, KIP-664), and abort markers for them.
 
-The same for a source and for the target; who leads is the caller's knowledge. What follows from a producer is not
-decided here.
+It serves source and target alike; the caller knows the leader, and decides what follows from a producer.
 """
 
 from __future__ import annotations

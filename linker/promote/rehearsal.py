@@ -1,6 +1,6 @@
-"""What a promote of a link would meet now, as doctor shows it: who is at the source, and how long writes would be held.
+"""Measures for doctor how a promote would go now: who writes at the source, and how long writes would be held.
 
-Measured, not guessed: the exchanges that happen behind a fence are made here, without a fence. Nothing is changed.
+It makes the exchanges that happen behind a fence, without a fence, and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""While a partition is failed over, its longest replica stands in for the source: followers that have less are given
-the rest of it by the sidecar that leads the partition, as they were given the source's batches before.
+"""Copies from the longest replica while a partition is failed over.
 
-Follows the state and nothing else (`MirrorPartition.failover`): fenced for a failover, a partition is not copied from the
-source any more; once its end is chosen, it is copied from the chosen replica up to that end. So every sidecar does the
-same, whenever it hears of it, and a restart changes nothing. Nothing is decided here.
+The sidecar that leads the partition serves the rest of that replica's log to followers that have less, as it served the
+source's batches before. It follows the state and nothing else (`MirrorPartition.failover`): a partition that is fenced
+for a failover is no longer copied from the source, and once its end is chosen it is copied from the chosen replica up
+to that end. So every sidecar does the same, whenever it hears of it, and a restart changes nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""A source that refuses writes to a topic: `DENY WRITE` for everybody, as an ACL of the source. Also what doctor and a dry
-run find in the way of it.
+"""Makes a source refuse writes to a topic, with a DENY WRITE ACL for everybody.
 
-Why an ACL. A broker asks its authorizer before each append, whatever `acks` a producer has, and a DENY wins over every
+Why an ACL: a broker asks its authorizer before each append, whatever `acks` a producer has, and a DENY wins over every
 ALLOW but a super user's (StandardAuthorizerData). It binds WRITE alone: reads, followers and transaction markers go on.
-The other means were weighed and left: `min.insync.replicas` above the number of replicas binds `acks=all` only, newer
-brokers take the smaller of the two (`Partition.effectiveMinIsr`), and below it the high watermark stands still, which
-is what a promote waits for; `max.message.bytes` refuses transaction markers too; quotas delay, and are of users.
+Other means were rejected. `min.insync.replicas` above the number of replicas binds `acks=all` only, newer brokers take
+the smaller of the two (`Partition.effectiveMinIsr`), and below it the high watermark stands still, which a promote
+waits for. `max.message.bytes` refuses transaction markers too. Quotas delay, and belong to users.
 
-An ACL on a topic that had none takes access from everybody who had it by `allow.everyone.if.no.acl.found`
-(`hasResourceAcls`), reads included: such topics are not fenced.
+An ACL on a topic that had none takes access, reads included, from everybody who had it by
+`allow.everyone.if.no.acl.found` (`hasResourceAcls`). Such topics are not fenced. Doctor and a dry run report them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Opens at the source what a promote that was abandoned could not open for certain: the source was away just then, or a
-request to close it may still have been under way."""
+"""Opens the source again after a promote that could not do so for certain.
+
+The source was away just then, or a request to close it may still have been under way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step of a promote that makes the source refuse writes. The rules and the debts are in `source_fence`."""
+"""The step of a promote that makes the source refuse writes. `source_fence` has the rules and the debts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What of the copies is compared while the fence is held (linker.promote.ports.TailCheck).
+"""Compares the last batches of the copies while the fence is held (linker.promote.ports.TailCheck).
 
-Not here: reading and comparing batches themselves (validator/compare/tail.py, validator/compare/tail_range.py).
+validator/compare/tail.py and validator/compare/tail_range.py read and compare the batches.
 """
 
 from __future__ import annotations
