@@ -5,6 +5,7 @@ What a machine cannot build is left out with the reason, which stands in the rep
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -40,6 +41,7 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
+        self._building = asyncio.Lock()  # two cases of one library would build it into the same directory
 
     async def command(self, library: Library) -> list[str]:
         """The command that starts the library's program.
@@ -47,6 +49,10 @@ class Builder:
         Raises:
             CannotBuildError: Something is missing on this machine.
         """
+        async with self._building:
+            return await self._command(library)
+
+    async def _command(self, library: Library) -> list[str]:
         if library.kind == "python":
             return [sys.executable, "-m", f"tests.clients.programs.{library.program}"]
         if library.kind == "go":

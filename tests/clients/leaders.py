@@ -20,15 +20,14 @@ from lab.workload.checker import check
 from tests.clients import groups, producers
 from tests.clients.build import Builder, CannotBuildError
 from tests.clients.catalog import GroupCase, ProducerCase
+from tests.clients.events import reassign, until_held_by
 from tests.clients.judge import Window, judge_group, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import Stage
-from wire.frames.types import TopicPartition
 
 SECONDS = 3.0
 AFTER_SECONDS = 10.0  # longer than any of them needs to come back
-SETTLED_TIMEOUT = 30.0
 RATE = 1000  # so that one request has records of each partition, as the first one after a promote's hold has
 
 Rows = dict[str, producers.Row]
@@ -116,7 +115,7 @@ def _create(bootstrap: str, topic: str, partitions: int, brokers: Sequence[int])
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.create_topics({topic: {"assignments": dict.fromkeys(range(partitions), brokers)}})
-        _until_led_by(admin, topic, dict.fromkeys(range(partitions), brokers[0]))
+        until_held_by(admin, topic, dict.fromkeys(range(partitions), brokers))
     finally:
         admin.close()
 
@@ -125,26 +124,8 @@ def _move_leaders(bootstrap: str, topic: str, partitions: int, brokers: Sequence
     """From the first broker to the others, all at once; the first one has them no more."""
     _, *others = brokers
     leaders = {partition: others[partition % len(others)] for partition in range(partitions)}
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        admin.alter_partition_reassignments(
-            {
-                TopicPartition(topic, partition): [leader, *(b for b in others if b != leader)]
-                for partition, leader in leaders.items()
-            }
-        )
-        _until_led_by(admin, topic, leaders)
-    finally:
-        admin.close()
-
-
-def _until_led_by(admin: KafkaAdminClient, topic: str, leaders: dict[int, int]) -> None:
-    deadline = time.monotonic() + SETTLED_TIMEOUT
-    while True:
-        (described,) = admin.describe_topics([topic])
-        found = {one["partition_index"]: one["leader_id"] for one in described["partitions"]}
-        if found == leaders:
-            return
-        if time.monotonic() > deadline:
-            raise ProgramError(f"{topic} is led by {found}, not {leaders}")
-        time.sleep(0.02)
+    reassign(
+        bootstrap,
+        topic,
+        {partition: [leader, *(b for b in others if b != leader)] for partition, leader in leaders.items()},
+    )

@@ -19,6 +19,7 @@ from tests.clients.judge import GroupRead, Window, by_event, judge_group, larges
 from tests.clients.logs import committed_logs
 from tests.clients.program import ProgramError
 from tests.clients.stage import Stage
+from wire.task_group import TaskGroup
 
 SECONDS = 3.0
 STANDBYS = groups.MEMBERS  # that wait for the one who has the only partition, as they wait for a gate
@@ -32,21 +33,22 @@ Show = Callable[[str, producers.Row], None]
 
 
 async def plain_producers(stage: Stage, cases: Sequence[ProducerCase], rows: Rows, show: Show) -> None:
-    """Write, one restart, write, a roll of the brokers, the death of the one that leads most, write, end; some at once."""
+    """Write, one restart, write, a roll of the brokers, the death of the one that leads all, write, end; some at once."""
     for first in range(0, len(cases), producers.AT_ONCE):
         some = cases[first : first + producers.AT_ONCE]
         windows: dict[str, Window] = {}
         around = asyncio.Barrier(len(some) + 1)
-        made = asyncio.gather(*(_producer(stage, case, windows, around) for case in some))
-        await around.wait()
-        await asyncio.sleep(SECONDS)
-        windows["roll"] = await roll(stage)
-        await asyncio.sleep(SECONDS)
-        known = [producers.topic(case) for case in some]
-        windows["kill"] = await kill(stage, known)
-        await around.wait()
-        for case, row in zip(some, await made, strict=True):
-            rows[case.name] = row
+        async with TaskGroup() as tasks:  # one that breaks off ends the wait for it, too
+            made = [tasks.create_task(_producer(stage, case, windows, around)) for case in some]
+            await around.wait()
+            await asyncio.sleep(SECONDS)
+            windows["roll"] = await roll(stage)
+            await asyncio.sleep(SECONDS)
+            known = [producers.topic(case) for case in some]
+            windows["kill"] = await kill(stage, known, producers.PARTITIONS)
+            await around.wait()
+        for case, one in zip(some, made, strict=True):
+            rows[case.name] = row = one.result()
             show(case.name, row)
         await stage.forget()
 

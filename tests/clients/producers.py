@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.workload.checker import Verdict, check
-from lab.workload.history import Unacked
+from lab.workload.checker import Finding, Verdict, check
+from lab.workload.history import Ack, PartitionLog, Unacked
 from tests.clients.build import CannotBuildError
 from tests.clients.catalog import Library, ProducerCase
 from tests.clients.events import kill, roll
@@ -20,6 +20,7 @@ from tests.clients.judge import Window, by_event, largest_gap
 from tests.clients.logs import committed_logs
 from tests.clients.program import Program, ProgramError
 from tests.clients.stage import Stage
+from wire.frames.types import TopicPartition
 
 PARTITIONS = 6
 RATE = 100  # records per second and producer
@@ -29,6 +30,7 @@ HELD_SECONDS = 3.0
 FIRST_ACK_TIMEOUT = 30.0
 GAP_GOAL_MS = 1000.0
 MAX_TEXTS = 5
+ANSWERED_SECONDS = 5.0  # after the leader is back, for writes that were under way when it died
 
 #: By `make clients PLAIN=1`: the events at which these clients have errors from stock brokers.
 GIVES_UP = {"kafka-go": frozenset({"kill"}), "sarama-sync": frozenset({"kill"})}
@@ -120,7 +122,7 @@ async def _wave(
         for move in writing:
             move.roll = rolled
         await asyncio.sleep(1.0)
-        killed = await kill(stage, [topic(move.case) for move in writing])
+        killed = await kill(stage, [topic(move.case) for move in writing], PARTITIONS)
         for move in writing:
             move.kill = killed
         await step(_acked_again, only=False)
@@ -192,6 +194,8 @@ async def _judge(stage: Stage, move: Move) -> Row:
     for name, window in (("roll", move.roll), ("kill", move.kill)):
         if window is not NOT_YET:
             row[f"{name}_gap_ms"] = largest_gap(said.acks, within=window)
+    again = (*verdict.duplicated, *verdict.reordered)
+    row["doubled_elsewhere"] = elsewhere(again, logs, (*said.acks, *said.unacked), move.kill)
     own = sum(case.library.owns(one.error) for one in said.unacked)
     judged = row | {"unknown": row["unknown"] - own, "errors": len(ours)}
     row["ok"] = clean(case.library, verdict, said.unacked) or sound(
@@ -229,16 +233,30 @@ def excused(case: ProducerCase) -> frozenset[str]:
     return next((events for name, events in GIVES_UP.items() if case.name.startswith(name)), frozenset())
 
 
+def elsewhere(
+    again: Iterable[Finding],
+    logs: Mapping[TopicPartition, PartitionLog],
+    outcomes: Iterable[Ack | Unacked],
+    kill: Window,
+) -> int:
+    """How many of these records had their outcome at another time than around the kill, or none."""
+    numbers = {(tp, record.offset): record.sequence for tp, log in logs.items() for record in log.records}
+    around = Window(kill.begin, kill.end + ANSWERED_SECONDS)
+    explained = {one.sequence for one in outcomes if around.overlaps(one.time, one.time)}
+    return sum(numbers[one.partition, one.offset or 0] not in explained for one in again)
+
+
 def sound(row: Row, excused: frozenset[str], *, again: bool = False) -> bool:
     """Nothing lost; errors only where stock brokers give them; doubled only by a client that tries a write `again` as new.
 
-    Such a client writes twice whenever an answer does not arrive: where who leads is killed, at any Kafka.
+    Such a client writes twice whenever an answer does not arrive: around the death of a leader, at any Kafka.
     """
     if row["lost"] or row["otherwise_wrong"] or not excused.issuperset(row["errors_at"]):
         return False
     if (row["unknown"] and not row["errors_at"]) or (row["errors"] and not row["errors_at"]):
         return False
-    return (again and "kill_gap_ms" in row) or not (row["duplicated"] or row["reordered"])
+    killed = again and "kill_gap_ms" in row and not row["doubled_elsewhere"]
+    return killed or not (row["duplicated"] or row["reordered"])
 
 
 def describe(version: str, verdict: Verdict, errors: Sequence[str]) -> Row:

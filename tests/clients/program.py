@@ -6,6 +6,7 @@ Reading is pure (`Transcript.feed`); the process is started, ended and timed her
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from wire.frames.types import TopicPartition
 
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 90.0
+DUMP_SECONDS = 5.0
 LINE_LIMIT = 8 << 20
 ROOT = Path(__file__).parents[2]
 
@@ -154,6 +156,7 @@ class Program:
                 await reader
                 await process.wait()
         except TimeoutError:
+            await self._dump_stacks(process)
             raise ProgramError(
                 f"{self.name} did not stop within {STOP_TIMEOUT:.0f} s, see {self.log}"
             ) from None
@@ -162,6 +165,13 @@ class Program:
             raise ProgramError(
                 f"{self.name} ended without saying so (exit {process.returncode}):\n{tail(self.log)}"
             )
+
+    async def _dump_stacks(self, process: asyncio.subprocess.Process) -> None:
+        """Into its log: Java and Go print every thread on SIGQUIT, Go and all others end with it."""
+        if process.returncode is None:
+            process.send_signal(signal.SIGQUIT)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), DUMP_SECONDS)
 
     async def kill(self) -> None:
         """Whatever it does, it is gone afterwards."""

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from lab.workload.checker import Finding
 from lab.workload.history import Ack, LogRecord, PartitionLog
 from tests.clients import producers as scenario
 from tests.clients.catalog import KAFKA_GO, LIBRDKAFKA, PRODUCERS, SARAMA, ProducerCase
 from tests.clients.judge import Window
-from tests.clients.producers import idempotent, producers, sound
+from tests.clients.producers import elsewhere, idempotent, producers, sound
 from tests.clients.program import Transcript
 from wire.frames.types import TopicPartition
 
@@ -21,7 +22,7 @@ NEVER: frozenset[str] = frozenset()
 KILL = frozenset({"kill"})
 GOOD: dict[str, Any] = dict.fromkeys(
     ("lost", "otherwise_wrong", "errors", "unknown", "duplicated", "reordered"), 0
-) | {"errors_at": {}, "kill_gap_ms": 1800.0}
+) | {"errors_at": {}, "kill_gap_ms": 1800.0, "doubled_elsewhere": 0}
 AT_KILL = GOOD | {"errors": 3, "unknown": 3, "errors_at": {"kill": 3}}
 
 
@@ -51,6 +52,19 @@ def test_doubled_only_by_a_client_that_writes_again_and_only_where_the_leader_is
     assert sound(GOOD | {what: 1}, NEVER, again=True)
     undisturbed = {key: value for key, value in GOOD.items() if key != "kill_gap_ms"}
     assert not sound(undisturbed | {what: 1}, NEVER, again=True)
+    assert not sound(GOOD | {what: 1, "doubled_elsewhere": 1}, NEVER, again=True)
+
+
+@pytest.mark.parametrize(
+    ("answered", "elsewhere_is"), [(99.9, 1), (100.0, 0), (108.0, 0), (115.1, 1), (None, 1)]
+)
+def test_a_doubled_record_is_explained_by_an_outcome_around_the_kill(
+    answered: float | None, elsewhere_is: int
+) -> None:
+    tp = TopicPartition("t", 0)
+    log = PartitionLog(0, 2, [LogRecord(0, "p", 7), LogRecord(1, "p", 7)])
+    acks = [] if answered is None else [Ack("p", 7, tp, 1, answered)]
+    assert elsewhere([Finding(tp, 1, "twice")], {tp: log}, acks, Window(100.0, 110.0)) == elsewhere_is
 
 
 def test_who_is_idempotent() -> None:
@@ -123,7 +137,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
         stage.told.append("roll")
         return Window(time.time(), time.time())
 
-    async def kill(_stage: Any, topics: list[str]) -> Window:
+    async def kill(_stage: Any, topics: list[str], _partitions: int) -> Window:
         stage.told.append(f"kill with {len(topics)}")
         return Window(time.time(), time.time())
 

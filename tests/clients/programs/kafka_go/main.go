@@ -4,26 +4,35 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 )
 
 const (
-	tick         = 10 * time.Millisecond
-	maxBurst     = 100
-	closeTimeout = time.Minute
+	tick     = 10 * time.Millisecond
+	maxBurst = 100
+	// A Writer has no bound of its own, and sends one batch of a partition after the other: what queues up while nobody leads
+	// would have to be sent before it closes.
+	maxUnanswered = 200
+	closeTimeout  = time.Minute
 	// records of a partition: a commit that waits for its answer after each one is slower than they come
 	commitEvery = 50
 )
 
-type client struct{ *program }
+type client struct {
+	*program
+	answered atomic.Int64
+}
 
 func main() {
-	c := &client{newProgram()}
+	c := &client{program: newProgram()}
 	c.run(map[string]func(context.Context){
 		"producer": c.produce,
 		"consumer": c.consume,
@@ -36,7 +45,8 @@ func (c *client) brokers() []string { return strings.Split(c.text("bootstrap"), 
 
 // due is the messages whose time has come, each with its partition.
 func (c *client) due() []kafka.Message {
-	count := min(int(time.Since(c.began).Seconds()*float64(c.number("rate", 100)))-c.sent, maxBurst)
+	count := min(int(time.Since(c.began).Seconds()*float64(c.number("rate", 100)))-c.sent,
+		maxBurst, maxUnanswered-(c.sent-int(c.answered.Load())))
 	var due []kafka.Message
 	for ; count > 0; count-- {
 		value := "live|" + c.text("name") + "|" + strconv.Itoa(c.next) + "|" + filler
@@ -70,6 +80,7 @@ func (c *client) produce(stop context.Context) {
 		Async:        true,
 		Transport:    &kafka.Transport{ClientID: c.text("name")},
 		Completion: func(messages []kafka.Message, err error) {
+			c.answered.Add(int64(len(messages)))
 			for _, message := range messages {
 				if err == nil {
 					c.acked(numberOf(message), message.Offset)
@@ -90,6 +101,7 @@ func (c *client) produce(stop context.Context) {
 		time.Sleep(tick)
 		c.flush()
 	}
+	fmt.Fprintf(os.Stderr, "closing with %d records without an answer\n", c.sent-int(c.answered.Load()))
 	if err := writer.Close(); err != nil {
 		c.error("error", err)
 	}
