@@ -14,7 +14,7 @@ from lab.workload.history import Ack, LogRecord, PartitionLog
 from tests.clients import producers as scenario
 from tests.clients.catalog import KAFKA_GO, LIBRDKAFKA, PRODUCERS, SARAMA, ProducerCase
 from tests.clients.judge import Window
-from tests.clients.producers import elsewhere, idempotent, producers, sound
+from tests.clients.producers import elsewhere, excused, idempotent, producers, sound
 from tests.clients.program import Transcript
 from wire.frames.types import TopicPartition
 
@@ -72,6 +72,11 @@ def test_who_is_idempotent() -> None:
     assert (kinds["sarama-sync"], kinds["sarama-idempotent"]) == (False, True)
     assert (kinds[KAFKA_GO.name], kinds[LIBRDKAFKA.name]) == (False, True)
     assert SARAMA.name not in kinds
+
+
+def test_whose_errors_at_a_kill_are_its_own() -> None:
+    """As they are where a stock broker dies that has the partitions alone."""
+    assert {case.library.name for case in PRODUCERS if excused(case) == KILL} == {"sarama", "kafka-go"}
 
 
 class FakeProgram:

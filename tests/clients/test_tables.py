@@ -87,3 +87,12 @@ def test_an_opening_beside_the_longer_of_the_clients_own_times() -> None:
     assert client_tables.tables(measured)["groups"].count("| 3100 | - | - | 900 | - | missed |") == 2
     client_tables.merge(measured, {"kafka": "4.3.1", "standbys": {"lib": {"takeover_ms": 2100.0}}})
     assert client_tables.tables(measured)["groups"].count("| 3100 | - | - | 900 | 2100 | met |") == 2
+
+
+def test_a_gate_that_was_closed_for_minutes_has_a_table_of_its_own() -> None:
+    measured: dict[str, dict[str, Any]] = {"groups": {"lib": GROUP}}
+    client_tables.merge(measured, {"kafka": "4.3.1", "groups": {"lib": GROUP | {"held_ms": 1_200_000}}})
+    assert "held_ms" not in measured["groups"]["lib"]
+    made = client_tables.tables(measured)
+    assert "| 3100 | - | - | 900 |" in made["groups"]
+    assert "| lib 1.2 | consumer+transaction | 20.0 | - | 0 | 0 | 0 | 0 |" in made["held"]
