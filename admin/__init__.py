@@ -15,6 +15,7 @@
 - `own_token`: the admin API's token where none is configured: made at the first start, in a file that only its owner
   may read
 - `parameters`: what paths and queries of the admin API may hold
+- `paths`: names in the paths of the admin API: any text is one segment, once it is percent-encoded
 - `samples`: what the numbers of the metrics page are read from: one moment's, plain, without Prometheus
 - `server`: serving the admin API inside the sidecar's own event loop: socket, start and stop
 - `service`: what the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise

@@ -60,6 +60,7 @@ from admin.parameters import (
     SidecarPath,
     TopicPath,
 )
+from admin.paths import SegmentsMiddleware
 from admin.service import InvalidRequest, LinkService, ServiceError
 from admin.validation_models import (
     ContinuousValidationRequest,
@@ -125,12 +126,12 @@ async def create_link(
     return _created(response, result, f"/v1/links/{body.name}")
 
 
-@router.get("/links/{link}")
+@router.get("/links/{link:text}")
 async def describe_link(link: LinkPath, service: Service) -> LinkDescription:
     return await _within(service.describe_link(link))
 
 
-@router.patch("/links/{link}")
+@router.patch("/links/{link:text}")
 async def update_link(
     link: LinkPath, body: UpdateLinkRequest, query: Change, service: Service
 ) -> ChangeResult:
@@ -141,19 +142,19 @@ async def update_link(
     return await _within(service.update_link(link, body, dry_run=query.dry_run))
 
 
-@router.delete("/links/{link}")
+@router.delete("/links/{link:text}")
 async def delete_link(
     link: LinkPath, query: Annotated[DeleteLinkQuery, Query()], service: Service
 ) -> ChangeResult:
     return await _within(service.delete_link(link, force=query.force, dry_run=query.dry_run))
 
 
-@router.get("/links/{link}/lag")
+@router.get("/links/{link:text}/lag")
 async def lag(link: LinkPath, query: Annotated[LagQuery, Query()], service: Service) -> LagReport:
     return await _within(service.lag(link, query.topic))
 
 
-@router.get("/links/{link}/doctor")
+@router.get("/links/{link:text}/doctor")
 async def doctor(link: LinkPath, service: Service) -> DoctorReport:
     return await _within(service.doctor(link))
 
@@ -161,12 +162,12 @@ async def doctor(link: LinkPath, service: Service) -> DoctorReport:
 # --- mirrors
 
 
-@router.get("/links/{link}/mirrors")
+@router.get("/links/{link:text}/mirrors")
 async def list_mirrors(link: LinkPath, service: Service) -> list[MirrorSummary]:
     return await _within(service.list_mirrors(link))
 
 
-@router.post("/links/{link}/mirrors", status_code=201)
+@router.post("/links/{link:text}/mirrors", status_code=201)
 async def create_mirrors(
     link: LinkPath, body: CreateMirrorsRequest, query: Change, service: Service, response: Response
 ) -> ChangeResult:
@@ -174,7 +175,7 @@ async def create_mirrors(
     return _created(response, result, f"/v1/links/{link}/mirrors")
 
 
-@router.post("/links/{link}/mirrors:promote", status_code=202)
+@router.post("/links/{link:text}/mirrors:promote", status_code=202)
 async def promote(
     link: LinkPath, body: PromoteRequest, query: Change, service: Service, response: Response
 ) -> PromoteJob | PromotePlan:
@@ -186,7 +187,7 @@ async def promote(
     return job
 
 
-@router.post("/links/{link}/mirrors:failover", status_code=202)
+@router.post("/links/{link:text}/mirrors:failover", status_code=202)
 async def failover(
     link: LinkPath, body: FailoverRequest, query: Change, service: Service, response: Response
 ) -> PromoteJob | FailoverPlan:
@@ -198,12 +199,12 @@ async def failover(
     return job
 
 
-@router.get("/links/{link}/mirrors/{topic}")
+@router.get("/links/{link:text}/mirrors/{topic:text}")
 async def describe_mirror(link: LinkPath, topic: TopicPath, service: Service) -> MirrorDescription:
     return await _within(service.describe_mirror(link, topic))
 
 
-@router.delete("/links/{link}/mirrors/{topic}")
+@router.delete("/links/{link:text}/mirrors/{topic:text}")
 async def delete_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[DeleteMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
@@ -213,19 +214,19 @@ async def delete_mirror(
     return await _within(call)
 
 
-@router.post("/links/{link}/mirrors/{topic}:pause")
+@router.post("/links/{link:text}/mirrors/{topic:text}:pause")
 async def pause_mirror(link: LinkPath, topic: TopicPath, query: Change, service: Service) -> ChangeResult:
     return await _within(service.pause_mirror(link, topic, dry_run=query.dry_run))
 
 
-@router.post("/links/{link}/mirrors/{topic}:resume")
+@router.post("/links/{link:text}/mirrors/{topic:text}:resume")
 async def resume_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[ResumeMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
     return await _within(service.resume_mirror(link, topic, restart=query.restart, dry_run=query.dry_run))
 
 
-@router.post("/links/{link}/mirrors/{topic}:repair")
+@router.post("/links/{link:text}/mirrors/{topic:text}:repair")
 async def repair_mirror(
     link: LinkPath, topic: TopicPath, query: Annotated[RepairMirrorQuery, Query()], service: Service
 ) -> ChangeResult:
@@ -239,12 +240,12 @@ async def repair_mirror(
 # --- groups
 
 
-@router.get("/links/{link}/groups")
+@router.get("/links/{link:text}/groups")
 async def list_groups(link: LinkPath, service: Service) -> list[GroupSummary]:
     return await _within(service.list_groups(link))
 
 
-@router.post("/links/{link}/groups:promote", status_code=202)
+@router.post("/links/{link:text}/groups:promote", status_code=202)
 async def promote_groups(
     link: LinkPath, body: PromoteGroupsRequest, query: Change, service: Service, response: Response
 ) -> ChangeResult:
@@ -253,7 +254,7 @@ async def promote_groups(
     return await _within(service.promote_groups(link, body, dry_run=query.dry_run))
 
 
-@router.post("/links/{link}/groups:demote", status_code=202)
+@router.post("/links/{link:text}/groups:demote", status_code=202)
 async def demote_groups(
     link: LinkPath, body: DemoteGroupsRequest, query: Change, service: Service, response: Response
 ) -> ChangeResult:
@@ -262,8 +263,8 @@ async def demote_groups(
     return await _within(service.demote_groups(link, body, dry_run=query.dry_run))
 
 
-# Group ids may hold any character, slashes too.
-@router.get("/links/{link}/groups/{group:path}")
+# A group id may hold any character. A slash in it need not be percent-encoded.
+@router.get("/links/{link:text}/groups/{group:rest}")
 async def describe_group(link: LinkPath, group: GroupPath, service: Service) -> GroupDescription:
     return await _within(service.describe_group(link, group))
 
@@ -271,19 +272,19 @@ async def describe_group(link: LinkPath, group: GroupPath, service: Service) -> 
 # --- validation
 
 
-@router.get("/links/{link}/validation")
+@router.get("/links/{link:text}/validation")
 async def validation(link: LinkPath, service: Service) -> LinkValidationDescription:
     return await _within(service.validation(link))
 
 
-@router.patch("/links/{link}/validation")
+@router.patch("/links/{link:text}/validation")
 async def continue_validation(
     link: LinkPath, body: ContinuousValidationRequest, query: Change, service: Service
 ) -> ChangeResult:
     return await _within(service.continue_validation(link, body, dry_run=query.dry_run))
 
 
-@router.post("/links/{link}/validation:run", status_code=202)
+@router.post("/links/{link:text}/validation:run", status_code=202)
 async def start_validation(
     link: LinkPath, body: StartValidationRequest, service: Service, response: Response
 ) -> ValidationRun:
@@ -292,12 +293,12 @@ async def start_validation(
     return run
 
 
-@router.get("/validations/{run}")
+@router.get("/validations/{run:text}")
 async def describe_validation(run: JobPath, service: Service) -> ValidationRun:
     return await _within(service.describe_validation(run))
 
 
-@router.post("/validations/{run}:cancel")
+@router.post("/validations/{run:text}:cancel")
 async def cancel_validation(run: JobPath, service: Service) -> ValidationRun:
     return await _within(service.cancel_validation(run))
 
@@ -305,12 +306,12 @@ async def cancel_validation(run: JobPath, service: Service) -> ValidationRun:
 # --- promotes, sidecars, status
 
 
-@router.get("/links/{link}/promotes")
+@router.get("/links/{link:text}/promotes")
 async def list_promotes(link: LinkPath, service: Service) -> list[PromoteJob]:
     return await _within(service.list_promotes(link))
 
 
-@router.get("/promotes/{promote_id}")
+@router.get("/promotes/{promote_id:text}")
 async def describe_promote(promote_id: JobPath, service: Service) -> PromoteJob:
     return await _within(service.describe_promote(promote_id))
 
@@ -320,19 +321,19 @@ async def list_sidecars(service: Service) -> list[SidecarStatus]:
     return await _within(service.list_sidecars())
 
 
-@router.get("/sidecars/{sidecar_id}")
+@router.get("/sidecars/{sidecar_id:text}")
 async def describe_sidecar(sidecar_id: SidecarPath, service: Service) -> SidecarDescription:
     return await _within(service.describe_sidecar(sidecar_id))
 
 
-@router.post("/sidecars/{sidecar_id}:drain")
+@router.post("/sidecars/{sidecar_id:text}:drain")
 async def drain_sidecar(
     sidecar_id: SidecarPath, query: Annotated[DrainQuery, Query()], service: Service
 ) -> ChangeResult:
     return await _within(service.drain_sidecar(sidecar_id, undo=query.undo, dry_run=query.dry_run))
 
 
-@router.post("/sidecars/{sidecar_id}:leave")
+@router.post("/sidecars/{sidecar_id:text}:leave")
 async def leave_sidecar(
     sidecar_id: SidecarPath, query: Annotated[LeaveQuery, Query()], service: Service
 ) -> ChangeResult:
@@ -406,6 +407,7 @@ def create_app(
     app.include_router(router)
     app.include_router(probes)
     answer_errors(app)
+    app.add_middleware(SegmentsMiddleware)
     if forwarder is not None:
         from admin.forward import ForwardMiddleware  # with it comes an HTTP client
 

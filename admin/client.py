@@ -334,6 +334,8 @@ class AdminClient:
             raise AdminError(
                 f"cannot reach the admin API at {self.url}: {error or type(error).__name__}"
             ) from error
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise AdminError(f"this cannot be asked for: {error}", status=400) from error
         return response, bytes(raw)
 
     def _failure(self, status: int, raw: bytes) -> AdminError:
@@ -355,10 +357,15 @@ def _parse_url(text: str) -> httpx.URL:
 
 
 def _quoted(segment: str) -> str:
-    """A path segment cannot break out of its place; the server's own check names what is wrong with it."""
+    """One path segment, whatever its text. The server's own check names what is wrong with it."""
     from urllib.parse import quote
 
-    return quote(segment, safe="") if segment.strip(".") else quote(segment, safe="").replace(".", "%2E")
+    try:
+        quoted = quote(segment, safe="")
+    except UnicodeEncodeError as error:
+        raise AdminError(f"{segment!r} is not valid UTF-8") from error
+    # As they are, . and .. would be taken out of the path.
+    return quoted if segment.strip(".") else quoted.replace(".", "%2E")
 
 
 def _mirror(link: str, topic: str) -> str:

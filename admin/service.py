@@ -42,6 +42,7 @@ from admin.validation_models import (
     ValidationRun,
 )
 from wire.errors import LinkerError
+from wire.shown_id import shown_id
 
 
 class ServiceError(LinkerError):
@@ -103,7 +104,7 @@ class GroupNotFound(ServiceError):
     status, error_code = 404, 40406
 
     def __init__(self, link: str, group: str) -> None:
-        super().__init__(f"link {link} has no group {group}")
+        super().__init__(f"link {link} has no group {shown_id(group)}")
 
 
 class AlreadyExists(ServiceError):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import pytest_asyncio
 
 from admin.models import DemoteGroupsRequest, GroupState, PromoteRequest
+from groups.gates import Coordinators, OffsetAndMetadata
+from groups.gates.requests import offset_commit
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from tests.real.harness_groups import LINK, GroupScene
+from wire.client.cluster import Cluster
+from wire.client.security import ClientSecurity
+from wire.frames.types import TopicPartition, parse_bootstrap
 
 PREFIX = "moving."
 
@@ -177,3 +182,44 @@ async def test_by_force_while_somebody_is_at_the_source(
     await scene.all_read([old], topic)
     assert {(tp, offset) for tp, offset, _ in old.got[before:]} <= {(tp, offset) for tp, offset, _ in new.got}
     assert scene.repeated([new]) == []
+
+
+async def test_groups_of_odd_ids(scene: GroupScene, unique_topic: Callable[[str], str]) -> None:
+    """Offsets committed under any id that Kafka takes: held and opened at them, or named as left out."""
+    topic = unique_topic("topic")
+    kept = [
+        f"{PREFIX}{name}-{topic}" for name in ("of one/../two", "line\nbreak", "gr\u00fcn", "%2F#?", "l" * 90)
+    ]
+    left_out = {"": "its id is empty", f"{PREFIX}{'x' * 300}": "bytes, and the state store takes"}
+    await scene.topic(topic, mirror=False)
+    wanted = {TopicPartition(topic, n): OffsetAndMetadata(5 + n) for n in range(3)}
+    await at_the_source(scene, [*kept, *left_out], wanted)
+    await scene.link(f"({PREFIX}.*)?")
+    await scene.sidecar.linker("mirror", "create", topic, "--link", LINK, "--replication-factor", "2")
+    await scene.wait_active(topic)
+    for group in kept:
+        await scene.gated(group)
+    shown = (await scene.sidecar.linker("status", "-o", "json")).output
+    assert all(why in shown for why in left_out.values()), shown
+    await scene.promote(*kept)
+    for group in kept:
+        await scene.state(group, GroupState.PROMOTED)
+        found = await asyncio.to_thread(scene.committed, scene.target, group, topic)
+        assert found == {0: 5, 1: 6, 2: 7}, group
+
+
+async def at_the_source(
+    scene: GroupScene, groups: Sequence[str], offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> None:
+    """The offsets of groups without members."""
+    cluster = Cluster(
+        "source", parse_bootstrap(scene.source.bootstrap), ClientSecurity.plaintext(), "odd-groups"
+    )
+    await cluster.connect()
+    coordinators = Coordinators(cluster)
+    try:
+        for group in groups:
+            assert await offset_commit(coordinators, group, offsets, timeout=30) == {}
+    finally:
+        await coordinators.close()
+        await cluster.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 import httpx
 
 from admin.api import create_app
 from admin.forward import FORWARDED_BY, Forwarder
 from admin.metrics import Metrics
+from admin.models import GroupState
 from admin.samples import Snapshot
 from admin.server import AdminServer
 from fleet.route import Destination, NoController
@@ -84,6 +86,17 @@ async def test_changes_and_readings_are_answered_by_the_link_controller() -> Non
         assert [one["name"] for one in (await http.get("/v1/links")).json()] == ["a"]
         assert "link b does not exist" in error(await http.get("/v1/links/b"), 404, 40401)
         error(await http.post("/v1/links", json={"name": "x"}), 400, 40001)
+
+
+async def test_a_group_of_any_id_is_asked_for_through_another_sidecar() -> None:
+    asked, head = Sidecar(901), Sidecar(900)
+    async with fleet(asked, head) as http:
+        asked.to = Destination(900, head.address)
+        await http.post("/v1/links", json=LINK)
+        for group in ("a\nb", "a\n", "a/../b", "%2F", " gr\u00fcn "):
+            head.service.groups = {("a", group): GroupState.GATED}
+            answer = await http.get(f"/v1/links/a/groups/{quote(group, safe='')}")
+            assert answer.json().get("group") == group, answer.text
 
 
 async def test_what_is_a_process_own_stays_there() -> None:
