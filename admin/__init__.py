@@ -1,23 +1,19 @@
 """The admin API: models, HTTP server and client.
 
-- `api`: the admin API: HTTP and JSON over a LinkService; paths follow Confluent's REST v3 where it has the same
-- `base`: names as all models of the admin API take them, and what all its answers share
+- `api`: the routes: HTTP and JSON over a LinkService, on Confluent's REST v3 paths where it has the same operation
+- `base`: patterns of names, and values that all answers share
 - `client`: client of the admin API, for the CLI and for scripts
-- `error_answers`: what a failed request of the admin API is answered: `{error_code, message}`, one line that says
-  what to do
-- `forward`: requests that only the link controller can answer, passed on to its admin API: any sidecar of a fleet may
-  be asked
-- `limits`: what guards the admin API before a request is looked at: who may ask, and how much may be sent
-- `loading`: loading the admin API, for a process that serves others meanwhile: late, in a thread, and no more than it
-  needs
+- `error_answers`: the answer to a failed request: `{error_code, message}`, one line that says what to do
+- `forward`: any sidecar of a fleet may be asked: it passes requests on to the link controller
+- `limits`: checks before a request reaches a route: token, origin, and the body's size, speed and type
+- `loading`: late import of the admin API, in a thread, while the process serves clients
 - `metrics`: prometheus metrics
 - `models/`: requests and answers of the admin API: one vocabulary for service, HTTP API, client and CLI
-- `own_token`: the admin API's token where none is configured: made at the first start, in a file that only its owner
-  may read
-- `parameters`: what paths and queries of the admin API may hold
+- `own_token`: the token that a sidecar makes at its first start if none is configured
+- `parameters`: parameters of paths and queries
 - `paths`: names in the paths of the admin API: any text is one segment, once it is percent-encoded
-- `samples`: what the numbers of the metrics page are read from: one moment's, plain, without Prometheus
+- `samples`: the numbers of one moment for the metrics page, without Prometheus
 - `server`: serving the admin API inside the sidecar's own event loop: socket, start and stop
-- `service`: what the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise
-- `validation_models`: what the admin API takes and gives about validation
+- `service`: the LinkService protocol, which the routes call, and the errors that it may raise
+- `validation_models`: requests and answers about validation
 """

@@ -1,7 +1,6 @@
-"""The admin API: HTTP and JSON over a LinkService; paths follow Confluent's REST v3 where it has the same.
+"""The admin API: HTTP and JSON over a LinkService. Paths follow Confluent's REST v3 where it has the same operation.
 
-No decision is taken here: requests are validated and handed to the service with a deadline. What an error becomes is
-error_answers.py's, serving the app on a socket server.py's.
+The routes validate requests and call the service with a deadline. They decide nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names as all models of the admin API take them, and what all its answers share."""
+"""Patterns of names, and values that all answers of the admin API share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a failed request of the admin API is answered: `{error_code, message}`, one line that says what to do.
-
-Not here: the requests themselves (api.py), the errors that the service raises on purpose (service.py).
-"""
+"""The answer to a failed request of the admin API: `{error_code, message}`, one line that says what to do."""
 
 from __future__ import annotations
 
@@ -53,13 +50,13 @@ async def _on_service_error(_request: Request, error: Exception) -> Response:
 
 
 async def _on_linker_error(_request: Request, error: Exception) -> Response:
-    """A cluster did not do what the request needs: the request was fine, what stands behind us was not."""
+    """The request was valid, but a cluster behind the sidecar did not do its part."""
     log.warning("admin request failed: %s", error)
     return _error(502, 50201, str(error))
 
 
 async def _on_no_controller(_request: Request, error: Exception) -> Response:
-    """The change was not taken, and may be by whoever is the link controller in a moment."""
+    """The change was not made. A retry may succeed once there is a link controller."""
     log.warning("admin request failed: %s", error)
     kind = NoLinkController
     text = str(error)

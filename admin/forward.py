@@ -1,7 +1,7 @@
-"""Requests that only the link controller can answer, passed on to its admin API: any sidecar of a fleet may be asked.
+"""Any sidecar of a fleet may be asked: it passes requests on to the admin API of the link controller.
 
-Probes and metrics are a process's own and are answered where they arrive. A request is passed on once: whoever gets
-one that was passed on already, and is not the link controller, says so instead of passing it on again.
+Probes and metrics belong to one process and are answered where they arrive. A request is passed on once. A sidecar that
+gets one a second time, and is not the link controller either, refuses it, so that no request goes in circles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSED_BACK = ("content-type", "location", "retry-after")
 
 
 class Forwarder:
-    """What a request's way depends on. `close` it when the admin API has ended.
+    """Finds the sidecar that answers, and asks it. `close` it when the admin API has ended.
 
     `route` answers None while this sidecar is the one to answer; it raises NoController if nobody is.
     """
@@ -78,7 +78,7 @@ class Forwarder:
 
 
 class ForwardMiddleware:
-    """Inside the guard: whoever may not ask here is not passed on either."""
+    """Runs inside the guard, so that a refused request is not passed on either."""
 
     def __init__(self, app: ASGIApp, *, forwarder: Forwarder) -> None:
         self._app = app

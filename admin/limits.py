@@ -1,6 +1,6 @@
-"""What guards the admin API before a request is looked at: who may ask, and how much may be sent.
+"""Checks before a request reaches a route: token, origin, and the body's size, speed and type.
 
-Plain ASGI, so that nothing of an oversized or slow body reaches the framework. Which paths exist is api.py's.
+Plain ASGI, so that nothing of an oversized or slow body reaches the framework.
 """
 
 from __future__ import annotations

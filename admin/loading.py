@@ -1,4 +1,4 @@
-"""Loading the admin API, for a process that serves others meanwhile: late, in a thread, and no more than it needs."""
+"""Late import of the admin API, in a thread, while the process serves clients, and without modules that it does not need."""
 
 from __future__ import annotations
 

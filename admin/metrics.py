@@ -1,8 +1,7 @@
 """Prometheus metrics. The hot path only bumps plain ints; they are read here, once per scrape.
 
-`Metrics(snapshot)` takes a function that returns what the numbers are now. Nothing is cached between scrapes,
-so a partition that is gone is gone from the page too. Names and labels stand in CATALOGUE, from which the
-reference page is generated.
+`Metrics(snapshot)` takes a function that returns the numbers of this moment. Nothing is cached between scrapes, so that
+a partition that is gone leaves the page too. CATALOGUE has the names and labels; the reference page is generated from it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The admin API's token where none is configured: made at the first start, in a file that only its owner may read.
+"""The token that a sidecar makes at its first start if none is configured, in a file that only its owner may read.
 
-A sidecar that asks for it says where the file is (`HEADER`), and a client that runs as the same user takes it from there:
-on one machine nobody has to be told anything. A client hears that from whoever holds the port, so it does not believe
-it: the file must be named and look like such a token, and belong to the user whose process listens there.
+A refusal names the file (`HEADER`), and a client of the same user reads it: on one machine no token has to be configured.
+Any process may hold the port, so the client does not trust that name: the file must be called and look like such a token,
+and belong to the user whose process listens there.
 
-Nothing is imported here that takes time: every command of the CLI does it.
+Imports here must be fast, because every command of the CLI pays for them.
 """
 
 from __future__ import annotations

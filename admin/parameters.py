@@ -1,4 +1,4 @@
-"""What paths and queries of the admin API may hold. Bodies are in models/."""
+"""Parameters of the admin API's paths and queries. Bodies are in models/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers of the metrics page are read from: one moment's, plain, without Prometheus. `metrics.py` prints them."""
+"""The numbers of one moment for the metrics page, without Prometheus. `metrics.py` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving the admin API inside the sidecar's own event loop: socket, start and stop. The app is api.py's."""
+"""Serving the admin API inside the sidecar's own event loop: socket, start and stop."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What the admin API asks of the sidecar: the LinkService protocol and the errors that it may raise.
+"""The LinkService protocol, which the admin API calls, and the errors that it may raise.
 
-The HTTP API (api.py) is a thin edge over this; the implementation lives in linker/sidecar. Every method may
-raise ServiceError (told to the user as it is) or any other LinkerError (told as a failure of a cluster).
-A method with dry_run does all checks of the real thing and changes nothing.
+`linker.service` implements it. Every method may raise ServiceError (shown to the user as it is) or any other LinkerError
+(shown as a failure of a cluster). With dry_run, a method makes all checks and changes nothing.
 """
 
 from __future__ import annotations

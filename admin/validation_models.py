@@ -1,4 +1,4 @@
-"""What the admin API takes and gives about validation. Numbers are None where nobody knows them, never 0."""
+"""Requests and answers about validation. A number that is not known is None, never 0."""
 
 from __future__ import annotations
 

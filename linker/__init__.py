@@ -6,7 +6,7 @@
 - `config/`: the configuration file: sections, properties, secrets, and checks of them
 - `fleet/`: the fleet's ports over this process: router, fetcher, target and transport
 - `links/`: one link at work: its source, its mirrors, and their copies at the target
-- `manual_steps`: what an operator is told to type at a cluster when nobody else can do it
+- `manual_steps`: commands that an operator has to run at a cluster where the sidecar cannot
 - `membership/`: membership in the target cluster: the sidecar as a broker of a KRaft cluster
 - `process/`: the sidecar's own process: logging, files, children, memory, early listeners
 - `promote/`: a promote or a failover from the first check to the last AlterPartition

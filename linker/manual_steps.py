@@ -1,5 +1,5 @@
-"""What an operator is told to type at a cluster when nobody else can do it. Imports nothing: the command line has to start
-quickly."""
+"""Commands that an operator has to run at a cluster where the sidecar cannot. Imports nothing, so that the command line
+starts quickly."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 - `entry`: entry point of the console script: runs the app and turns every failure into one line and an exit code
 - `examine`: `linker doctor --config`: both clusters, before there is a sidecar
 - `failover`: `linker mirror failover`: the only way out of a source that is dead
-- `failover_tables`: what a failover takes over, as tables for people
+- `failover_tables`: the partitions of a failover, as tables for people
 - `follow`: following a promote or a failover until it is over: a live table on a terminal, lines elsewhere; both on
   stderr
 - `group`: `linker group ...`
@@ -24,10 +24,10 @@
   starts
 - `run_command`: `linker run` for typer: its help, and its complaints about arguments
 - `sidecar`: `linker sidecar ...`
-- `store`: `linker store ...`: what is done to a state store while no sidecar runs
+- `store`: `linker store ...`: work on a state store while no sidecar runs
 - `tables`: the answers of the admin API as tables for people
 - `validate`: `linker validate LINK [TOPIC]...`, `linker validate status`, `linker validate report`
-- `validation_tables`: what is proved, as tables for people
+- `validation_tables`: results of validation, as tables for people
 - `verdict`: `linker doctor` for people: a block per finding, the worst last, where a terminal shows it, and the
   verdict below them
 - `watch`: `linker status --watch`: the status redrawn in place, with rates between two readings

@@ -1,4 +1,4 @@
-"""What a failover takes over, as tables for people."""
+"""The partitions of a failover, as tables for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`linker run`, apart from the other commands: building them takes time, and clients wait while a sidecar starts.
 
-So does typer. What `run` is usually given is read without it; whatever else there is (help, a mistake) typer answers.
+Typer takes time too. The usual arguments of `run` are read without it; help and mistakes are left to typer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`linker store ...`: what is done to a state store while no sidecar runs. Not by the admin API: nobody serves it then."""
+"""`linker store ...`: work on a state store while no sidecar runs, so without the admin API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proved, as tables for people."""
+"""Results of validation, as tables for people."""
 
 from __future__ import annotations
 

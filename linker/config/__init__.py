@@ -1,11 +1,9 @@
 """The configuration file: sections, properties, secrets, and checks of them.
 
-- `check`: the section `validation` of the configuration: what a promote makes of the validator, and where its Spark
-  runs
+- `check`: the section `validation` of the configuration: how a promote uses the validator, and where its Spark runs
 - `cluster_addresses`: the addresses by which a cluster is found: which of them lead nowhere, or to another cluster
 - `file`: reading the configuration file: YAML, secrets resolved, every mistake one line that names the key
-- `link_secrets`: references in the properties of a link: which of them a caller of the admin API may have resolved,
-  and to what
+- `link_secrets`: limits on the secrets that the properties of a link may refer to
 - `model`: the sidecar's configuration: one YAML file, checked whole before anything is started
 - `store_section`: the sections of the configuration that a fleet needs: where the link state is, and how sidecars
   watch each other

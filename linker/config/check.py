@@ -1,7 +1,4 @@
-"""The section `validation` of the configuration: what a promote makes of the validator, and where its Spark runs.
-
-The rest of the file, and how it is read, is in `config`.
-"""
+"""The section `validation` of the configuration: how a promote uses the validator, and where its Spark runs."""
 
 from __future__ import annotations
 

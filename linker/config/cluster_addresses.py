@@ -1,7 +1,7 @@
 """The addresses by which a cluster is found: which of them lead nowhere, or to another cluster.
 
-A link that runs learns its source's brokers from the source itself, so nobody notices that its bootstrap.servers are stale
-until the sidecar restarts and can find nobody.
+A running link learns its source's brokers from the source itself. Stale bootstrap.servers go unnoticed until the sidecar
+restarts and reaches no broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading the configuration file: YAML, secrets resolved, every mistake one line that names the key.
-
-Not here: which keys there are, and what fits together (model.py).
-"""
+"""Reading the configuration file: YAML, secrets resolved, every mistake one line that names the key."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""References in the properties of a link: which of them a caller of the admin API may have resolved, and to what.
+"""Limits on the secrets that the properties of a link may refer to.
 
-The properties come with a request, and the sidecar sends what they stand for to an address of the same request. So they
-reach one directory and variables of one prefix, which an operator has filled for links, and only in properties whose value
-is a secret or a certificate. Files that a property names by its path lie in that directory too. The sidecar's own
-configuration is its operator's: no such bounds there (wire/client/secrets.py).
+A request brings the properties, and the sidecar sends the secrets to an address of the same request. References therefore
+reach only one directory and the variables of one prefix, which an operator has filled for links, and only in properties
+whose value is a secret or a certificate. Files that a property names by path lie in that directory too. The sidecar's own
+configuration belongs to its operator and has no such limits (wire/client/secrets.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Keys are flat and dotted inside the sections (`sidecar`, `target`, `store`, `fleet`, `validation`, `log`), as Kafka's own
 properties are. Links are not configured here: they are created through the admin API and kept in the store.
-
-Not here: reading the file (file.py).
 """
 
 from __future__ import annotations

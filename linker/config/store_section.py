@@ -1,7 +1,4 @@
-"""The sections of the configuration that a fleet needs: where the link state is, and how sidecars watch each other.
-
-The rest of the file, and how it is read, is in `config`.
-"""
+"""The sections of the configuration that a fleet needs: where the link state is, and how sidecars watch each other."""
 
 from __future__ import annotations
 

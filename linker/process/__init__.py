@@ -3,8 +3,8 @@
 - `children`: child processes that end with us: the command and the environment that `die_with_parent.py` needs, and
   where a child finds this very package
 - `clocks`: how far the clocks of a cluster's brokers are from ours, as far as the protocol tells
-- `descriptors`: whether the process runs out of file descriptors: connections are then closed as they come, and
-  nobody says why
+- `descriptors`: whether the process runs out of file descriptors: the kernel then refuses connections without a
+  reason
 - `die_with_parent`: `python die_with_parent.py COMMAND...`: a command that the kernel kills when whoever started it
   dies
 - `early_bind`: the client listeners' sockets, bound before everything else that a process has to load
@@ -12,7 +12,7 @@
 - `logs`: structlog and the standard library through one pipeline to stderr, secrets redacted
 - `own_certificates`: the certificates that this sidecar shows others, and when each of them ends (metric
   linker_certificate_expiry_seconds)
-- `private_files`: who may read the sidecar's files: nobody but its user
+- `private_files`: permissions: only the sidecar's user may read its files
 - `upstreams`: raw channels to real brokers of the target, one for each client: what the client says is relayed on
   them, its login too
 """

@@ -1,7 +1,4 @@
-"""Who may read the sidecar's files: nobody but its user. Topics, groups and errors of all tenants are in them.
-
-Not here: secrets, which it reads and does not write (secrets.py).
-"""
+"""Only the sidecar's user may read its files: topics, groups and errors of all tenants are in them."""
 
 from __future__ import annotations
 

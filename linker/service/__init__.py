@@ -1,9 +1,9 @@
 """The service behind the admin API: requests become checks, decisions and work for the links.
 
-- `base`: what all parts of the service share: looking things up, and what is needed by more than one of them
+- `base`: look-ups and helpers that all parts of the service share
 - `failovers`: planning and starting failovers: for a source that is dead
 - `fleet`: the fleet as people drive it: draining and leaving
-- `group_status`: groups as people are shown them: what is durable joined with what runs now
+- `group_status`: groups as shown to people: durable state joined with the running managers
 - `groups`: consumer groups: showing them, and asking for promotes and demotes
 - `links`: creating, changing and deleting links
 - `mirrors`: creating, pausing and deleting mirrors

@@ -1,4 +1,4 @@
-"""What all parts of the service share: looking things up, and what is needed by more than one of them."""
+"""Look-ups and helpers that all parts of the service share."""
 
 from __future__ import annotations
 

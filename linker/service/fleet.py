@@ -1,8 +1,7 @@
 """The fleet as people drive it: draining and leaving.
 
-Changes are marks in the state (`SidecarIdentity.draining`, `.leaving`); what follows from them is done by the
-balancer, by linker.fleet.departures, and by the sidecar that leaves. So nothing is lost if the link controller changes
-in the middle.
+Changes are marks in the state (`SidecarIdentity.draining`, `.leaving`); the balancer, linker.fleet.departures
+and the leaving sidecar act on them. So nothing is lost if the link controller changes in the middle.
 """
 
 from __future__ import annotations

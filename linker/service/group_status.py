@@ -1,4 +1,4 @@
-"""Groups as people are shown them: what is durable joined with what runs now. Read only; unknown numbers are None."""
+"""Groups as shown to people: durable state joined with the running managers. Read only; unknown numbers are None."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sidecars of a fleet and its link controller, as people see them.
-
-Not here: what changes them (`fleet`).
-"""
+"""The sidecars of a fleet and its link controller, as people see them."""
 
 from __future__ import annotations
 

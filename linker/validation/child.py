@@ -1,7 +1,4 @@
-"""A child with children of its own: what it says is kept, and it ends with all that it started.
-
-Not here: when it is started and ended, and what it is told (`process`).
-"""
+"""A child process that has children: its output is kept, and it ends with all that it started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the validator, as whoever asked for its work hears of it."""
+"""Failures of the validator, as its callers see them."""
 
 from __future__ import annotations
 

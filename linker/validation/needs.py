@@ -1,4 +1,4 @@
-"""What the validator needs of the machine that it runs on. Looked at without starting anything."""
+"""Requirements of the validator on its machine, checked without starting anything."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a promote needs of the validator (linker.promote.ports.Validation): at work on its partitions until they are proved
-almost to their end, and out of the way behind the fence.
+"""The validator's part in a promote (linker.promote.ports.Validation).
+
+It proves the promote's partitions almost to their end before the fence, and does not run behind the fence.
 """
 
 from __future__ import annotations

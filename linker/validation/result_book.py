@@ -1,4 +1,4 @@
-"""What this process has seen of each replica: kept for the evidence, and gone with the process."""
+"""Results per replica, for the evidence. In memory only: they end with the process."""
 
 from __future__ import annotations
 

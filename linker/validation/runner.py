@@ -1,8 +1,8 @@
 """LinkValidation: the validation of one link, on the link controller only.
 
 Runs that somebody asked for, continuous runs (durable as options of the link, so the next link controller goes on with
-them from the watermarks), the runs of promotes, and the last one after each, which closes its evidence. What a result
-means is decided in controller.decide.validations; who may use the validator when, in `turns`.
+them from the watermarks), the runs of promotes, and the last one after each, which closes its evidence.
+controller.decide.validations decides about results; `turns` decides which run has the validator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run: what is known of it while it goes on, and its results written into the link state as they come."""
+"""One run: its progress, and its results written into the link state as they come."""
 
 from __future__ import annotations
 

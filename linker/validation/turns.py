@@ -1,6 +1,6 @@
-"""Who has the validator: one run at a time, the more urgent first, and a less urgent one makes room.
+"""The queue for the validator: one run at a time, the more urgent first; a less urgent one makes room.
 
-What was proved before it had to is kept, so making room costs little. While a promote holds producers nobody has it.
+A run that makes room keeps its results, so this costs little. While a promote holds producers, no run has the validator.
 """
 
 from __future__ import annotations
