@@ -1,38 +1,27 @@
 """Consumer groups of a link: found at the source, held at the target by a gate, promoted.
 
-- `bounds`: what the target has of each partition, for keeping commits inside it
-- `confirm`: what is to be seen of a group after its opening: that it runs, and that its members began at the
-  committed offsets
-- `discovery`: one look at the source: which groups it has, who is in them, what they read; and what that means for
-  the link
-- `excluded`: groups of the source that the link's patterns leave out although they read mirrored topics: told, never
+- `bounds`: log start and end of each partition on the target; commits are kept inside them
+- `confirm`: checks after the opening of a group: it runs, and its members began at the committed offsets
+- `discovery`: one look at the source's groups, their members and topics, and the changes that follow for the link
+- `excluded`: groups of the source that the patterns leave out although they read mirrored topics: reported, never
   touched
-- `gate_keeper`: one group's gate and its offsets at both clusters: taken, let go, committed through, opened
-- `gate_maker`: gates for the groups of one link, planned from what the source shows of a group (tools.GateMaker)
-- `gates/`: gates: members and transactions of ours in a target group, which keep its consumers waiting
-- `group_book`: what is durable about a link's groups: reading it, and changing it through the link controller
-- `group_deletions`: small forms in which a group's steps are written down: its reason, its offsets, and who it was
-  lost to
-- `group_ids`: group ids as they are in the field: which cannot be kept, and why
-- `group_reader`: groups of one cluster as their coordinators tell them: which there are, who is in them, what they
-  have committed
-- `group_run`: one group as this process knows it now: its gate, its offsets on both sides, who is in it
+- `gate_keeper`: every call of one group's gate, and its offsets at both clusters
+- `gates/`: gates: our members and transactions in a target group, which keep its consumers waiting
+- `group_book`: the durable state of a link's groups: read here, changed through the link controller
+- `group_ids`: group ids that cannot be kept, and the reason
+- `group_reader`: group lists, members and committed offsets of one cluster, read from the coordinators
+- `group_run`: the running state of one group in this process: gate, offsets of both sides, members
 - `group_steps`: one group's way through its phases: gate, promote, demote
-- `left_out`: the part of a group's commits that the target cannot have: partitions that are no more, texts that are
-  too long
-- `manager`: the groups of one link, on the link controller: when the source is looked at, offsets are synced, gates
-  are renewed
-- `members`: what members of a classic group subscribed to, read out of DescribeGroups, and whether a coordinator
-  could read it too
-- `offset_sync`: the offsets of a link's groups: read at the source round after round, and committed on the target
-  through the gates, where they have changed
-- `other_kinds`: groups that are neither classic nor of the consumer protocol: what streams groups (KIP-1071) and
-  share groups (KIP-932) read
-- `places`: which broker coordinates what, as far as somebody has asked for it lately
-- `settings`: the link's options about groups, as the work on them takes them
-- `source_patience`: A source that does not answer while a group is promoted: for how long it is asked, and what
-  counts instead
-- `tools`: what the work on one link's groups shares: both clusters' coordinators, what is durable, and how gates are
-  made
-- `views`: groups as a cluster's brokers show them: what group_reader.py brings, and out of which answers
+- `left_out`: commits that the target cannot have: the partition is gone, or the text beside the offset is too long
+- `manager`: all groups of one link on the link controller: the beats of discovery and of gate renewal
+- `members`: subscriptions of classic members, decoded from DescribeGroups; whether the coordinator could decode them
+  too
+- `offset_sync`: committed offsets, read at the source in rounds and committed on the target through the gates
+- `other_kinds`: topics that streams groups (KIP-1071) and share groups (KIP-932) read
+- `places`: cache of coordinators: key -> node, forgotten when unused
+- `settings`: the link's options about groups
+- `source_patience`: a silent source during a promote: for how long it is asked, and which offsets count instead
+- `target_checks`: steps that depend on the members on the target: another gate, a retry, a promote by policy
+- `tools`: shared parts of one link's groups: both clusters' coordinators, the group book, the maker of gates
+- `views`: groups as the brokers describe them, built from the answers that `group_reader` fetches
 """

@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Mapping, Sequence
 
-from controller.judge.group_offsets import Offsets
+from controller.group_phases import GroupPhase
+from controller.judge.group_offsets import Offsets, behind_by
+from groups.gate_keeper import GateKeeper
 from groups.gates import GroupMember
-from groups.group_run import who
+from groups.group_book import joined
+from groups.group_run import some, who
+from groups.tools import Tools
 from groups.views import GroupView
 from wire.frames.types import TopicPartition
 
+log = logging.getLogger(__name__)
+
+LOOK = 0.3  # between looks at a group that is waited for
 CONFIRM_TIMEOUT = 15.0
 POSITIONS_TIMEOUT = 3.0  # after the members have partitions: some are read elsewhere, and never seen
+
+
+class OpeningCheck:
+    """Watches one group after its opening, and writes down what was seen."""
+
+    def __init__(self, tools: Tools, keeper: GateKeeper, name: str) -> None:
+        self._tools = tools
+        self._keeper = keeper
+        self._name = name
+
+    async def confirm(
+        self,
+        final: Offsets,
+        began_at: Mapping[TopicPartition, Mapping[str, int]],
+        reason: str | None,
+    ) -> None:
+        """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
+        running_since: float | None = None
+        deadline = time.monotonic() + CONFIRM_TIMEOUT
+        while True:
+            group = self._tools.book.get(self._name)
+            if group is None or group.phase is not GroupPhase.PROMOTED:
+                return  # it is demoted already
+            view = await self._keeper.look(self._tools.target)
+            now = time.monotonic()
+            running = [member for member in view.members if member.partitions]
+            if running and running_since is None:
+                running_since = now
+            places = positions(running, final, began_at)
+            whole = len(places) == sum(tp in final for member in running for tp in member.partitions)
+            seen_enough = running_since is not None and (whole or now - running_since > POSITIONS_TIMEOUT)
+            if view.empty or seen_enough or now > deadline:
+                break
+            await asyncio.sleep(LOOK)
+        behind = behind_by(final, await self._keeper.read_target())
+        text, wrong = confirmation(view, running, final, places, behind)
+        if wrong:
+            log.error("link %s: group %s: %s", self._tools.book.link, self._name, text)
+        await self.say(reason, text)
+
+    async def say(self, reason: str | None, text: str) -> None:
+        known = self._tools.book.get(self._name)
+        if known is not None and known.phase is GroupPhase.PROMOTED:
+            await self._tools.book.amend(self._name, reason=joined(reason, text))
 
 
 def positions(
@@ -54,9 +108,3 @@ def confirmation(
     if behind:
         text += f"; its offsets went back after the opening: {some(behind)}"
     return text, bool(elsewhere or behind)
-
-
-def some(left: Mapping[TopicPartition, int]) -> str:
-    """Partitions with their differences, the first of them."""
-    shown = [f"{tp.topic}-{tp.partition} by {step}" for tp, step in sorted(left.items())[:5]]
-    return ", ".join(shown) + (f" and {len(left) - 5} more" if len(left) > 5 else "")

@@ -15,11 +15,10 @@ from controller.group_phases import HELD_GROUPS, GroupPhase
 from controller.groups import GateStage
 from controller.judge.group_offsets import Committed, Offsets, behind_by, to_commit, wanted_offsets
 from controller.state import MirrorGroup
-from groups.confirm import some
 from groups.gates import NO_OFFSET, CommitFailed, Gate, GateLost, GroupActive, LostReason, OffsetAndMetadata
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
-from groups.group_run import GroupRun, who
+from groups.group_run import GroupRun, some, who
 from groups.left_out import NOT_ON_TARGET
 from groups.tools import Tools
 from groups.views import GroupView

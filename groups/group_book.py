@@ -15,7 +15,8 @@ from controller.decide import groups
 from controller.group_phases import GroupPhase
 from controller.groups import GateRecord
 from controller.image import ControllerImage
-from controller.state import MirrorGroup, Record
+from controller.judge.group_offsets import Offsets
+from controller.state import GroupOffset, MirrorGroup, Record
 from fleet.link_controller import LinkController, wall_clock_ms
 from wire.errors import LinkerError
 
@@ -117,3 +118,14 @@ def _fail(waiting: Iterable[asyncio.Future[None]], error: Exception) -> None:
     for done in waiting:
         if not done.done():
             done.set_exception(error)
+
+
+def joined(reason: str | None, more: str) -> str:
+    return more if reason is None else f"{reason}; {more}"
+
+
+def group_offsets(offsets: Offsets) -> tuple[GroupOffset, ...]:
+    return tuple(
+        GroupOffset(tp.topic, tp.partition, commit.offset, commit.metadata)
+        for tp, commit in sorted(offsets.items())
+    )

@@ -63,3 +63,9 @@ def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
         shown.append(f"{member} ({what or 'no partitions'})")
     more = f" and {len(members) - most} more" if len(members) > most else ""
     return ", ".join(shown) + more
+
+
+def some(left: Mapping[TopicPartition, int]) -> str:
+    """Partitions with their differences, the first of them."""
+    shown = [f"{tp.topic}-{tp.partition} by {step}" for tp, step in sorted(left.items())[:5]]
+    return ", ".join(shown) + (f" and {len(left) - 5} more" if len(left) > 5 else "")

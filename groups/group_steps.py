@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from controller.decide import groups
@@ -19,19 +18,17 @@ from controller.groups import GateStage
 from controller.judge.group_offsets import (
     Committed,
     Offsets,
-    behind_by,
     differences,
     not_behind,
     wanted_offsets,
 )
 from controller.state import MirrorGroup
-from groups.confirm import CONFIRM_TIMEOUT, POSITIONS_TIMEOUT, confirmation, positions, some
+from groups.confirm import LOOK, OpeningCheck
 from groups.gate_keeper import CALL_TIMEOUT, GateKeeper, HeldUp, is_gate
 from groups.gates import CommitFailed, GateLost, GateRefused, GroupActive, LostReason
-from groups.group_book import GroupBook
-from groups.group_deletions import group_offsets, joined, lost_to
+from groups.group_book import GroupBook, group_offsets, joined
 from groups.group_reader import GroupReader
-from groups.group_run import GroupRun, who
+from groups.group_run import GroupRun, some, who
 from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
 from groups.source_patience import GaveUp, SilentSource
 from groups.tools import Tools
@@ -41,7 +38,6 @@ from wire.frames.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_LOOK = 0.3  # between looks at a group that is waited for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
@@ -53,6 +49,7 @@ class Tender:
         self._run = run
         self._keeper = GateKeeper(tools, run)
         self._began_here = False  # the opening: not taken over from another process
+        self._opening_check = OpeningCheck(tools, self._keeper, run.name)
         self._source = SilentSource(tools.book, run)
 
     @property
@@ -210,7 +207,7 @@ class Tender:
             until = None if known.move is None else known.move.until
             if until is not None and self._book.now() >= until:
                 raise GaveUp(run.waiting_for)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK)
 
     async def _final_sync(self, group: MirrorGroup) -> None:
         """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still.
@@ -277,11 +274,13 @@ class Tender:
                 await self._keeper.see_final(final)
             await self._promoted(group, reason)
             try:
-                await self._confirm(final, began_at, reason)
+                await self._opening_check.confirm(final, began_at, reason)
             except (LinkerError, TimeoutError) as error:
                 # It is open, and nothing of it is to be done again.
                 log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
-                await self._say(reason, f"open; whether it runs on the target could not be seen: {error}")
+                await self._opening_check.say(
+                    reason, f"open; whether it runs on the target could not be seen: {error}"
+                )
 
     async def _opened(self, final: Offsets) -> bool:
         """As GateKeeper.open. A partition that was deleted since the final sync keeps the group from opening only once."""
@@ -301,41 +300,6 @@ class Tender:
             self._name, GroupPhase.PROMOTED, reason=reason, gate_state=None, move=None, offsets=bare
         )
         log.info("link %s: group %s is promoted", self._book.link, self._name)
-
-    async def _confirm(
-        self,
-        final: Offsets,
-        began_at: Mapping[TopicPartition, Mapping[str, int]],
-        reason: str | None,
-    ) -> None:
-        """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
-        running_since: float | None = None
-        deadline = time.monotonic() + CONFIRM_TIMEOUT
-        while True:
-            group = self._book.get(self._name)
-            if group is None or group.phase is not GroupPhase.PROMOTED:
-                return  # it is demoted already
-            view = await self._keeper.look(self._tools.target)
-            now = time.monotonic()
-            running = [member for member in view.members if member.partitions]
-            if running and running_since is None:
-                running_since = now
-            places = positions(running, final, began_at)
-            whole = len(places) == sum(tp in final for member in running for tp in member.partitions)
-            seen_enough = running_since is not None and (whole or now - running_since > POSITIONS_TIMEOUT)
-            if view.empty or seen_enough or now > deadline:
-                break
-            await asyncio.sleep(_LOOK)
-        behind = behind_by(final, await self._keeper.read_target())
-        text, wrong = confirmation(view, running, final, places, behind)
-        if wrong:
-            log.error("link %s: group %s: %s", self._book.link, self._name, text)
-        await self._say(reason, text)
-
-    async def _say(self, reason: str | None, text: str) -> None:
-        known = self._book.get(self._name)
-        if known is not None and known.phase is GroupPhase.PROMOTED:
-            await self._book.amend(self._name, reason=joined(reason, text))
 
     # --- demote ------------------------------------------------------------------------------------------------------
 
@@ -419,3 +383,7 @@ class Tender:
             await self._keeper.release(promoted_again, still=lambda now: now.phase is GroupPhase.DEMOTING)
             return
         await self._book.step(self._name, GroupPhase.GATED, reason=f"promote given up: {reason}", move=None)
+
+
+def lost_to(error: GroupActive, group: MirrorGroup) -> GateLost:
+    return GateLost(group.group, group.gate, LostReason.SOMEBODY_ELSE, str(error), members=error.members)

@@ -16,16 +16,17 @@ from typing import Any
 
 from controller.decide import groups as group_decisions
 from controller.group_phases import UNDER_WAY, GroupPhase
-from controller.groups import GateKind, GateStage
-from controller.state import GroupPolicy, MirrorGroup, Record
+from controller.groups import GateStage
+from controller.state import MirrorGroup, Record
 from groups.discovery import Look, discover, known, look
 from groups.excluded import Excluded, ExcludedGroups
 from groups.gate_keeper import GateKeeper
-from groups.gates import GateLost, GroupMember
+from groups.gates import GateLost
 from groups.group_run import GroupRun
 from groups.group_steps import Tender
 from groups.offset_sync import OffsetSync, SyncStats
 from groups.settings import DISCOVERY_INTERVAL, GroupSettings
+from groups.target_checks import READ_TIMEOUT, TargetChecks
 from groups.tools import Tools
 from wire.errors import LinkerError
 from wire.task_group import TaskGroup
@@ -33,8 +34,6 @@ from wire.task_group import TaskGroup
 log = logging.getLogger(__name__)
 
 _RENEW_BEAT = 0.25
-_READ_TIMEOUT = 10.0
-_FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
 _RELEASE_TIMEOUT = 15.0
 _SOURCE_PATIENCE = 20.0
 
@@ -63,6 +62,7 @@ class GroupManager:
         self.excluded = ExcludedGroups()
         self.stats = SyncStats()
         self.offsets = OffsetSync(tools, settings.sync_interval, self.runs, self.stats, self._lost)
+        self._target_checks = TargetChecks(tools, self.runs)
         self._tasks: set[asyncio.Task[None]] = set()
         self._look_now = asyncio.Event()
         self._running = False
@@ -227,10 +227,10 @@ class GroupManager:
         await self._act_on(seen)
         self._note(seen)
         self._follow(tools.book.all())
-        await self._retry()
-        await self._promote_by_policy()
+        await self._target_checks.retry()
+        await self._target_checks.promote_by_policy()
         if seen.listing is not None:
-            await self.excluded.look(tools.source, seen.listing, self.settings.rules, timeout=_READ_TIMEOUT)
+            await self.excluded.look(tools.source, seen.listing, self.settings.rules, timeout=READ_TIMEOUT)
 
     async def _act_on(self, seen: Look) -> None:
         """Make durable what it means, and let go or hold otherwise what is held and should not be, or not so."""
@@ -243,7 +243,7 @@ class GroupManager:
             self.runs[name].gate_trouble = None
         for name, kind in found.hold_otherwise.items():
             if (run := self.runs.get(name)) is not None:
-                self._spawn(self._hold_otherwise(run, kind), f"another gate of group {name}")
+                self._spawn(self._target_checks.hold_otherwise(run, kind), f"another gate of group {name}")
 
     def _note(self, seen: Look) -> None:
         for name, run in self.runs.items():
@@ -281,115 +281,6 @@ class GroupManager:
         if book.get(name) is None:
             self.runs.pop(name, None)
             log.info("link %s: group %s is no longer mirrored", self.link, name)
-
-    async def _hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
-        """Another gate is the right one: its members have shown an assignor that this one does not go with."""
-        if run.gate is None or run.leaving:
-            return
-
-        async def planned() -> None:
-            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
-
-        run.leaving = True
-        try:
-            views, failed = await self._tools.target.describe([run.name], timeout=_READ_TIMEOUT)
-            view = views.get(run.name)
-            # Between the two gates they would be let in, while the group is still read at the source.
-            if view is None:
-                self._keeps_its_gate(
-                    run, kind, f"who waits for it on the target is not known: {failed.get(run.name)}"
-                )
-                return
-            if self._waiting(run, view.members):
-                why = (
-                    "clients wait for it on the target already: stop those for a moment, or promote the group"
-                )
-                self._keeps_its_gate(run, kind, why)
-                return
-            run.gate_trouble = None
-            log.info("link %s: group %s needs another gate: %s", self.link, run.name, kind)
-            await GateKeeper(self._tools, run).release(
-                planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
-            )
-        except LinkerError as error:
-            log.warning("link %s: group %s keeps its gate for now: %s", self.link, run.name, error)
-        finally:
-            run.leaving = False
-
-    def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
-        text = f"it should be held by {kind} and keeps its gate, because {why}"
-        if run.gate_trouble != text:
-            log.warning("link %s: group %s: %s", self.link, run.name, text)
-        run.gate_trouble = text
-
-    async def _retry(self) -> None:
-        """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
-        now = time.monotonic()
-        book = self._tools.book
-        due = [
-            run
-            for group in book.all()
-            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED)
-            and (run := self.runs.get(group.group)) is not None
-            and run.retry_at <= now
-        ]
-        if not due:
-            return
-        views, _ = await self._tools.target.describe([run.name for run in due], timeout=_READ_TIMEOUT)
-        for run in due:
-            run.retry_pause = min(max(run.retry_pause * 2, _FIRST_RETRY), _LONGEST_RETRY)
-            run.retry_at = now + run.retry_pause
-            group, view = book.get(run.name), views.get(run.name)
-            if group is None or view is None:
-                continue
-            if view.empty and group_decisions.refusal(book.image, group) is None:
-                run.target = None
-                await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
-
-    async def _promote_by_policy(self) -> None:
-        """Those that have left the source, at two looks in a row, and that somebody waits for on the target."""
-        book = self._tools.book
-        ready = [
-            run
-            for group in book.all()
-            if group.policy is GroupPolicy.AUTO
-            and group.phase is GroupPhase.GATED
-            and not group.unmirrored
-            and (run := self.runs.get(group.group)) is not None
-            and run.gate is not None
-            and run.empty_looks >= 2
-        ]
-        if not ready:
-            return
-        views, _ = await self._tools.target.describe([run.name for run in ready], timeout=_READ_TIMEOUT)
-        for run in ready:
-            view = views.get(run.name)
-            if view is None or not self._waiting(run, view.members):
-                continue
-            now, name = book.now(), run.name
-            await book.commit(
-                lambda image, name=name, now=now: group_decisions.begin_promote(  # type: ignore[misc]
-                    image,
-                    book.link,
-                    [name],
-                    force=False,
-                    partial=False,
-                    timeout_ms=None,
-                    now=now,
-                    automatic=True,
-                )[0]
-            )
-            log.info("link %s: group %s has left the source and is promoted by policy", self.link, name)
-
-    def _waiting(self, run: GroupRun, members: Sequence[GroupMember]) -> bool:
-        """Whether anybody but our gate is in the group on the target."""
-        gate = None if run.gate is None else run.gate.record
-        ours = {
-            part.member_id
-            for part in (() if gate is None else (gate.consumer, gate.classic))
-            if part is not None
-        }
-        return any(member.member_id not in ours for member in members)
 
     # --- gates -------------------------------------------------------------------------------------------------------
 

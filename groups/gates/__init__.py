@@ -1,26 +1,21 @@
 """Gates: members and transactions of ours in a target group, which keep its consumers waiting.
 
-- `base`: what every gate can do, and how it says that it cannot
-- `classic`: A gate that is a member of the classic protocol: it leads the group and never joins a second rebalance
-- `codes`: what error codes of the coordinators mean: which may be tried again, and which right a refused request
-  lacks
-- `consumer`: A gate that is a member of the consumer protocol (KIP-848): it owns every partition and never gives one
-  back
-- `coordinators`: who coordinates what on the target, and requests to it: one pipelined connection per coordinator for
-  all groups
-- `factory`: new gates, and gates out of the records that another sidecar left
-- `gate`: two gates as one: a member that keeps clients from partitions, and a transaction that keeps them from
-  offsets
+- `base`: the contract of a gate, and its errors
+- `classic`: member of the classic protocol: it leads the group and never joins a second rebalance
+- `codes`: the coordinators' error codes: which may be retried, and which right a refused request lacks
+- `consumer`: member of the consumer protocol (KIP-848): it owns every partition and never gives one back
+- `coordinators`: coordinators of the target: one pipelined connection each, shared by all groups
+- `factory`: new gates, and gates rebuilt from the records of another sidecar
+- `gate`: a member and a transaction as one gate: one keeps clients from partitions, the other from offsets
 - `ledger`: the gate's record, made durable before the step that needs it
-- `member_part`: what the two gates that are members of the group have in common: the member (`MemberHold`) and the
-  gate around it
-- `pieces`: commits of very many partitions, cut so that the records of each piece fit into one batch of
-  __consumer_offsets
-- `requests`: the exchanges that every kind of gate needs: describing a group, committing, reading committed offsets
-- `settings`: how long and how often
-- `transaction`: A gate that is a transaction and nothing else: its stages
-- `transaction_part`: what a transaction holds: the group's offsets are pending in it, and whoever wants stable
-  offsets has to wait
+- `member_part`: the member (`MemberHold`) of a gate, and the gate that is only a member
+- `pieces`: commits of very many partitions, cut so that each piece fits into one batch of __consumer_offsets
+- `requests`: requests of every kind of gate: describe a group, commit, read committed offsets
+- `settings`: durations and retries of gates
+- `transaction`: the gate that is only a transaction: its stages
+- `transaction_calls`: requests of a gate's transaction, and the meaning of their error codes
+- `transaction_part`: the transaction of a gate: the group's offsets are pending in it, so readers of stable offsets
+  wait
 """
 
 from groups.gates.base import (

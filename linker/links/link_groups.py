@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from controller.state import Link, Record
 from fleet.link_controller import LinkController
 from groups.bounds import Copies, TargetBounds
-from groups.gate_maker import TargetGates
 from groups.gates import Coordinators
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.manager import GroupManager
 from groups.settings import GroupSettings
-from groups.tools import Tools
+from groups.tools import TargetGates, Tools
 from linker.links.group_options import group_settings
 from linker.membership import TargetCluster
 from router.dispatch import Router

@@ -68,7 +68,7 @@ async def test_another_gate_is_really_another_one() -> None:
         await rig.synced("g")
         slow_store(rig)
         run = rig.run_of("g")
-        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        await rig.manager._target_checks.hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
         await rig.phase("g", P.GATED)
         await rig.until("held", lambda: run.gate is not None)
         assert run.gate is not None
@@ -88,7 +88,7 @@ async def test_another_gate_lets_nobody_in_who_waits() -> None:
         rig.join(waits)
         await rig.until("waits", lambda: waits.member_id in members(rig))
         run = rig.run_of("g")
-        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        await rig.manager._target_checks.hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
         shown = group_summary(rig.group("g"), rig.manager)
         assert "clients wait for it on the target already" in str(shown.reason)
         await rounds(rig)
@@ -104,11 +104,11 @@ async def test_another_gate_lets_nobody_in_who_waits() -> None:
             return {}, dict.fromkeys(names, "its coordinator is away")
 
         rig.tools.target.describe = unknown  # type: ignore[method-assign]
-        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        await rig.manager._target_checks.hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
         assert rig.group("g").gate is GateKind.CONSUMER_AND_TRANSACTION
         assert "its coordinator is away" in str(run.gate_trouble)
         rig.tools.target.describe = describe  # type: ignore[method-assign]
-        await rig.manager._hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
+        await rig.manager._target_checks.hold_otherwise(run, GateKind.CLASSIC_AND_TRANSACTION)
         assert rig.group("g").gate is GateKind.CLASSIC_AND_TRANSACTION
         assert run.gate_trouble is None
 

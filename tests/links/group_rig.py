@@ -18,14 +18,13 @@ from controller.state import GroupPolicy, MirrorGroup, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
 from groups.bounds import TargetBounds
-from groups.gate_maker import TargetGates
 from groups.gates import Coordinators, GateSettings
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
 from groups.group_run import GroupRun
 from groups.manager import GroupManager
 from groups.settings import GroupSettings
-from groups.tools import Tools
+from groups.tools import TargetGates, Tools
 from router.fetch.first_fetches import FirstFetches
 from tests.controller.memory_store import MemoryStore
 from tests.fakes import FakeCluster

@@ -1,0 +1,142 @@
+"""Steps that depend on who is in the group on the target: another gate, a retry, a promote by policy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from controller.decide import groups as group_decisions
+from controller.group_phases import GroupPhase
+from controller.groups import GateKind
+from controller.state import GroupPolicy
+from groups.gate_keeper import GateKeeper
+from groups.gates import GroupMember
+from groups.group_run import GroupRun
+from groups.tools import Tools
+from wire.errors import LinkerError
+
+log = logging.getLogger(__name__)
+
+READ_TIMEOUT = 10.0
+_FIRST_RETRY, _LONGEST_RETRY = 5.0, 60.0
+
+
+class TargetChecks:
+    """Looks at groups on the target, and takes the steps that follow."""
+
+    def __init__(self, tools: Tools, runs: Mapping[str, GroupRun]) -> None:
+        self._tools = tools
+        self._runs = runs
+
+    async def hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
+        """Another gate is the right one: its members have shown an assignor that this one does not go with."""
+        if run.gate is None or run.leaving:
+            return
+
+        async def planned() -> None:
+            await self._tools.book.step(run.name, GroupPhase.DISCOVERED, gate=kind, gate_state=None)
+
+        run.leaving = True
+        try:
+            views, failed = await self._tools.target.describe([run.name], timeout=READ_TIMEOUT)
+            view = views.get(run.name)
+            # Between the two gates they would be let in, while the group is still read at the source.
+            if view is None:
+                self._keeps_its_gate(
+                    run, kind, f"who waits for it on the target is not known: {failed.get(run.name)}"
+                )
+                return
+            if _waiting(run, view.members):
+                why = (
+                    "clients wait for it on the target already: stop those for a moment, or promote the group"
+                )
+                self._keeps_its_gate(run, kind, why)
+                return
+            run.gate_trouble = None
+            log.info("link %s: group %s needs another gate: %s", self._tools.book.link, run.name, kind)
+            await GateKeeper(self._tools, run).release(
+                planned, still=lambda now: now.phase is GroupPhase.GATED and now.gate is not kind
+            )
+        except LinkerError as error:
+            log.warning(
+                "link %s: group %s keeps its gate for now: %s", self._tools.book.link, run.name, error
+            )
+        finally:
+            run.leaving = False
+
+    def _keeps_its_gate(self, run: GroupRun, kind: GateKind, why: str) -> None:
+        text = f"it should be held by {kind} and keeps its gate, because {why}"
+        if run.gate_trouble != text:
+            log.warning("link %s: group %s: %s", self._tools.book.link, run.name, text)
+        run.gate_trouble = text
+
+    async def retry(self) -> None:
+        """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
+        now = time.monotonic()
+        book = self._tools.book
+        due = [
+            run
+            for group in book.all()
+            if group.phase in (GroupPhase.REFUSED, GroupPhase.FAILED)
+            and (run := self._runs.get(group.group)) is not None
+            and run.retry_at <= now
+        ]
+        if not due:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in due], timeout=READ_TIMEOUT)
+        for run in due:
+            run.retry_pause = min(max(run.retry_pause * 2, _FIRST_RETRY), _LONGEST_RETRY)
+            run.retry_at = now + run.retry_pause
+            group, view = book.get(run.name), views.get(run.name)
+            if group is None or view is None:
+                continue
+            if view.empty and group_decisions.refusal(book.image, group) is None:
+                run.target = None
+                await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
+
+    async def promote_by_policy(self) -> None:
+        """Those that have left the source, at two looks in a row, and that somebody waits for on the target."""
+        book = self._tools.book
+        ready = [
+            run
+            for group in book.all()
+            if group.policy is GroupPolicy.AUTO
+            and group.phase is GroupPhase.GATED
+            and not group.unmirrored
+            and (run := self._runs.get(group.group)) is not None
+            and run.gate is not None
+            and run.empty_looks >= 2
+        ]
+        if not ready:
+            return
+        views, _ = await self._tools.target.describe([run.name for run in ready], timeout=READ_TIMEOUT)
+        for run in ready:
+            view = views.get(run.name)
+            if view is None or not _waiting(run, view.members):
+                continue
+            now, name = book.now(), run.name
+            await book.commit(
+                lambda image, name=name, now=now: group_decisions.begin_promote(  # type: ignore[misc]
+                    image,
+                    book.link,
+                    [name],
+                    force=False,
+                    partial=False,
+                    timeout_ms=None,
+                    now=now,
+                    automatic=True,
+                )[0]
+            )
+            log.info(
+                "link %s: group %s has left the source and is promoted by policy", self._tools.book.link, name
+            )
+
+
+def _waiting(run: GroupRun, members: Sequence[GroupMember]) -> bool:
+    """Whether anybody but our gate is in the group on the target."""
+    gate = None if run.gate is None else run.gate.record
+    ours = {
+        part.member_id for part in (() if gate is None else (gate.consumer, gate.classic)) if part is not None
+    }
+    return any(member.member_id not in ours for member in members)
