@@ -1,8 +1,8 @@
 """State stores: `sqlite` for one sidecar; ZooKeeper, or a topic of the target, for a fleet.
 
-- `base`: the contract every state store keeps; one test suite holds all of them to it
-- `nodes`: A store's tree in memory, for stores that keep it there: reading it, and checking a commit against it
-- `sole`: A store with one process as a store of a fleet of one: its seat is free for that process, and is never lost
+- `base`: the contract of every state store; one test suite holds all of them to it
+- `nodes`: a store's tree in memory: reads, and the check of a commit
+- `sole`: a store of one process as the store of a fleet of one: the seat is always free and never lost
 - `sqlite`: the embedded store: one SQLite file, one process, one thread
 - `topic/`: the state in a compacted topic of the target cluster
 - `zookeeper/`: the state in ZooKeeper

@@ -1,14 +1,13 @@
 """The fleet's ports over this process: router, fetcher, target and transport.
 
 - `clock`: the clock of leases
-- `departures`: sidecars that leave the fleet, or are gone for good: the link controller's part, and the leaving
-  sidecar's own
-- `fleet`: this sidecar's place in its fleet, put together: store, process, member, runner, and where other sidecars
-  connect
-- `hand_overs`: the moment between a hand-over in the metadata log and the last broker that knows of it, on one
-  sidecar
-- `leadership`: fleet.balancer_ports.BalancerPorts over the head, the links and the target
-- `ports`: what the fleet does to this sidecar, and what its router asks of the fleet: three small adapters
-- `process`: what a sidecar of a fleet keeps in its state directory: that it is the only process there, and who it is
-- `reign`: what only the link controller does: links decide, leadership is balanced, those that leave are seen off
+- `departures`: removal of sidecars that leave or are gone for good: the link controller's part and the leaving
+  sidecar's
+- `fleet`: this sidecar's place in its fleet, put together: store, process, member, runner, listener for other
+  sidecars
+- `hand_overs`: from a hand-over in the metadata log until every real broker knows of it, on one sidecar
+- `leadership`: `fleet.balancer_ports.BalancerPorts` over the fleet controller, the links and the target
+- `ports`: three adapters: the router's lease, fences from the state, and the member's commands
+- `process`: files of the state directory: the lock of the only process, and the identity of the sidecar
+- `reign`: tasks of the link controller only: link decisions, balancing of leadership, removal of leaving sidecars
 """

@@ -1,8 +1,8 @@
 """State stores as the configuration names them.
 
-- `copy`: moving the state from one store to another while no sidecar runs
-- `location`: where a state store is: from the configuration, or in short form on the command line
-- `measured`: A store whose commits are counted and timed, for the metrics; everything else goes straight through
+- `copy`: copies the state from one store to another while no sidecar runs
+- `location`: the place of a state store, from the configuration or in short form on the command line
+- `measured`: a store that counts and times its commits for the metrics
 """
 
 from __future__ import annotations
