@@ -1,7 +1,7 @@
-"""What the target has of each partition, for keeping commits inside it.
+"""Log start and end of each partition on the target; commits are kept inside them.
 
-Before a topic's promote a consumer at the target reads the source's log through the link broker, so the target's end is the
-source's high watermark. Afterwards it is the target's own.
+Before a topic's promote a consumer at the target reads the source's log through the link broker, so the target's end
+is the source's high watermark. Afterwards it is the target's own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from wire.frames.types import TopicPartition
 
 _EARLIEST, _LATEST = -2, -1
 _REFRESH = 5.0  # seconds: ends of promoted partitions only grow, starts follow retention
-_REFRESH_REFUSED = (
-    60.0  # of one that had no answer: a topic that was deleted would keep all others waiting each time
-)
+_REFRESH_REFUSED = 60.0  # for a partition without an answer: a deleted topic would delay all others each time
 # A partition that metadata do not name is asked for all the same: brokers hear of new ones a moment later.
 _ABSENT_TIMEOUT = 2.0
 
@@ -42,7 +40,7 @@ class Copies(Protocol):
 
 
 class Exact(NamedTuple):
-    """What was asked for just now."""
+    """The bounds of one fresh query."""
 
     bounds: dict[TopicPartition, Bounds]
     #: Partitions that the cluster which has the log does not have.
@@ -67,7 +65,7 @@ class TargetBounds:
         self._target = target
         self._promoted: dict[TopicPartition, Bounds] = {}
         self._asked_at = float("-inf")
-        self._refused: dict[TopicPartition, float] = {}  # when they were asked for in vain
+        self._refused: dict[TopicPartition, float] = {}  # time of the last query without an answer
 
     @property
     def _image(self) -> ControllerImage:
@@ -78,13 +76,13 @@ class TargetBounds:
         return state is not None and state.phase in ENDED
 
     def _start(self, tp: TopicPartition) -> int:
-        """Where the mirror begins; below it the target has nothing."""
+        """The start of the mirror; the target has nothing below it."""
         state = self._image.partitions.get((self._link, tp))
         return 0 if state is None or state.start_offset is None else state.start_offset
 
     def _there(self, cluster: Cluster, tp: TopicPartition) -> bool:
-        """The cluster has the very topic of the mirror, which has that partition: a topic never has fewer than it had, so
-        whoever does not name it is behind."""
+        """Whether the cluster has the very topic of the mirror, with that partition. A topic never loses partitions,
+        so a broker that does not name one is behind."""
         mirror = self._image.mirrors.get((self._link, tp.topic))
         topic = cluster.topics.get(tp.topic)
         if mirror is None or topic is None or topic.error or topic.topic_id is None:
@@ -93,7 +91,7 @@ class TargetBounds:
         return topic.topic_id == ours and tp.partition < mirror.partitions
 
     def known(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Without asking anybody; partitions of which nothing is known are left out."""
+        """The bounds known so far, without a request; unknown partitions are left out."""
         found: dict[TopicPartition, Bounds] = {}
         for tp in tps:
             if self._ended(tp):
@@ -106,8 +104,8 @@ class TargetBounds:
         return found
 
     async def refresh(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """Ask for the promoted ones among them, now and then. Raises LinkerError. One that cannot be asked
-        for keeps no other one waiting: its offsets are taken as they are."""
+        """Query the promoted partitions now and then. Raises LinkerError. A partition without an answer delays no
+        other one: its offsets are taken as they are."""
         now = time.monotonic()
         long_ago = now - _REFRESH_REFUSED
         promoted = [tp for tp in tps if self._ended(tp) and self._refused.get(tp, float("-inf")) < long_ago]
@@ -122,9 +120,9 @@ class TargetBounds:
     async def exact(
         self, tps: Collection[TopicPartition], *, timeout: float, ask_source: bool = True
     ) -> Exact:
-        """Asked now, at the cluster that has the log. Raises LinkerError.
+        """Query the cluster that has the log. Raises LinkerError.
 
-        A source that is not to be asked leaves what is known of its partitions, which may be nothing.
+        Without `ask_source` the known bounds of the source's partitions are used, which may be none.
         """
         promoted = [tp for tp in tps if self._ended(tp)]
         mirrored = [tp for tp in tps if not self._ended(tp)]
@@ -143,8 +141,8 @@ async def _known(
     timeout: float,
     there: Callable[[Cluster, TopicPartition], bool],
 ) -> tuple[dict[TopicPartition, Bounds], frozenset[TopicPartition]]:
-    """What the cluster has of them, and those that it does not have. LinkerError if it does not tell of one, or denies one
-    that is known to be `there`."""
+    """The bounds that the cluster reports, and the partitions that it does not have. LinkerError if it says nothing of
+    a partition, or denies one that is known to be `there`."""
     found, refused = await _asked(cluster, tps, timeout)
     for tp, code in refused.items():
         if code != UNKNOWN_TOPIC_OR_PARTITION or there(cluster, tp):
@@ -155,7 +153,7 @@ async def _known(
 async def _asked(
     cluster: Cluster, tps: Collection[TopicPartition], timeout: float
 ) -> tuple[dict[TopicPartition, Bounds], dict[TopicPartition, int]]:
-    """What the cluster has of them, and the error codes of the others."""
+    """The bounds that the cluster reports, and the error codes of the other partitions."""
     if not tps:
         return {}, {}
     await cluster.refresh({tp.topic for tp in tps}, timeout=timeout)

@@ -1,4 +1,4 @@
-"""What is to be seen of a group after its opening: that it runs, and that its members began at the committed offsets."""
+"""Checks after the opening of a group: it runs, and its members began at the committed offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POSITIONS_TIMEOUT = 3.0  # after the members have partitions: some are read else
 
 
 class OpeningCheck:
-    """Watches one group after its opening, and writes down what was seen."""
+    """Watches one group after its opening, and records the result."""
 
     def __init__(self, tools: Tools, keeper: GateKeeper, name: str) -> None:
         self._tools = tools
@@ -38,7 +38,7 @@ class OpeningCheck:
         began_at: Mapping[TopicPartition, Mapping[str, int]],
         reason: str | None,
     ) -> None:
-        """That it runs on the target, if somebody is there, and that its members began at the committed offsets."""
+        """Check that the group runs on the target, if it has members, and that they began at the committed offsets."""
         running_since: float | None = None
         deadline = time.monotonic() + CONFIRM_TIMEOUT
         while True:
@@ -73,7 +73,7 @@ def positions(
     final: Offsets,
     began_at: Mapping[TopicPartition, Mapping[str, int]],
 ) -> dict[TopicPartition, int]:
-    """Where members that have partitions began to read them, as far as that was seen."""
+    """First fetch positions of the members that have partitions, where they were seen."""
     return {
         tp: began_at[tp][member.client_id]
         for member in running
@@ -89,7 +89,7 @@ def confirmation(
     places: Mapping[TopicPartition, int],
     behind: Mapping[TopicPartition, int],
 ) -> tuple[str, bool]:
-    """What is said of a group that was opened, and whether something is wrong with it."""
+    """The text about an opened group, and whether something is wrong with it."""
     if view.empty:
         text = "open; nobody is in it on the target yet"
     elif not running:

@@ -1,4 +1,4 @@
-"""One look at the source: which groups it has, who is in them, what they read; and what that means for the link."""
+"""One look at the source's groups, their members and topics, and the changes that follow for the link."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT = 10.0
 
 
 class Look:
-    """What one look has found."""
+    """The result of one look."""
 
     def __init__(self) -> None:
         self.found: dict[str, FoundGroup] = {}
@@ -89,15 +89,14 @@ async def look(
 
 
 def known(book: GroupBook) -> Look:
-    """Where the source does not tell: every group is as it was. What the options and the mirrors have become since counts
-    all the same."""
+    """The look without the source: every group stays as it was, but changed options and mirrors count."""
     seen = Look()
     _as_before(seen, book)
     return seen
 
 
 def _as_before(seen: Look, book: GroupBook) -> None:
-    """What could not be read this time is as it was."""
+    """Groups that could not be read this time stay as they were."""
     for group in book.all():
         if group.group not in seen.found and group.group not in seen.gone:
             topics = frozenset({*group.topics, *group.unmirrored})
@@ -105,8 +104,8 @@ def _as_before(seen: Look, book: GroupBook) -> None:
 
 
 async def _gone(source: GroupReader, unlisted: Collection[str]) -> set[str]:
-    """Those that their coordinator knows nothing of. Not being listed proves nothing: a broker that is away, or that is
-    still reading its part of __consumer_offsets, lists fewer."""
+    """Groups that their coordinator does not know. A missing entry in the list proves nothing: a broker that is away,
+    or still loads its part of __consumer_offsets, lists fewer."""
     if not unlisted:
         return set()
     views, _ = await source.describe(unlisted, timeout=_TIMEOUT)
@@ -125,7 +124,7 @@ def _may_have_members(listed: ListedGroup) -> bool:
 async def discover(
     book: GroupBook, seen: Look, settings: GroupSettings, *, consumer_protocol: bool
 ) -> Discovery:
-    """Make durable what a look means."""
+    """Make the changes that follow from a look durable."""
     result: list[Discovery] = []
     now = book.now()
 

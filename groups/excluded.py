@@ -1,8 +1,8 @@
-"""Groups of the source that the link's patterns leave out although they read mirrored topics: told, never touched.
+"""Groups of the source that the link's patterns leave out although they read mirrored topics: reported, never touched.
 
-Nothing holds such a group on the target and nothing brings its offsets over, so that whoever moves it as the others are
-moved has it begin where its configuration says. The defaults leave out sink connectors and ksqlDB's queries, which read like
-any other group.
+No gate holds such a group on the target and its offsets are not copied. If it is moved like the others, it begins
+where its configuration says. The default patterns leave out sink connectors and ksqlDB's queries, which read like any
+other group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONSEQUENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A group that the patterns leave out, with what it was seen to read."""
+    """A group that the patterns leave out, with the topics that it reads."""
 
     group: str
     why: str  # which pattern
@@ -46,7 +46,7 @@ class Excluded:
 
 
 def why_excluded(rules: GroupRules, name: str) -> str | None:
-    """Which pattern leaves a group of this id out; None for those that are taken, or could not be anyway."""
+    """The pattern that leaves out a group of this id; None if the group is taken, or could not be anyway."""
     if why_not(name) is not None:
         return None
     for pattern in rules.exclude:
@@ -60,7 +60,7 @@ def why_excluded(rules: GroupRules, name: str) -> str | None:
 
 
 def candidates(listing: Listing, rules: GroupRules) -> dict[str, str]:
-    """Groups of consumers of every kind that the patterns leave out, with the pattern."""
+    """Consumer groups of every kind that the patterns leave out, with the pattern."""
     return {
         name: why
         for name, one in listing.groups.items()
@@ -71,7 +71,7 @@ def candidates(listing: Listing, rules: GroupRules) -> dict[str, str]:
 
 
 def in_one_line(found: Collection[Excluded]) -> str:
-    """For a person who is about to move consumers: the first of them by name, each with its pattern."""
+    """For a person about to move consumers: the first groups by name, each with its pattern."""
     named = [f"{shown_id(one.group)} ({one.why})" for one in list(found)[:_MOST_NAMED]]
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     which, it = ("groups", "them") if len(found) > 1 else ("group", "it")
@@ -85,7 +85,7 @@ _ONE_RUN = re.compile(r"console-consumer-\d+")
 
 
 class ExcludedGroups:
-    """What is known of them, a limited number of them asked about at each look."""
+    """All such groups as far as known; each look asks about a limited number of them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Excluded] = {}
@@ -94,8 +94,8 @@ class ExcludedGroups:
         self._failed: dict[str, str] = {}
 
     def reading(self, topics: Collection[str]) -> list[Excluded]:
-        """Those that read one of the topics, those with members first. Not what kafka-console-consumer leaves behind: each
-        run makes a group of its own, which nobody starts again."""
+        """Groups that read one of the topics, those with members first. Groups of kafka-console-consumer are left out:
+        each run makes a new one, which is never started again."""
         wanted = set(topics)
         found = [
             one
@@ -105,7 +105,7 @@ class ExcludedGroups:
         return sorted(found, key=lambda one: (not one.members, one.group))
 
     def why(self, name: str) -> str | None:
-        """Why a group of this id is not held, if it is one of them."""
+        """The reason why this group is not held, if it is an excluded one."""
         return None if (one := self._seen.get(name)) is None else one.reason
 
     @property
@@ -121,9 +121,9 @@ class ExcludedGroups:
         timeout: float,
         now: float | None = None,
     ) -> None:
-        """Ask about those that were not asked about for the longest time."""
+        """Ask about the groups with the oldest answers."""
         now = time.monotonic() if now is None else now
-        # A link that is to mirror no groups at all has nobody move them by its book.
+        # A link without groups is not used to move groups.
         there = candidates(listing, rules) if rules.include else {}
         self._forget(there, listing, rules)
         due = [name for name in there if now - self._asked.get(name, -inf) >= _AGAIN]
@@ -143,7 +143,7 @@ class ExcludedGroups:
                 )
 
     def _forget(self, there: Mapping[str, str], listing: Listing, rules: GroupRules) -> None:
-        """Those that are taken now, and those that the source has no more: a broker that is silent proves nothing."""
+        """Forget groups that are taken now and groups that the source no longer has. A silent broker proves nothing."""
         for name in self._asked.keys() - there.keys():
             if listing.silent and name not in listing.groups and why_excluded(rules, name) is not None:
                 continue
@@ -158,7 +158,7 @@ class ExcludedGroups:
 async def read_by(
     source: GroupReader, groups: Mapping[str, ListedGroup], *, timeout: float
 ) -> tuple[dict[str, frozenset[str]], dict[str, int], dict[str, str]]:
-    """What the groups read, how many members they have, and why others are not known."""
+    """Topics read by the groups, their numbers of members, and the reason where this is unknown."""
     held = [name for name, one in groups.items() if one.protocol in HELD]
     others = {name: one for name, one in groups.items() if one.protocol not in HELD}
     views, failed = await source.describe(

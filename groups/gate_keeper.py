@@ -1,7 +1,6 @@
-"""One group's gate and its offsets at both clusters: taken, let go, committed through, opened. Whoever calls the gate
-does it here, under the run's lock, after a look at what the store says of the group by then.
+"""Every call of one group's gate, and its offsets at both clusters.
 
-Not here: which phase comes after which (group_steps.py), when it is time (manager.py, offset_sync.py).
+All calls of a gate are made here, under the run's lock, after another look at the group's state in the store.
 """
 
 from __future__ import annotations
@@ -32,17 +31,16 @@ _FINAL = frozenset({GroupPhase.FINAL_SYNC})
 
 
 class HeldUp(LinkerError):
-    """Clients are in the group and the gate's member is not: the coordinator takes commits of members only. They are
-    published when the gate opens.
-    """
+    """Clients are in the group and the gate's member is not: the coordinator takes commits of members only. The
+    offsets are published when the gate opens."""
 
 
 class Unstable(LinkerError):
-    """Offsets of the group are in a transaction that is not over. The cluster has answered: it is there."""
+    """Offsets of the group are in an open transaction. The cluster has answered, so it is reachable."""
 
 
 class GateKeeper:
-    """Of one group."""
+    """The gate of one group."""
 
     def __init__(self, tools: Tools, run: GroupRun) -> None:
         self._tools = tools
@@ -58,28 +56,28 @@ class GateKeeper:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One call of the gate at a time; a gate that turns out to be lost is gone before anybody else comes."""
+        """One call of the gate at a time; a lost gate is dropped before the next call."""
         run = self._run
         async with run.lock:
             try:
                 yield
             except GateLost:
                 self.drop()
-                run.target = None  # whoever was in may have committed
+                run.target = None  # its members may have committed
                 raise
 
     def drop(self) -> None:
-        """There is no gate any more."""
+        """Forget the gate."""
         self._run.gate = None
         self._run.covered, self._run.covered_for = frozenset(), None
 
     # --- held --------------------------------------------------------------------------------------------------------
 
     async def hold(self, group: MirrorGroup) -> bool:
-        """Close the gate, take it over, or extend it to what the group reads now. Raises as Gate.close.
+        """Close the gate, take it over, or extend it to the partitions that the group reads now. Raises as Gate.close.
 
-        False, with nothing done, if the group is not what it was when somebody decided on this: not mirrored any more, let
-        go, in another phase.
+        Returns False, with nothing done, if the group has changed since the decision: no longer mirrored, let go, in
+        another phase.
         """
         run = self._run
         if run.source is None and not _stands(group):
@@ -105,11 +103,11 @@ class GateKeeper:
         return True
 
     async def _learn(self, group: MirrorGroup) -> None:
-        """What the group has committed at the source, before its gate is closed.
+        """Read the group's committed offsets at the source, before its gate is closed.
 
-        A group that was held once is held again without, if the source does not tell: of the topics that matter the state
-        names every partition, and a gate that stays open lets consumers in while others may still read at the source. What
-        else it reads is held from the next sync on. One that is new has to wait: there is nothing of it to go on from.
+        A group that was held before is held again without them if the source is silent: the state names every
+        partition of the mirrored topics, and an open gate would let consumers in while others may still read at the
+        source. Other partitions are held from the next sync on. A new group has to wait: nothing is known of it.
         """
         try:
             await self.read_source()
@@ -120,7 +118,7 @@ class GateKeeper:
             log.warning("link %s: %s; it is held all the same", self._book.link, error)
 
     def uncovered(self, group: MirrorGroup) -> bool:
-        """Whether the group may read partitions that its gate does not hold. Asked of every group in every round."""
+        """Whether the group may read partitions that its gate does not hold. Evaluated for every group in every round."""
         run, reads = self._run, self._reads(group)
         if run.gate is None or run.covered_for == reads:
             return False
@@ -130,13 +128,13 @@ class GateKeeper:
         return False
 
     def _reads(self, group: MirrorGroup) -> tuple[object, ...]:
-        """Changes when `_assignment` may have got further partitions."""
+        """A key that changes when `_assignment` may have grown."""
         sizes = tuple(map(self._tools.partitions, group.topics))
         return group.topics, group.unmirrored, sizes, len(self._run.source or ())
 
     def _assignment(self, group: MirrorGroup) -> dict[TopicPartition, int]:
-        """Every partition that it may read. Topics that are not mirrored are held too, where the source tells of their
-        partitions: the target may have topics of that name."""
+        """Every partition that the group may read. Partitions of topics that are not mirrored are held too, if the
+        source names them: the target may have topics of that name."""
         source = self._run.source or {}
         covered = {
             TopicPartition(topic, partition): NO_OFFSET
@@ -152,7 +150,7 @@ class GateKeeper:
         return covered
 
     def _stale(self, tp: TopicPartition) -> bool:
-        """A commit for a partition that the mirror does not have: there is nothing to hold."""
+        """Whether this commit is for a partition that the mirror does not have, so there is nothing to hold."""
         return 0 < self._tools.partitions(tp.topic) <= tp.partition
 
     async def renew(self) -> None:
@@ -165,12 +163,12 @@ class GateKeeper:
     async def release(
         self, then: Callable[[], Awaitable[None]], *, still: Callable[[MirrorGroup], bool]
     ) -> bool:
-        """Let go, and have `then` write down what the group is now. False, with nothing done, unless `still` says that it
-        is to be let go.
+        """Let the group go, then record its new state with `then`. Returns False, with nothing done, unless `still`
+        confirms that it is to be let go.
 
-        Both under the lock: after the one and before the other the group looks like one whose gate nobody has taken over
-        yet, and the records of the release are what others look at. A gate that could not be released stays, and is
-        looked after until it can be.
+        Both happen under the lock: in between, the group looks like one whose gate was not taken over yet, and others
+        act on the records of the release. If the release fails, the gate stays and is renewed until a later attempt
+        succeeds.
         """
         run = self._run
         async with self._alone():
@@ -194,10 +192,10 @@ class GateKeeper:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def commit(self, wanted: Offsets, phases: Collection[GroupPhase] = _FINAL) -> int:
-        """Through the gate, what the target does not have; how many that were. Raises GateLost, GroupActive, HeldUp, and
-        CommitFailed when all that it takes is committed.
+        """Commit through the gate the offsets that the target lacks; returns their number. Raises GateLost,
+        GroupActive, HeldUp, and CommitFailed once all acceptable ones are committed.
 
-        Only while the group is in one of `phases`: what was read before the final sync must not be written after it.
+        Only while the group is in one of `phases`: offsets read before the final sync must not be written after it.
         """
         run = self._run
         if run.target is None:
@@ -221,7 +219,7 @@ class GateKeeper:
     async def _commit_through(
         self, gate: Gate, wanted: Offsets, target: dict[TopicPartition, Committed]
     ) -> int | None:
-        """As `commit`; None if nothing was taken. A text that the target refuses is left behind, its offset is not."""
+        """As `commit`; None if nothing was taken. A text that the target refuses is dropped, its offset is kept."""
         run, committed = self._run, 0
         while True:
             run.wanted = run.left_out.fitting(wanted)
@@ -243,8 +241,8 @@ class GateKeeper:
             return committed + len(changes)
 
     async def open(self, final: Offsets) -> bool:
-        """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if there is no gate
-        that could: it was lost."""
+        """Publish and let the clients in, from whatever stage the gate is at. Raises as Gate.open. False if the gate
+        was lost."""
         run = self._run
         async with self._alone():
             group = self._book.get(self._name)
@@ -266,14 +264,14 @@ class GateKeeper:
             await gate.open({tp: with_metadata(commit) for tp, commit in final.items()})
         except GateLost as error:
             if error.reason is not LostReason.FENCED:  # or it would be another sidecar's gate by now
-                await gate.release()  # what is left of it must not keep anybody waiting
+                await gate.release()  # its remains must not keep clients waiting
             raise
 
     async def _take_over(self, gate: Gate, group: MirrorGroup, final: Offsets) -> None:
-        """A gate that another process closed is told what it covers before it is opened. If the opening fails it is renewed
-        until the next attempt, and one that knows of no partitions would let go of all of them.
+        """Tell a gate that another process closed its partitions before it is opened: if the opening fails it is
+        renewed until the next attempt, and a gate without partitions would let go of all of them.
 
-        What it covers follows from the state alone, as in `hold`: the source need not be there any more.
+        The partitions follow from the state alone, as in `hold`: the source need not be there any more.
         """
         assignment = self._assignment(group) | {tp: commit.offset for tp, commit in final.items()}
         try:
@@ -285,8 +283,8 @@ class GateKeeper:
         self._run.covered = frozenset(assignment)
 
     async def see_final(self, final: Offsets) -> None:
-        """Without a gate: that the target has the final offsets, or that its members are past them. LinkerError while
-        neither is so, with who is in the way."""
+        """Without a gate: check that the target has the final offsets, or that its members are past them. Otherwise
+        LinkerError, with the members in the way."""
         left = behind_by(final, await self.read_target())
         if not left:
             return
@@ -308,7 +306,7 @@ class GateKeeper:
             )
 
     async def read_source(self, *, stable: bool = False) -> Mapping[TopicPartition, Committed]:
-        """Raises Unstable, and LinkerError if the source does not tell."""
+        """Raises Unstable, and LinkerError if the source does not answer."""
         what = f"the offsets of group {self._name} cannot be read at the source"
         async with _in_time(what):
             answer = await self._tools.source.offsets([self._name], timeout=CALL_TIMEOUT, stable=stable)
@@ -329,7 +327,7 @@ class GateKeeper:
         return self._run.target
 
     async def look(self, reader: GroupReader) -> GroupView:
-        """Who is in it at one of the clusters."""
+        """Describe the group at one of the clusters."""
         what = f"group {self._name} cannot be described"
         if reader is self._tools.source:
             async with _in_time(what):
@@ -342,14 +340,14 @@ class GateKeeper:
 
 
 def _stands(group: MirrorGroup) -> bool:
-    """Its gate was closed, by whichever process, and is to be taken over: as soon as possible, because it opens by itself
-    when nobody looks after it, and what it covers follows from the state. The source may not be there just now."""
+    """Whether some process has closed the gate. It is taken over as soon as possible, because it opens by itself
+    without renewals; its partitions follow from the state, so an absent source does not matter."""
     return group.gate_state is not None and group.gate_state.stage is GateStage.HELD
 
 
 @asynccontextmanager
 async def _in_time(what: str) -> AsyncIterator[None]:
-    """A source whose brokers do not even refuse connections would take that long for each of its addresses."""
+    """Bound the call: a source whose brokers do not even refuse connections would take that long per address."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
             yield
@@ -358,7 +356,7 @@ async def _in_time(what: str) -> AsyncIterator[None]:
 
 
 def is_gate(member_id: str, group: MirrorGroup) -> bool:
-    """Whether it is the member of the group's own gate, as far as that is written down."""
+    """Whether this is the recorded member of the group's own gate."""
     record = group.gate_state
     parts = () if record is None else (record.consumer, record.classic)
     return any(part is not None and part.member_id == member_id for part in parts)

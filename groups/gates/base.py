@@ -1,9 +1,8 @@
-"""What every gate can do, and how it says that it cannot.
+"""The contract of a gate, and its errors.
 
-A gate holds one consumer group on a stock target cluster: clients may connect, join and wait, and get no
-record until it is opened. It is built from a `GateRecord` (a planned one, or what another sidecar left) and
-a `save` that makes a record durable; the gate saves *before* any step whose trace at the coordinator could
-not be found again.
+A gate holds one consumer group on a stock target cluster: clients may connect, join and wait, and get no record until
+it is opened. It is built from a `GateRecord` (a planned one, or one that another sidecar left) and a `save` that makes
+a record durable. The gate saves *before* any step whose trace at the coordinator could not be found again.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset as it is written on the target. The leader epoch is always -1: that of the source
-    means nothing here.
-    """
+    """A committed offset as it is written on the target. The leader epoch is always -1: the source's epoch means
+    nothing here."""
 
     offset: int
     metadata: str = ""
@@ -36,7 +34,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """Somebody in a group, as a person would look for it."""
+    """A member of a group, named so that a person can find it."""
 
     member_id: str
     client_id: str
@@ -73,16 +71,16 @@ class Gate(Protocol):
     async def renew(self) -> GateRecord:
         """Do what is due: a heartbeat, a younger transaction. Returns the newest record (saved if it changed).
 
-        Raises GateLost when clients may have been let in; errors of `wire` (coordinator away) are to be
-        tried again: the gate holds on until `GateLost`.
+        Raises GateLost when clients may have been let in. Errors of `wire` (coordinator away) are to be retried: the
+        gate holds until `GateLost`.
         """
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Commit while gated. Raises CommitFailed by partition, GateLost, GroupActive.
 
-        False: nothing was committed, because clients are in the group, of which the coordinator takes commits of members
-        only, and the gate has no member there. Opening publishes.
+        False: nothing was committed. Clients are in the group, so the coordinator takes commits of members only, and
+        the gate has no member there. Opening publishes.
         """
         ...
 
@@ -91,7 +89,7 @@ class Gate(Protocol):
         ...
 
     def weakness(self) -> GateLost | None:
-        """Why a part of the gate holds no more, while the other one does; to be shown. None: all of it holds."""
+        """Why one part of the gate no longer holds while the other does; to be shown. None: all of it holds."""
         ...
 
     async def open(self, final: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -107,7 +105,7 @@ class Gate(Protocol):
 
 
 class GateError(LinkerError):
-    """Base of what is about gates; says what to do."""
+    """Base of the errors about gates; the text says what to do."""
 
     def __init__(self, group: str, message: str) -> None:
         self.group = group
@@ -119,7 +117,7 @@ class GateRefused(GateError):
 
 
 class GroupActive(GateRefused):
-    """Somebody is in the group on the target, so it is theirs. `members` says who."""
+    """The group has members on the target (`members`), so its offsets are theirs."""
 
     def __init__(self, group: str, members: Sequence[GroupMember], state: str = "") -> None:
         self.members = tuple(members)
@@ -134,8 +132,8 @@ class GroupActive(GateRefused):
 
 
 class CommitFailed(GateError):
-    """The coordinator refused offsets; those of all other partitions it has taken. `failed` says why, by partition; `codes`
-    has its error code, where it was the coordinator that refused."""
+    """The coordinator refused offsets and has taken those of all other partitions. `failed`: reason by partition;
+    `codes`: the coordinator's error codes, where there are any."""
 
     def __init__(
         self,
@@ -162,7 +160,7 @@ class LostReason(StrEnum):
 
 
 class GateLost(GateError):
-    """The gate no longer holds: clients may have read from the last offsets that were committed."""
+    """The gate no longer holds: clients may have read from the last committed offsets."""
 
     def __init__(
         self,

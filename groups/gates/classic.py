@@ -39,7 +39,7 @@ from wire.frames.types import TopicPartition
 
 _ATTEMPTS = 8
 _SHORTEST_SESSION_MS = 6000  # group.min.session.timeout.ms of a stock broker
-# ConsumerProtocolAssignment version 0 without topics: what everybody in the group gets from us.
+# ConsumerProtocolAssignment version 0 without topics: our assignment for every member.
 _NOTHING_ASSIGNED = struct.pack(">hii", 0, 0, -1)
 _GONE = frozenset({ILLEGAL_GENERATION}) | codes.MEMBER_GONE
 
@@ -66,7 +66,7 @@ class ClassicHold(MemberHold):
 
     async def take(self, partitions: Iterable[TopicPartition]) -> None:
         if self.joined:
-            await self.beat()  # it holds whatever there is
+            await self.beat()  # it holds every topic
             return
         described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
         others = described.others(self.member_id)
@@ -121,7 +121,7 @@ class ClassicHold(MemberHold):
         )
 
     async def _sync(self, joined: Any) -> bool:
-        """Give everybody nothing. False if the group has moved on and must be joined again.
+        """Assign nothing to every member. False if the group has moved on and must be joined again.
 
         REBALANCE_IN_PROGRESS is as good: clients have come, and wait for us.
         """
@@ -233,7 +233,7 @@ class ClassicHold(MemberHold):
 
 
 def _subscription(topics: list[str]) -> bytes:
-    """ConsumerProtocolSubscription version 0. Topics of no subscription are no reason to keep offsets: they expire."""
+    """ConsumerProtocolSubscription version 0. Subscribed topics would not keep the offsets: they expire all the same."""
     parts = [struct.pack(">hi", 0, len(topics))]
     for topic in topics:
         name = topic.encode()
@@ -243,4 +243,4 @@ def _subscription(topics: list[str]) -> bytes:
 
 
 class ClassicGate(MemberGate):
-    """See the module."""
+    """A gate that is a classic member; the module docstring says what it holds."""

@@ -1,4 +1,4 @@
-"""What error codes of the coordinators mean: which may be tried again, and which right a refused request lacks."""
+"""The coordinators' error codes: which may be retried, and which right a refused request lacks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def check(
 ) -> None:
     """Raise for an error code: MissingGroupRight for an authorization failure, BrokerError otherwise.
 
-    `resource` is what the right would be on: the topics or the transactional id; the group's name if left out.
+    `resource`: the topics or transactional id that the right is on; the group's name if left out.
     """
     if code == 0:
         return

@@ -64,7 +64,7 @@ class ConsumerHold(MemberHold):
             if others and mine is None:
                 raise GroupActive(self.group, others, described.state)
             await self.ledger.consumer(topics=topics)  # from here on we can be found
-            # Somebody joined as us and did not live to write it down.
+            # A process joined with our member id and ended before it saved that.
             await self._beat(topics, 0 if mine is None else mine.epoch)
         else:
             await self.ledger.consumer(topics=topics)
@@ -72,9 +72,8 @@ class ConsumerHold(MemberHold):
         await self._own(topics, resumed)
 
     async def _own(self, topics: tuple[str, ...], resumed: bool) -> None:
-        """Wait until everything is ours. A member that was there before keeps what it has, whatever it is told: only
-        who else has got something is to be known.
-        """
+        """Wait until every partition is ours. A member that was there before keeps its partitions, whatever it is
+        told: only the other owners are to be found out."""
         deadline = self.clock() + self.settings.take_timeout
         pause = _FIRST_PAUSE
         while True:
@@ -196,9 +195,8 @@ class ConsumerHold(MemberHold):
         *,
         held_otherwise: Container[TopicPartition] = frozenset(),
     ) -> None:
-        """As the member. What a client was given already (see above), and nothing else holds, is refused: its own
-        commits count there.
-        """
+        """As the member. Refused for a partition that a client already owns (see the module) unless it is held
+        otherwise: the client's commits count there."""
         for _ in range(_ATTEMPTS):
             described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
             mine = described.member(self.member_id)
@@ -248,7 +246,7 @@ class ConsumerHold(MemberHold):
                 or self.clock() >= deadline
             ):
                 return
-            # The answer does not matter: what has become of us is seen at the next look.
+            # The answer does not matter: the next look shows the state of the member.
             await self._heartbeat(
                 {"group_id": self.group, "member_id": self.member_id, "member_epoch": mine.epoch}
             )
@@ -279,4 +277,4 @@ def new_member_id() -> str:
 
 
 class ConsumerGate(MemberGate):
-    """See the module."""
+    """A gate that is a member of the consumer protocol; the module docstring says what it holds."""

@@ -1,10 +1,8 @@
-"""Who coordinates what on the target, and requests to it: one pipelined connection per coordinator for all groups.
+"""Coordinators of the target: one pipelined connection each, shared by all groups.
 
-A broker works on one request of a connection at a time and answers in order, so a request that waits there
-(JoinGroup: until a rebalance is complete) would hold up every other group. Those go over connections of their own, of
-which there are few. Everything sent here may be repeated without harm, so a lost answer is asked for again.
-
-Does not live here: what an answer means for a gate.
+A broker works on one request of a connection at a time and answers in order, so a request that waits there (JoinGroup:
+until a rebalance is complete) would hold up every other group. Those few requests use connections of their own.
+Everything sent here may be repeated without harm, so a request without an answer is sent again.
 """
 
 from __future__ import annotations
@@ -94,9 +92,8 @@ class Coordinators:
         return await self._settled(kind, key, api, ask, codes.CODES[api], deadline)
 
     async def describe(self, group: str, api: str, *, timeout: float) -> Any:
-        """A group's part of a consumer_group_describe or describe_groups answer; what many ask of one coordinator at the
-        same time is one request. Raises as `call`.
-        """
+        """A group's part of a consumer_group_describe or describe_groups answer. Simultaneous calls for one
+        coordinator share a request. Raises as `call`."""
         deadline = time.monotonic() + timeout
 
         async def ask(node: int) -> Any:
@@ -203,7 +200,7 @@ class Coordinators:
                 return answer
             finally:
                 if not answered:
-                    connection.close()  # or the next group would wait behind the answer nobody wants
+                    connection.close()  # or the next group would wait behind an answer without a reader
         finally:
             self._waiting_slots.put_nowait(slot)
 
@@ -229,7 +226,9 @@ class Coordinators:
             self._spawn(self._describe_gathered(node, api, gathered))
         answer = gathered.want(group)
         if gathered.deadline <= deadline:
-            return await asyncio.shield(answer)  # everybody is told by then: no timer for each of thousands
+            return await asyncio.shield(
+                answer
+            )  # every caller is told by then: no timer for each of thousands
         try:
             async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
                 return await asyncio.shield(answer)
@@ -329,9 +328,8 @@ def _node_or_code(item: Any) -> int:
 
 
 class _Gathered(Generic[T]):
-    """One request in the making, about the keys of many callers, and everybody who waits for it: until `deadline`, where
-    the request has one of its own.
-    """
+    """One request in the making about the keys of many callers, and the callers. `deadline`: of the request, if it has
+    one of its own."""
 
     def __init__(self, deadline: float = math.inf) -> None:
         self.deadline = deadline
@@ -350,7 +348,7 @@ class _Gathered(Generic[T]):
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Whatever ends the request, everybody who waits is told."""
+        """However the request ends, every caller is told."""
         try:
             yield
             self._fail(ClusterUnreachable(f"{what}: some were left out of the answer"))
@@ -359,7 +357,7 @@ class _Gathered(Generic[T]):
             raise
         except LinkerError as error:
             self._fail(error)
-        except Exception as error:  # a bug, told to whoever waits instead of to nobody
+        except Exception as error:  # a bug: raised at the callers, not lost
             self._fail(LinkerError(f"{what}: {error!r}"))
 
     def _fail(self, error: LinkerError) -> None:

@@ -1,4 +1,4 @@
-"""New gates, and gates out of the records that another sidecar left."""
+"""New gates, and gates rebuilt from the records of another sidecar."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plan_gate(
 
 
 def transactional_ids(link: str, group: str) -> tuple[str, str]:
-    """Names by which an administrator knows them, of bounded length, and apart for every link and group."""
+    """Transactional ids: readable for an administrator, of bounded length, distinct for every link and group."""
     digest = hashlib.sha256(f"{link}\0{group}".encode()).hexdigest()[:16]
     name = f"{TRANSACTIONAL_ID_PREFIX}{link[:60]}-{group[:120]}-{digest}"
     return f"{name}-a", f"{name}-b"
@@ -77,7 +77,7 @@ def make_gate(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> Gate:
-    """A gate at work. `stored`: whether the record is durable already, so that it was taken over and not planned."""
+    """A gate at work. `stored`: the record is durable already, so the gate was taken over and not planned."""
     settings = settings or GateSettings()
     ledger = Ledger(record, save, saved=stored)
     member: MemberHold | None = None

@@ -1,16 +1,16 @@
-"""Two gates as one: a member that keeps clients from partitions, and a transaction that keeps them from offsets.
+"""A member and a transaction as one gate: one keeps clients from partitions, the other from offsets.
 
-The transaction goes on for minutes when the member's session ends, and holds Java clients off partitions that came into
-being while they waited; the member holds clients that do not ask for stable offsets, and librdkafka, which does not
-stand waiting for them. Only both together are lost. A part that is lost alone is taken again; where clients got into the
-group meanwhile the member stays out, the transaction goes on alone, and `weakness` says who has to be looked at.
+When the member's session ends, the transaction goes on for minutes, and holds Java clients off partitions that were
+created while they waited. The member holds clients that do not ask for stable offsets, and librdkafka, which does not
+stand waiting for them. The gate is lost only when both are. A part that is lost alone is taken again. If clients got
+into the group meanwhile, the member stays out, the transaction goes on alone, and `weakness` names those clients.
 
 With a consumer member, partitions that appear while clients wait go to those clients, with the transaction alone
 between them and the records: `unheld` names them. With a classic member nothing of the kind happens.
 
-Opening: the final offsets are committed by the member, the transaction is *aborted* (what it has pending are
-placeholders, so it is the same whether we end it or it expires), and the member leaves last: librdkafka must not have to
-wait for stable offsets while its partitions change (see `transaction_hold`), and on leaving they do. Without a member the
+Opening: the member commits the final offsets, the transaction is *aborted* (its pending offsets are placeholders, so
+it does not matter whether we end it or it expires), and the member leaves last: librdkafka must not have to wait for
+stable offsets while its partitions change (see `transaction_part`), and on leaving they do. Without a member the
 transaction publishes, as a TransactionGate does.
 """
 
@@ -27,7 +27,7 @@ from wire.frames.types import TopicPartition
 
 
 class PairGate:
-    """See the module. The two holds share one record."""
+    """A member and a transaction that share one record."""
 
     def __init__(self, member: MemberHold, transaction: TransactionHold) -> None:
         self.member = member
@@ -41,9 +41,8 @@ class PairGate:
         return self.ledger.record
 
     def unheld(self) -> frozenset[TopicPartition]:
-        """What a client was given counts as unheld: only some libraries wait while it is pending (see
-        `transaction_hold`).
-        """
+        """Partitions that clients own count as unheld: only some libraries wait while offsets are pending (see
+        `transaction_part`)."""
         return self.transaction.unheld | self.member.unheld
 
     def weakness(self) -> GateLost | None:
@@ -63,7 +62,7 @@ class PairGate:
         return self.record
 
     async def _hold_on(self) -> None:
-        """Take over, or extend. The transaction first: what is new is pending before the member moves."""
+        """Take over, or extend. The transaction goes first: new partitions are pending before the member moves."""
         transaction_lost = False
         try:
             await self.transaction.take(self._assignment)
@@ -82,7 +81,7 @@ class PairGate:
             await self._take_transaction()
 
     async def _take_transaction(self) -> None:
-        """Where the record's one has ended, a new one; the member holds meanwhile."""
+        """Take the record's transaction, or a new one if it has ended; the member holds meanwhile."""
         try:
             await self.transaction.take(self._assignment)
         except GateLost as error:
@@ -158,7 +157,7 @@ class PairGate:
         return await self._commit(committable(offsets))
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether the coordinator has taken them; without a member it may not, and opening publishes them."""
+        """Whether the coordinator has taken them. Without a member it may not, and opening publishes them."""
         if self.member.joined:
             try:
                 await self.member.commit(offsets, held_otherwise=self.transaction.pending)

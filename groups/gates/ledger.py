@@ -18,9 +18,9 @@ class Ledger:
         self._saved = saved
 
     async def update(self, **changes: Any) -> None:
-        """Write a record with these fields changed; nothing is written if that is what is stored already.
+        """Write a record with these fields changed; nothing is written if the stored one is the same.
 
-        Whatever `save` raises comes up, and the record stays what it was.
+        Errors of `save` are raised, and the record stays as it was.
         """
         changed = dataclasses.replace(self.record, **changes)
         if self._saved and changed == self.record:

@@ -1,7 +1,7 @@
-"""What the two gates that are members of the group have in common: the member (`MemberHold`) and the gate around it.
+"""The member (`MemberHold`) of a gate, and the gate that is only a member.
 
-The hold knows its protocol and nothing of stages; the gate moves the stages and is what others see. PairGate puts a
-transaction beside a hold.
+The hold knows its protocol and nothing of stages; the gate moves the stages and is the face for others. PairGate puts
+a transaction beside a hold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wire.frames.types import TopicPartition
 
 
 class MemberHold(abc.ABC):
-    """A member of the group that keeps everybody else from reading."""
+    """A member of the group that keeps all others from reading."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class MemberHold(abc.ABC):
         self.clock = clock
         self.sleep = sleep
         self.jitter = jitter
-        #: Partitions that a client was given all the same, as of the last look.
+        #: Partitions that a client owns all the same, as of the last look.
         self.unheld: frozenset[TopicPartition] = frozenset()
-        #: It is in the group, and no longer keeps everybody else from reading.
+        #: Set if the member is in the group, and no longer keeps all others from reading.
         self.weakness: GateLost | None = None
         self._due = clock()
 
@@ -64,7 +64,7 @@ class MemberHold(abc.ABC):
 
     @abc.abstractmethod
     async def take(self, partitions: Iterable[TopicPartition]) -> None:
-        """Join, or see that the member of the record is still there, or widen what it holds."""
+        """Join, confirm the member of the record, or widen its partitions."""
 
     @abc.abstractmethod
     def interval(self) -> float:
@@ -87,7 +87,7 @@ class MemberHold(abc.ABC):
         """Leave, or see that the member has left."""
 
     async def await_others(self) -> None:
-        """Before leaving for good: until the others can take being left well, or not for longer than is sensible."""
+        """Before the last leave: wait, within reason, until the other members can cope with it."""
         return
 
     @abc.abstractmethod
@@ -102,7 +102,7 @@ class MemberHold(abc.ABC):
         self._due = self.clock() + self.interval() * (1 - 0.2 * self.jitter())
 
     async def lost(self, detail: str) -> GateLost:
-        """The error to raise, with who is in the group now; the record is reset, so that it can be taken anew."""
+        """The error to raise, with the present members; the record is reset, so that the gate can be taken anew."""
         described = await describe(self.coordinators, self.group, timeout=self.settings.operation_timeout)
         error = self.explain(described, detail)
         await self.forget()
@@ -138,7 +138,7 @@ async def see_committed(
     *,
     timeout: float,
 ) -> None:
-    """CommitFailed unless the offsets are what the coordinator has."""
+    """CommitFailed unless the coordinator has exactly these offsets."""
     found = await offset_fetch(coordinators, group, final, require_stable=False, timeout=timeout)
     wrong = {
         tp: f"{wanted.offset} was committed, the coordinator has {_shown(found.offsets.get(tp))}"
@@ -154,12 +154,12 @@ def _shown(found: OffsetAndMetadata | None) -> str:
 
 
 def committable(final: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Without the partitions that have no offset: where nothing is committed the client's own reset rule counts."""
+    """Without the partitions that have no offset: there the client's own reset rule counts."""
     return {tp: offset for tp, offset in final.items() if offset.offset >= 0}
 
 
 def check_stage(record: GateRecord, *allowed: GateStage) -> None:
-    """A gate that is being opened is not closed or renewed any more."""
+    """Refuse a call that the stage does not allow: a gate that is being opened is not closed or renewed any more."""
     if record.stage not in allowed:
         raise GateError(
             record.group, f"the gate is {record.stage}, it can only be opened to the end or released"
@@ -209,7 +209,7 @@ class MemberGate:
         return self.record
 
     async def _see_weakness(self) -> None:
-        """A member that does not hold is a gate that is lost; what it has left goes to the clients."""
+        """Treat a member that does not hold as a lost gate; its partitions go to the clients."""
         weakness, self.hold.weakness = self.hold.weakness, None
         if weakness is not None:
             await self.hold.leave()

@@ -15,7 +15,7 @@ from wire.frames.types import TopicPartition
 
 MOST_PARTITIONS = 2000
 MOST_BYTES = 400_000
-_SMALLEST_BYTES = 4096  # who refuses so little has another reason
+_SMALLEST_BYTES = 4096  # a smaller piece is refused for another reason
 _RECORD_BYTES = 80  # of a record without names and text: lengths, versions, offset, epoch, timestamps
 _TOO_LARGE = frozenset({INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_SERVER_ERROR})
 
@@ -23,14 +23,14 @@ Piece = dict[TopicPartition, OffsetAndMetadata]
 
 
 def record_bytes(group: str, tp: TopicPartition, commit: OffsetAndMetadata) -> int:
-    """About what a commit takes in __consumer_offsets."""
+    """Approximate size of a commit in __consumer_offsets."""
     return _RECORD_BYTES + len(group.encode()) + len(tp.topic) + len(commit.metadata.encode(errors="replace"))
 
 
 def pieces(
     group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], most_bytes: int = MOST_BYTES
 ) -> Iterator[Piece]:
-    """All of them, in order; one that is larger than a piece is a piece of its own."""
+    """All commits, in order; one that is larger than a piece is a piece of its own."""
     piece: Piece = {}
     size = 0
     for tp in sorted(offsets):
@@ -45,9 +45,9 @@ def pieces(
 
 
 def smaller(group: str, piece: Piece, refused: Iterable[int]) -> list[Piece]:
-    """The halves of a piece that was refused for its size, as far as its answers tell; none where that was not the reason.
+    """The halves of a piece that was refused for its size; empty if the reason was another one.
 
-    `refused`: the error codes, one for each partition that was refused.
+    `refused`: the error codes, one for each refused partition.
     """
     found = list(refused)
     size = sum(record_bytes(group, tp, commit) for tp, commit in piece.items())

@@ -1,4 +1,4 @@
-"""The exchanges that every kind of gate needs: describing a group, committing, reading committed offsets."""
+"""Requests of every kind of gate: describe a group, commit, read committed offsets."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def assigned_partitions(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def by_topic(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, object]]:
-    """The topics of OffsetCommit and TxnOffsetCommit. No leader epoch: that of the source means nothing here."""
+    """The topics of OffsetCommit and TxnOffsetCommit. No leader epoch: the source's means nothing here."""
     return [
         {
             "name": topic,
@@ -151,9 +151,8 @@ async def offset_commit(
     generation_or_epoch: int = -1,
     timeout: float,
 ) -> dict[TopicPartition, int]:
-    """Commit as a member, or as nobody (allowed while the group is empty). Error codes other than NONE, by
-    partition; what others are refused for keeps no partition from being committed.
-    """
+    """Commit as a member, or without one (allowed while the group is empty). Returns error codes other than NONE by
+    partition; a refused partition does not keep others from being committed."""
     failed: dict[TopicPartition, int] = {}
     left = list(pieces(group, offsets))
     while left:
@@ -214,7 +213,7 @@ def explained(failed: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffsets:
-    """What is committed, and what a transaction holds back (only told with require_stable)."""
+    """Committed offsets, and the partitions that a transaction holds back (only with require_stable)."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]  # partitions with a commit only
     unstable: frozenset[TopicPartition]
@@ -228,7 +227,7 @@ async def offset_fetch(
     require_stable: bool,
     timeout: float,
 ) -> FetchedOffsets:
-    """What the group has committed for the partitions (OffsetFetch v8 or 9, which every target of ours has)."""
+    """The group's committed offsets of the partitions (OffsetFetch v8 or 9, which every target of ours has)."""
     ordered = sorted(partitions)
     if not ordered:
         return FetchedOffsets({}, frozenset())

@@ -1,4 +1,4 @@
-"""How long and how often. One set per link; the defaults suit a stock target."""
+"""Durations and retries of gates. One set per link; the defaults suit a stock target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gate that is a transaction and nothing else: its stages. What holds is transaction_part.py's."""
+"""The gate that is only a transaction: its stages. The transaction itself is in `transaction_part`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wire.frames.types import TopicPartition
 
 
 class TransactionGate:
-    """Of a group without members, which its clients join and wait in."""
+    """The gate of a group without members; its clients join and wait in it."""
 
     def __init__(self, hold: TransactionHold) -> None:
         self.hold = hold
@@ -61,9 +61,8 @@ class TransactionGate:
         return self.record
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Goes through while the group is empty. With clients waiting in it only opening publishes: they cannot read what
-        is pending, so nothing they do depends on it.
-        """
+        """Works while the group is empty. Once clients wait in it only opening publishes: they cannot read pending
+        offsets, so nothing they do depends on it."""
         check_stage(self.record, GateStage.HELD)
         hold, timeout = self.hold, self.hold.settings.operation_timeout
         return await commit_as_nobody(hold.coordinators, hold.group, committable(offsets), timeout=timeout)

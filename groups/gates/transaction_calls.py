@@ -1,7 +1,7 @@
 """Requests of a gate's transaction, and the meaning of their error codes.
 
-Requests are those of clients before transactions version 2, which all targets take: with those, EndTxn leaves producer
-id and epoch alone and may be repeated.
+The versions are those from before transactions version 2, which all targets take: with them EndTxn leaves producer id
+and epoch alone and may be repeated.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class TransactionCalls(abc.ABC):
     async def _put(
         self, slot: int, producer_id: int, epoch: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """AddOffsetsToTxn, then TxnOffsetCommit. The first one is what proves that the transaction is ours."""
+        """AddOffsetsToTxn, then TxnOffsetCommit. The first proves that the transaction is ours."""
         producer = {"producer_id": producer_id, "producer_epoch": epoch}
         answer = await self._ask("add_offsets_to_txn", _ADD, slot, {**producer, "group_id": self.group})
         await self._check_open(int(answer.error_code), "add_offsets_to_txn", slot)
@@ -138,7 +138,7 @@ class TransactionCalls(abc.ABC):
             left[:0] = await self._commit_part(slot, producer, part)
 
     async def _commit_part(self, slot: int, producer: Mapping[str, int], part: Piece) -> list[Piece]:
-        """What of it is to be tried once more, in smaller pieces or without texts that are too long."""
+        """Commit one piece; returns the pieces to retry, smaller or without texts that are too long."""
         answer = await self.coordinators.call(
             KeyType.GROUP,
             self.group,

@@ -1,25 +1,25 @@
-"""What a transaction holds: the group's offsets are pending in it, and whoever wants stable offsets has to wait.
+"""The transaction of a gate: the group's offsets are pending in it, so readers of stable offsets wait.
 
-Holds: clients that ask for stable offsets (OffsetFetch with RequireStable, answered UNSTABLE_OFFSET_COMMIT): Java of both
-protocols, `assign()` with a group id too, kafka-python under read_committed. They are members of the group
+Holds: clients that ask for stable offsets (OffsetFetch with RequireStable, answered UNSTABLE_OFFSET_COMMIT): Java of
+both protocols, `assign()` with a group id too, kafka-python under read_committed. They are members of the group
 meanwhile, with partitions, and read nothing.
 
-Holds only as long as its partitions do not change: librdkafka (2.16, both protocols). A rebalance while it waits makes it
-read what it was given before from where `auto.offset.reset` says. So a transaction is no gate for a librdkafka group of
-several members; beside a member it is, because there clients have no partitions to wait for.
+Holds only as long as its partitions do not change: librdkafka (2.16, both protocols). A rebalance while it waits makes
+it read its earlier partitions from where `auto.offset.reset` says. So a transaction is no gate for a librdkafka group
+of several members; beside a member it is, because there clients have no partitions to wait for.
 
-Does not hold: aiokafka, clients under read_uncommitted that are not Java, clients without a group id, and
-partitions that are not pending, which they cannot be before they exist: there is a moment. A topic that is deleted takes
-its pending offsets along. It opens by itself, without publishing anything, a transaction timeout after its last
+Does not hold: aiokafka, clients under read_uncommitted that are not Java, clients without a group id, and partitions
+that are not pending. A partition cannot be pending before it exists, so there is a moment. A deleted topic takes its
+pending offsets along. The gate opens by itself, without publishing anything, a transaction timeout after its last
 renewal.
 
-Renewal: transactions are not prolonged, so a second one (of another transactional id) takes the same offsets before the
-first one is aborted. InitProducerId names the producer id and epoch that this process had before (KIP-360): a
-sidecar that was taken over from has old ones, is refused, and cannot abort what another one holds.
+Renewal: transactions cannot be prolonged, so a second one (of another transactional id) takes the same offsets before
+the first one is aborted. InitProducerId names the producer id and epoch that this process had before (KIP-360): a
+sidecar that was taken over from has old ones, is refused, and cannot abort the successor's transaction.
 
-A holding transaction is always aborted in the end; what it has pending are placeholders. What shall be published is
-pending in a transaction of its own. (OffsetMetadataManager.java keeps the newer of a plain commit and a pending
-one, so a commit while the gate is closed survives both ends.)
+A holding transaction is always aborted in the end; its pending offsets are placeholders. Offsets to publish are
+pending in a transaction of their own. (OffsetMetadataManager.java keeps the newer of a plain commit and a pending one,
+so a commit while the gate is closed survives both ends.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LAST_RETRY = 30.0
 
 
 class TransactionHold(TransactionCalls):
-    """Of a TransactionGate or a PairGate. Knows nothing of stages."""
+    """The transaction of a TransactionGate or a PairGate. Knows nothing of stages."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class TransactionHold(TransactionCalls):
         self._taken = False  # in this process
         # Slot -> producer id and newest epoch, as far as this process knows them.
         self._known: dict[int, tuple[int, int]] = {}
-        # It may be open: a renewal was not seen to end.
+        # The other transaction may be open: no renewal was seen to end.
         self._other_open = True
         self._due = clock()
-        # When what could not be pending is tried again: partitions that come into being.
+        # Next attempt for partitions that did not exist yet.
         self._retry_at = clock()
         self._retry_pause = _FIRST_RETRY
 
@@ -97,19 +97,21 @@ class TransactionHold(TransactionCalls):
         else:
             if wanted and not await self.holds(wanted):
                 raise await self.lost("nothing of the group is pending any more")
-            # How old the transaction is, nobody knows whose clock could be trusted: it is renewed soon.
+            # No trusted clock tells the age of the transaction: it is renewed soon.
             self._due = self.clock() + self.settings.take_over_spread * self.jitter()
             await self._put_missing()
-            await self.ledger.transaction()  # the store takes it only from who may go on
+            await self.ledger.transaction()  # the store takes it only from the present link controller
             await self._know_other()
             self._taken = True
 
     async def _know_other(self) -> None:
-        """Learn an epoch of the free transactional id that nobody else knows. Whatever is open under it is aborted.
+        """Fetch an epoch of the free transactional id that no other process knows. An open transaction under it is
+        aborted.
 
-        InitProducerId aborts what is open whatever epoch it names (TransactionCoordinator.prepareInitProducerIdTransit), so
-        a renewal begins without it: AddOffsetsToTxn refuses an epoch that is not the newest and changes nothing. A sidecar
-        that was taken over from cannot end what the next one holds.
+        InitProducerId aborts the open transaction whatever epoch it names
+        (TransactionCoordinator.prepareInitProducerIdTransit), so a renewal begins without it: AddOffsetsToTxn refuses
+        an epoch that is not the newest and changes nothing. A sidecar that was taken over from cannot end the
+        successor's transaction.
         """
         slot = 1 - self.state.current
         self._known.pop(slot, None)  # whether the coordinator has taken it, a lost answer does not tell
@@ -137,12 +139,12 @@ class TransactionHold(TransactionCalls):
         self._due = self.clock() + share * self._timeout_ms / 1000
 
     async def renew(self) -> None:
-        """What is due: partitions that exist by now become pending; a younger transaction takes over.
+        """Do what is due: partitions that exist by now become pending; a younger transaction takes over.
 
         Raises GateLost(EXPIRED) if the old one had ended by then; the new one holds from here on all the same.
         """
         if not self._covered:
-            # An opening that was taken over: nobody has said what it covers. A younger transaction would have nothing
+            # An opening that was taken over: its partitions are unknown. A younger transaction would have nothing
             # pending, and the one that holds would be aborted for it.
             return
         if self.clock() < self._due:
@@ -178,7 +180,7 @@ class TransactionHold(TransactionCalls):
             )
 
     async def abort(self) -> None:
-        """End whatever is open, publishing nothing. Repeatable."""
+        """End the open transactions, publishing nothing. Repeatable."""
         state = self.state
         if self._other_open:
             await self._know_other()
@@ -200,7 +202,7 @@ class TransactionHold(TransactionCalls):
             )
 
     async def publish(self) -> None:
-        """Commit what is pending. Repeatable. GateLost if the transaction has ended otherwise."""
+        """Commit the pending offsets. Repeatable. GateLost if the transaction has ended otherwise."""
         state = self.state
         if self._other_open:
             await self._know_other()
