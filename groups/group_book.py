@@ -1,8 +1,8 @@
-"""What is durable about a link's groups: reading it, and changing it through the link controller.
+"""The durable state of a link's groups: read here, changed through the link controller.
 
-Gates write their records often (a younger transaction, a member epoch). Saves that come while a commit is under way go
-together with the next one, so that thousands of gates cost the store a few commits a second. The commit belongs to the
-book, not to one of those who wait for it: one that is cancelled takes nobody with it.
+Gates write their records often (a younger transaction, a member epoch). Saves that arrive during a commit go together
+with the next one, so that thousands of gates cost the store a few commits a second. The commit belongs to the book,
+not to one of its callers: cancelling a caller does not cancel the commit of the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from wire.errors import LinkerError
 
 
 class GroupBook:
-    """The groups of one link in the controller's state; `close` when nobody works on them any more."""
+    """The groups of one link in the controller's state; `close` when no task works on them any more."""
 
     def __init__(self, link: str, controller: LinkController, now: Callable[[], int] = wall_clock_ms) -> None:
         self.link = link
         self.controller = controller
         self.now = now
-        # By group: the newest record, and everybody who waits for it to be durable, each with a future of their own.
+        # By group: the newest record, and one future per caller that waits for it to be durable.
         self._pending: dict[str, tuple[GateRecord, list[asyncio.Future[None]]]] = {}
         self._saver: asyncio.Task[None] | None = None
         self._closed = False
@@ -55,8 +55,8 @@ class GroupBook:
         await self.commit(lambda image: groups.amend(image, self.link, name, **fields))
 
     async def save_gate(self, record: GateRecord) -> None:
-        """Returns when it is durable. A group that is no longer mirrored has nothing to save. Who is cancelled here does
-        not know whether it was saved, as with any commit."""
+        """Returns when it is durable; nothing to do for a group that is no longer mirrored. A cancelled caller does
+        not know whether the record was saved, as with any commit."""
         if self._closed:
             raise self._closing()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class GroupBook:
         await done
 
     async def close(self) -> None:
-        """The commit under way is given up, and whoever still waits is told so."""
+        """Give up the commit under way, and tell its callers."""
         self._closed = True
         if self._saver is not None:
             self._saver.cancel()
@@ -80,10 +80,10 @@ class GroupBook:
         return LinkerError(f"link {self.link}: its groups are not looked after here any more")
 
     async def _save_pending(self) -> None:
-        """Commit after commit until nothing is pending. Errors belong to those who wait."""
+        """Commit after commit until nothing is pending. Errors go to the callers."""
         while self._pending:
             taken, self._pending = self._pending, {}
-            # A record that nobody waits for any more belongs to a step that is not taken.
+            # A record without a waiting caller belongs to a step that is not taken.
             wanted = {
                 name: record
                 for name, (record, futures) in taken.items()

@@ -1,4 +1,4 @@
-"""Group ids as they are in the field: which cannot be kept, and why.
+"""Group ids that cannot be kept, and the reason.
 
 Kafka takes every text as a group id, from the empty one to 32,767 bytes, line breaks included.
 """
@@ -12,7 +12,7 @@ from controller.keys import MAX_GROUP_BYTES
 
 
 def left_out_ids(names: Iterable[str], rules: GroupRules) -> dict[str, str]:
-    """Ids that the link's patterns would take and that are left out all the same, with the reason."""
+    """Ids that the link's patterns match and that are left out all the same, with the reason."""
     found: dict[str, str] = {}
     for name in sorted(names):
         if (why := why_not(name)) is not None and rules.matches(name):

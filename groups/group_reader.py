@@ -1,7 +1,7 @@
-"""Groups of one cluster as their coordinators tell them: which there are, who is in them, what they have committed.
+"""Group lists, members and committed offsets of one cluster, read from the coordinators.
 
-One connection per coordinator, requests in batches. Everything here may be repeated. An answer that one group did not get is
-an error of that group only; what a coordinator did not answer is an error of all of its groups.
+One connection per coordinator, requests in batches. Everything here may be repeated. An error of one group in an
+answer concerns that group only; a coordinator without an answer is an error of all of its groups.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _MOVED = frozenset({COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT
 
 
 class GroupReader:
-    """A reader over one cluster. `trouble`: why it must not be asked at present, whatever answers at its address."""
+    """A reader over one cluster. `trouble`: why it must not be asked at present, even if a broker answers at its
+    address."""
 
     def __init__(self, cluster: Cluster, trouble: Callable[[], str | None] = lambda: None) -> None:
         self.cluster = cluster
@@ -91,7 +92,7 @@ class GroupReader:
     async def describe(
         self, names: Collection[str], *, timeout: float
     ) -> tuple[dict[str, GroupView], dict[str, str]]:
-        """Who is in the groups; and why others are not known. A group that does not exist is `Dead`, without members."""
+        """The members of the groups, and errors by group. A group that does not exist is `Dead`, without members."""
         views: dict[str, GroupView] = {}
         failed: dict[str, str] = {}
         await self.by_node(
@@ -145,8 +146,8 @@ class GroupReader:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     async def offsets(self, names: Collection[str], *, timeout: float, stable: bool = False) -> Offsets:
-        """All that the groups have committed. `stable`: groups with offsets in an open transaction are told apart
-        (KIP-447), else the offsets from before it are given."""
+        """All committed offsets of the groups. `stable`: groups with offsets in an open transaction are reported apart
+        (KIP-447); otherwise their offsets from before it are returned."""
         answer = Offsets()
         await self.by_node(
             names,
@@ -212,8 +213,9 @@ class GroupReader:
     async def commit_empty(
         self, name: str, offsets: Mapping[TopicPartition, Committed], *, timeout: float
     ) -> set[TopicPartition]:
-        """Commit for a group that has no members; LinkerError if it has, or a partition was refused, after all others are
-        committed. Texts that the cluster does not take stay behind. Partitions that it does not have are returned."""
+        """Commit for a group without members. LinkerError if it has members, or if a partition was refused after all
+        others were committed. Texts that the cluster refuses are dropped. Returns the partitions that the cluster does
+        not have."""
         failed: dict[str, str] = {}
         nodes = await self._locate([name], failed, timeout)
         if failed:

@@ -1,4 +1,4 @@
-"""One group as this process knows it now: its gate, its offsets on both sides, who is in it. Nothing of this is durable."""
+"""The running state of one group in this process: gate, offsets of both sides, members. Nothing here is durable."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class GroupRun:
     #: Held for every call of the gate: one at a time.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     gate: Gate | None = None
-    covered: frozenset[TopicPartition] = frozenset()  # what the gate was closed over
-    covered_for: tuple[object, ...] | None = None  # what that followed from
+    covered: frozenset[TopicPartition] = frozenset()  # partitions that the gate was closed over
+    covered_for: tuple[object, ...] | None = None  # the key that `covered` was computed for
     source: Mapping[TopicPartition, Committed] | None = None  # None: not read yet
     target: dict[TopicPartition, Committed] | None = None  # as far as we know; None: to be read
     wanted: Mapping[TopicPartition, Committed] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class GroupRun:
     source_view: GroupView | None = None
     gone: bool = False  # the source does not have the group any more
     leaving: bool = False  # its gate is being released
-    empty_looks: int = 0  # looks in a row at which it had none
-    # Why the newest attempt did not work, None if it did: at a step of its way, at its offsets, at keeping its gate.
+    empty_looks: int = 0  # looks in a row that found no members
+    # Error of the newest attempt, None if it worked: a step, a sync of offsets, a renewal of the gate.
     trouble: str | None = None
     sync_trouble: str | None = None
     renewal_trouble: str | None = None
-    gate_trouble: str | None = None  # why it keeps a gate that is not the right one
-    waiting_for: str | None = None  # what a promote or demote waits for
-    still_there: tuple[GroupMember, ...] = ()  # who it waits for
+    gate_trouble: str | None = None  # why it keeps the wrong gate
+    waiting_for: str | None = None  # the reason why a promote or demote waits
+    still_there: tuple[GroupMember, ...] = ()  # members that it waits for
     task: asyncio.Task[None] | None = None
     renewing: asyncio.Task[None] | None = None
     retry_at: float = 0.0  # monotonic: a refused or failed group is not looked at again before
@@ -55,7 +55,7 @@ class GroupRun:
 
 
 def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
-    """Members as a person looks for them: client id, host, partitions."""
+    """Members for a person: client id, host, partitions."""
     shown = []
     for member in members[:most]:
         partitions = [f"{tp.topic}-{tp.partition}" for tp in member.partitions]
@@ -66,6 +66,6 @@ def who(members: tuple[GroupMember, ...], most: int = 5) -> str:
 
 
 def some(left: Mapping[TopicPartition, int]) -> str:
-    """Partitions with their differences, the first of them."""
+    """The first partitions, with their differences."""
     shown = [f"{tp.topic}-{tp.partition} by {step}" for tp, step in sorted(left.items())[:5]]
     return ", ".join(shown) + (f" and {len(left) - 5} more" if len(left) > 5 else "")

@@ -1,9 +1,6 @@
-"""One group's way through its phases: gate, promote, demote. Each step is durable before the next begins, and is taken
-again by the next link controller from where the store says it stands.
+"""One group's way through its phases: gate, promote, demote.
 
-Not here: the gate itself (gate_keeper.py), when offsets are synced (offset_sync.py) and gates renewed (manager.py),
-which groups there
-are (discovery.py).
+Each step is durable before the next begins. The next link controller repeats it from the phase in the store.
 """
 
 from __future__ import annotations
@@ -61,7 +58,8 @@ class Tender:
         return self._tools.book
 
     async def tend(self) -> None:
-        """Until the group rests: gated, promoted, refused or failed. What a cluster refuses now is tried again."""
+        """Take steps until the group rests: gated, promoted, refused or failed. A step that a cluster refuses is
+        retried."""
         run, pause = self._run, _FIRST_PAUSE
         failed: str | None = None
         while (group := self._book.get(self._name)) is not None and (step := self._step(group)) is not None:
@@ -136,20 +134,20 @@ class Tender:
         log.info("link %s: group %s is held on the target (%s)", self._book.link, self._name, group.gate)
 
     async def _attach(self, group: MirrorGroup) -> None:
-        """Take over what this process did not close itself."""
+        """Take over a gate that this process did not close itself."""
         try:
             await self._keeper.hold(group)
         except GateRefused as error:
             await self._failed(str(error))
 
     async def lost(self, error: GateLost) -> None:
-        """A gate that holds no longer: closed anew if nobody came in meanwhile, else it is too late."""
+        """Handle a lost gate: closed again if no client came in meanwhile; otherwise the group has failed."""
         log.error("link %s: %s", self._book.link, error)
         group = self._book.get(self._name)
         if group is None:
             return
         if group.phase is GroupPhase.OPENING:
-            # It was to open anyway. Whether the final offsets are what clients began at is looked at next.
+            # It was to open anyway. The next step checks whether clients began at the final offsets.
             reason = joined(group.reason, f"its gate opened by itself: {error}")
             await self._book.amend(self._name, gate_state=None, reason=reason)
             return
@@ -167,7 +165,7 @@ class Tender:
     # --- promote -----------------------------------------------------------------------------------------------------
 
     async def _drain(self, group: MirrorGroup) -> None:
-        """DRAINING -> FINAL_SYNC when nobody is in the group at the source."""
+        """DRAINING -> FINAL_SYNC when the group has no members at the source."""
         if not await self._ensure_held(group):
             return
         if group.move is None or not group.move.force:
@@ -181,12 +179,12 @@ class Tender:
         try:
             return await self._keeper.hold(group)
         except GroupActive as error:
-            # Whoever is in has the offsets; to sync over them would move a consumer.
+            # The members own the offsets; a sync over them would move a consumer.
             raise lost_to(error, group) from error
 
     async def _wait_empty(self, group: MirrorGroup, reader: GroupReader, where: str) -> GroupView:
-        """Until nobody but our own gate is in it; at the source, or until a promote is not to wait for that any more. GaveUp
-        when the move's time is over."""
+        """Wait until the group has no member but our gate's; at the source, or until a promote need not wait for that
+        any more. GaveUp when the move's time is over."""
         run = self._run
         while True:
             view = await self._keeper.look(reader)
@@ -195,7 +193,7 @@ class Tender:
                 self._source.answered()
             if group.phase is GroupPhase.DEMOTING:
                 self._see_way_back(group)
-            # The gate's member may have joined meanwhile, under a name that was written down before.
+            # The gate's member may have joined meanwhile, under a member id that was saved before.
             known = self._book.get(self._name) or group
             others = tuple(one for one in view.members if not is_gate(one.member_id, known))
             forced = known.move is not None and known.move.force and reader is self._tools.source
@@ -210,9 +208,10 @@ class Tender:
             await asyncio.sleep(LOOK)
 
     async def _final_sync(self, group: MirrorGroup) -> None:
-        """FINAL_SYNC -> OPENING: the target has what the source has, asked and compared, and the source stood still.
+        """FINAL_SYNC -> OPENING: the target has the source's offsets, read back and compared, and the source stood
+        still.
 
-        Where the source is dead, and the promote may go on without it, what was brought over last counts instead.
+        If the source is dead and the promote may go on without it, the last copied offsets count instead.
         """
         if not await self._ensure_held(group):
             return
@@ -226,7 +225,7 @@ class Tender:
         try:
             await self._keeper.commit(wanted)
         except HeldUp as error:
-            # Clients wait in it and the transaction alone holds them: opening is what publishes.
+            # Clients wait in it and the transaction alone holds them: opening publishes.
             log.warning("link %s: %s", self._book.link, error)
             wanted = left_out.fitting(wanted)
         except CommitFailed as error:
@@ -243,7 +242,7 @@ class Tender:
         if not force and first is not None:
             await self._wait_empty(group, self._tools.source, "source")
             if await self._keeper.read_source(stable=True) != first:
-                return  # somebody was in it once more: again
+                return  # it had members once more: again
         if (without := left_out.said(last)) is not None:
             reason = joined(reason, without)
         await self._book.step(self._name, GroupPhase.OPENING, offsets=group_offsets(wanted), reason=reason)
@@ -255,7 +254,7 @@ class Tender:
         found = await self._source.ask(group, lambda: exact(mirrored, timeout=CALL_TIMEOUT))
         if found is None:
             found = await exact(mirrored, timeout=CALL_TIMEOUT, ask_source=False)
-        self._run.left_out.gone((), NOT_MIRRORED)  # by now the source has said which there are
+        self._run.left_out.gone((), NOT_MIRRORED)  # by now the source has named its partitions
         self._run.left_out.gone(found.gone)
         return self._run.left_out.fitting(wanted_offsets(last, group.topics, found.bounds))
 
@@ -276,14 +275,14 @@ class Tender:
             try:
                 await self._opening_check.confirm(final, began_at, reason)
             except (LinkerError, TimeoutError) as error:
-                # It is open, and nothing of it is to be done again.
+                # It is open, so no step may be repeated.
                 log.warning("link %s: group %s runs or not, unseen: %s", self._book.link, self._name, error)
                 await self._opening_check.say(
                     reason, f"open; whether it runs on the target could not be seen: {error}"
                 )
 
     async def _opened(self, final: Offsets) -> bool:
-        """As GateKeeper.open. A partition that was deleted since the final sync keeps the group from opening only once."""
+        """As GateKeeper.open. A partition that was deleted since the final sync fails the opening only once."""
         try:
             return await self._keeper.open(final)
         except CommitFailed as error:
@@ -311,21 +310,21 @@ class Tender:
             record = group.gate_state
             if record is None or record.stage is not GateStage.HELD:
                 await self._wait_empty(group, self._tools.target, "target")
-            # Else another process has waited. Whoever has come since waits behind the gate, and it is to be looked after.
+            # Else another process has waited. Later clients wait behind the gate, which needs renewals.
             try:
                 if not await self._keeper.hold(group):
                     return
             except GroupActive as error:
-                raise LinkerError(str(error)) from error  # somebody came in between: wait again
+                raise LinkerError(str(error)) from error  # a client came in between: wait again
         if run.gate is not None and run.gate.weakness() is not None:
-            # What is left of the gate does not hold everybody: they may be reading here.
+            # The remaining part of the gate does not hold every client: some may be reading here.
             await self._wait_empty(group, self._tools.target, "target")
         await self._wait_empty(group, self._tools.source, "source")
         if run.gate is None:
-            return  # lost while somebody was waited for: again
+            return  # lost during the wait: again
         on_target = await self._keeper.read_target()
         back = {tp: commit for tp, commit in on_target.items() if tp.topic in group.topics}
-        # After they were read: as long as no topic is on its way, they are inside what the source has.
+        # After the read: as long as no topic is being promoted, the offsets are inside the source's log.
         self._see_way_back(group)
         if (why := groups.promote_in_the_way(self._book.image, group)) is not None:
             raise LinkerError(f"group {self._name} waits with its offsets: {why}")
@@ -361,11 +360,11 @@ class Tender:
             raise GaveUp(why)
 
     async def _hold_again(self, _group: MirrorGroup) -> None:
-        """DEMOTED: a mirrored group like any other, whose gate stands already."""
+        """DEMOTED -> DISCOVERED: a mirrored group like any other; its gate is already closed."""
         await self._book.step(self._name, GroupPhase.DISCOVERED, offsets=(), reason=None)
 
     async def _give_up(self, group: MirrorGroup, reason: str) -> None:
-        """The move's time is over: as it was before."""
+        """The move's time is over: restore the phase from before."""
         log.warning(
             "link %s: group %s: %s was given up: %s", self._book.link, self._name, group.phase, reason
         )

@@ -1,8 +1,8 @@
-"""The part of a group's commits that the target cannot have: partitions that are no more, texts that are too long. All
-others are committed without waiting for these, and a person is told which they are.
+"""Commits that the target cannot have: the partition is gone, or the text beside the offset is too long.
 
-A committed offset matters more than the text beside it, so a text that the target refuses stays behind and its offset does
-not. A shortened text would be worse than none: consumers that keep something in it could not read it.
+All others are committed without waiting for these, and the operator is told which they are. A committed offset matters
+more than its text, so a refused text is dropped and its offset kept. A shortened text would be worse than none:
+consumers that keep data in it could not read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LASTING = frozenset({OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE, UNK
 
 @dataclass(slots=True)
 class LeftOut:
-    """Of one group, as this process has found it."""
+    """The left-out commits of one group, as far as this process knows them."""
 
     #: Partitions whose commits are not brought over, and why not.
     partitions: dict[TopicPartition, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class LeftOut:
     _refused: frozenset[TopicPartition] = frozenset()
 
     def fitting(self, wanted: Offsets) -> dict[TopicPartition, Committed]:
-        """What of it the target can have."""
+        """The commits that the target can have."""
         return {
             tp: Committed(commit.offset) if self._too_long(tp, commit.metadata) else commit
             for tp, commit in wanted.items()
@@ -50,7 +50,7 @@ class LeftOut:
         return text != "" and self.texts.get(tp) == text
 
     def gone(self, known: Collection[TopicPartition], why: str = NO_PARTITION) -> None:
-        """Exactly these are no more: others that were said to be are back."""
+        """Set the partitions that are gone; others that were reported gone before are back."""
         for tp in [tp for tp, said in self.partitions.items() if said == why and tp not in known]:
             del self.partitions[tp]
         for tp in known:
@@ -69,21 +69,22 @@ class LeftOut:
         return bool(found)
 
     def give_up(self, refused: Mapping[TopicPartition, int], why: str = BY_FORCE) -> bool:
-        """Go on without them. False if there are others among them, which may be taken the next time."""
+        """Go on without them. False if there are other partitions among them, which may be accepted the next time."""
         if not refused or not _LASTING.issuperset(refused.values()):
             return False
         self.partitions.update(dict.fromkeys(refused, why))
         return True
 
     def refused_again(self, refused: Mapping[TopicPartition, int]) -> bool:
-        """An opening was refused; the second time in a row what the target does not have any more is left out of it."""
+        """Record the refusal of an opening; on the second in a row, partitions that the target no longer has are left
+        out."""
         missing = frozenset(tp for tp, code in refused.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
         again, self._refused = missing & self._refused, missing
         self.partitions.update(dict.fromkeys(again, NOT_ON_TARGET))
         return bool(again)
 
     def of(self, tp: TopicPartition, metadata: str = "") -> str | None:
-        """For the line of one partition."""
+        """The text for the line of one partition."""
         if (why := self.partitions.get(tp)) is not None:
             return f"left out: {why}"
         if self._too_long(tp, metadata):
@@ -91,7 +92,7 @@ class LeftOut:
         return None
 
     def said(self, committed: Offsets) -> str | None:
-        """In one sentence, of what the group has committed now; None if nothing is left out."""
+        """One sentence about the group's present commits; None if nothing is left out."""
         parts = []
         by_reason: dict[str, list[TopicPartition]] = {}
         for tp, why in sorted(self.partitions.items()):

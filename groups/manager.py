@@ -1,9 +1,8 @@
-"""The groups of one link, on the link controller: when the source is looked at, offsets are synced, gates are renewed.
+"""All groups of one link on the link controller: the beats of discovery and of gate renewal.
 
-Each of the three has its own beat, so that a slow source does not let a gate expire. What happens to one group in order is
-group_steps.py's, the offsets are offset_sync.py's. Ending the manager leaves every gate as it stands: the next link
-controller takes
-them over.
+Discovery, renewal and the sync of offsets (`offset_sync`) run apart, so that a slow source does not let a gate expire.
+The order of steps of one group is in `group_steps`. When the manager ends, every gate stays closed: the next link
+controller takes them over.
 """
 
 from __future__ import annotations
@@ -99,14 +98,14 @@ class GroupManager:
             await book.close()
 
     def follow(self, settings: GroupSettings) -> None:
-        """The link's options have changed. Gates stand, and what is known of the groups stays known."""
+        """The link's options have changed. Gates stay closed, and the knowledge of the groups is kept."""
         self.settings = settings
         self.offsets.set_interval(settings.sync_interval)
         self.look_now()
 
     async def release_all(self) -> None:
-        """The link is to be deleted: nobody is held any more, until `hold_again`. What does not answer in time opens by
-        itself."""
+        """Before the link is deleted: release every gate, until `hold_again`. A gate that does not answer in time
+        opens by itself."""
         self._running = False  # or the next look would hold them again
         tending = [run.task for run in self.runs.values() if run.task is not None]
         for task in tending:
@@ -137,17 +136,17 @@ class GroupManager:
         self.look_now()
 
     def excluded_readers(self, topics: Iterable[str] | None = None) -> list[Excluded]:
-        """Groups that the patterns leave out and that read one of the topics, or a mirrored one. Those that are still being
-        let go are not among them."""
+        """Groups that the patterns leave out and that read one of the topics, or a mirrored one. Groups that are still
+        being let go are not included."""
         wanted = self.mirrored if topics is None else set(topics)
         return [one for one in self.excluded.reading(wanted) if self._tools.book.get(one.group) is None]
 
     def look_now(self) -> None:
-        """Do not wait for the next look: something changed that decides which groups there are."""
+        """Look at once: something has changed that decides which groups there are."""
         self._look_now.set()
 
     def _on_records(self, records: Sequence[Record]) -> None:
-        """A listener of the controller: take up what was committed, whoever asked for it."""
+        """A listener of the controller: follow committed changes, whichever caller made them."""
         book = self._tools.book
         mine = (
             book.all()
@@ -185,7 +184,7 @@ class GroupManager:
     # --- which groups there are --------------------------------------------------------------------------------------
 
     async def _wait_for_source(self) -> None:
-        """Only for a while: options and mirrors say without it which groups are not to be held any more."""
+        """Wait a while for the source; without it the options and mirrors still tell which groups to let go."""
         if self._source_known is None:
             return
         try:
@@ -233,7 +232,8 @@ class GroupManager:
             await self.excluded.look(tools.source, seen.listing, self.settings.rules, timeout=READ_TIMEOUT)
 
     async def _act_on(self, seen: Look) -> None:
-        """Make durable what it means, and let go or hold otherwise what is held and should not be, or not so."""
+        """Make the result of a look durable, release groups that are not to be held, and replace gates of the wrong
+        kind."""
         found = await discover(
             self._tools.book, seen, self.settings, consumer_protocol=self._consumer_protocol()
         )
@@ -252,14 +252,14 @@ class GroupManager:
             if run.source is None and name in seen.offsets:
                 run.source = seen.offsets[name]
                 if run.gate is not None:
-                    self.offsets.sync_now()  # it was taken over without: it may read more than the state names
+                    self.offsets.sync_now()  # taken over without offsets: it may read more partitions than the state names
             if view is None:
                 continue
             run.source_view = view
             run.empty_looks = run.empty_looks + 1 if view.empty else 0
 
     async def _forget(self, name: str) -> None:
-        """A group that is no longer to be mirrored: let go, then gone from the state."""
+        """Release a group that is no longer to be mirrored, then remove it from the state."""
         book = self._tools.book
         run = self.runs.setdefault(name, GroupRun(name))
         if run.leaving:
@@ -289,7 +289,7 @@ class GroupManager:
             now = time.monotonic()
             for run in tuple(self.runs.values()):
                 gate = run.gate
-                # One that is being opened is not renewed any more.
+                # A gate that is being opened is not renewed any more.
                 due = gate is not None and gate.record.stage is GateStage.HELD and gate.due() <= now
                 if due and (run.renewing is None or run.renewing.done()):
                     run.renewing = self._spawn(self._renew(run), f"renewal of group {run.name}")

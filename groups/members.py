@@ -1,12 +1,12 @@
-"""What members of a classic group subscribed to, read out of DescribeGroups, and whether a coordinator could read it too.
+"""Subscriptions of classic members, decoded from DescribeGroups; whether the coordinator could decode them too.
 
-The bytes are written by clients (Kafka: ConsumerProtocolSubscription) and may be anything; what cannot be read names
-nothing. For the topics only the leading fields, which every version has, are read.
+The bytes are written by clients (Kafka: ConsumerProtocolSubscription) and may be anything; unreadable ones name no
+topic. For the topics only the leading fields, which every version has, are read.
 
-A classic coordinator never looks into them. One that has a classic client in a group of the consumer protocol does
-(GroupMetadataManager.deserializeSubscription), and answers the JoinGroup of a client whose bytes do not fit their version
-with UNKNOWN_SERVER_ERROR ("Malformed embedded consumer protocol"), each time. kafka-go is one: it says version 1 and leaves
-out the owned partitions which that has.
+A classic coordinator never decodes them. One that has a classic client in a group of the consumer protocol does
+(GroupMetadataManager.deserializeSubscription), and answers the JoinGroup of a client whose bytes do not fit their
+version with UNKNOWN_SERVER_ERROR ("Malformed embedded consumer protocol"), each time. kafka-go is such a client: it
+says version 1 and omits the owned partitions of that version.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
 
 
 def coordinator_can_read(metadata: bytes) -> bool:
-    """Whether a coordinator gets through a member's subscription as a whole, as its version has it. A newer version than it
-    knows is read as the newest that it knows; bytes behind the last field do not matter."""
+    """Whether a coordinator can decode the whole subscription in its version. A newer version than the coordinator's
+    newest is decoded as that one; bytes behind the last field do not matter."""
     try:
         reader = _Reader(metadata)
         version = reader.number(">h")

@@ -1,8 +1,5 @@
-"""The offsets of a link's groups: read at the source round after round, and committed on the target through the gates, where
-they have changed.
-
-Not here: the last sync of a promote, which is the tender's own.
-"""
+"""Committed offsets, read at the source in rounds and committed on the target through the gates, where they have
+changed."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class SyncStats:
 
 
 class OffsetSync:
-    """Of the groups in `runs`, which others fill. `lost` is told of gates that hold no longer."""
+    """The sync of the groups in `runs`, which the manager fills. `lost` is called for gates that hold no longer."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class OffsetSync:
             self.sync_now()
 
     def sync_now(self) -> None:
-        """Do not wait for the next round: something is known that was not before."""
+        """Start the next round at once: new offsets are known."""
         self._now.set()
 
     async def run(self) -> None:
@@ -144,8 +141,8 @@ class OffsetSync:
         await together(some() for _ in range(min(_AT_ONCE, len(work))))
 
     def _stale(self, found: Mapping[str, Offsets]) -> frozenset[TopicPartition]:
-        """Commits for partitions that their mirror does not have: the topic had more of them once, or has got more just now,
-        which the mirror is given as well."""
+        """Commits for partitions that their mirror does not have: the topic had more partitions once, or has just got
+        more, which the mirror will get as well."""
         sizes: dict[str, int] = {}
         stale = set()
         for offsets in found.values():

@@ -1,7 +1,6 @@
-"""Groups that are neither classic nor of the consumer protocol: what streams groups (KIP-1071) and share groups (KIP-932)
-read.
+"""Topics that streams groups (KIP-1071) and share groups (KIP-932) read.
 
-They are not held. They are looked at so that a person is told of them before a topic of theirs is promoted.
+These groups are not held. They are read so that the operator is warned before one of their topics is promoted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from wire.errors import UnsupportedApi, error_name
 async def topics_of(
     source: GroupReader, groups: Mapping[str, ListedGroup], *, timeout: float
 ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
-    """Topics by group, subscribed or with an offset; and why those of others are not known."""
+    """Topics by group, subscribed or with an offset; and errors by group."""
     streams = [name for name, one in groups.items() if one.protocol is GroupProtocol.STREAMS]
     share = [name for name, one in groups.items() if one.protocol is GroupProtocol.SHARE]
     found: dict[str, set[str]] = {name: set() for name in (*streams, *share)}
@@ -59,7 +58,7 @@ async def _share_offsets(
     failed: dict[str, str],
     timeout: float,
 ) -> None:
-    """What a share group without members has a start offset in."""
+    """Topics in which a share group without members has a start offset."""
 
     async def ask(node: int, some: Sequence[str]) -> None:
         fields = {"groups": [{"group_id": name, "topics": None} for name in some]}

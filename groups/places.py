@@ -1,4 +1,4 @@
-"""Which broker coordinates what, as far as somebody has asked for it lately."""
+"""Cache of coordinators: key -> node, forgotten when unused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _KEPT = 120.0  # seconds
 
 
 class Places:
-    """Key -> node. What nobody asked for during the last two to four minutes is forgotten, so that groups which came and
-    went do not stay for the life of a link."""
+    """Key -> node. An entry that is unused for two to four minutes is forgotten, so that groups which came and went do
+    not stay for the life of a link."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -19,7 +19,7 @@ class Places:
         self._turned_at = clock()
 
     def get(self, key: str) -> int | None:
-        """Where it was last seen."""
+        """The last known node."""
         self._turn()
         node = self._young.get(key)
         if node is None and (node := self._old.pop(key, None)) is not None:
@@ -31,7 +31,7 @@ class Places:
         self._young[key] = node
 
     def forget(self, key: str) -> None:
-        """It is not there any more."""
+        """Drop the entry: the coordinator has moved."""
         self._young.pop(key, None)
         self._old.pop(key, None)
 

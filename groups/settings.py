@@ -1,4 +1,4 @@
-"""The link's options about groups, as the work on them takes them."""
+"""The link's options about groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.decide.groups import GroupRules
 
-#: Seconds between looks at which groups the source has.
+#: Seconds between two lists of the source's groups.
 DISCOVERY_INTERVAL = 5.0
 
 

@@ -1,6 +1,6 @@
-"""A source that does not answer while a group is promoted: for how long it is asked, and what counts instead.
+"""A silent source during a promote: for how long it is asked, and which offsets count instead.
 
-Whether a promote may go on without it at all is the controller's decision (group_decisions.without_source).
+Whether a promote may go on without the source is the controller's decision (group_decisions.without_source).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A coordinator that moves, or a broker that is restarted, is no dead source.
+# A moving coordinator, or a restarting broker, is no dead source.
 PATIENCE = 3.0
 
 
 class GaveUp(LinkerError):
-    """A promote or demote that waited as long as it was told to, or that has nothing to wait for any more."""
+    """A promote or demote that has waited for its whole time, or that has nothing left to wait for."""
 
 
 class SilentSource:
-    """Of one group, for as long as one process tends it."""
+    """The patience with the source of one group, for as long as one process tends it."""
 
     def __init__(self, book: GroupBook, run: GroupRun, clock: Callable[[], float] = time.monotonic) -> None:
         self._book = book
@@ -40,12 +40,12 @@ class SilentSource:
         self._since: float | None = None  # None: it has answered, or was not asked
 
     def answered(self) -> None:
-        """Whatever it said."""
+        """The source has answered, whatever the answer."""
         self._since = None
 
     async def ask(self, group: MirrorGroup, question: Callable[[], Awaitable[T]]) -> T | None:
-        """Its answer; None if it has been silent for a while and the promote may go on without it. Raises what asking
-        raises otherwise, to be asked again."""
+        """The source's answer; None if it has been silent for a while and the promote may go on without it. Otherwise
+        raises the error, so that the question is repeated."""
         try:
             answer = await question()
         except (GaveUp, Unstable):
@@ -69,10 +69,10 @@ class SilentSource:
         return answer
 
     def newest(self, group: MirrorGroup, on_target: Offsets) -> tuple[Offsets, str]:
-        """The newest offsets that are known without it, and what is to be said of that.
+        """The newest offsets known without the source, and the text about them.
 
-        What this process has read there last may be newer than what the target has: commits are refused while clients wait
-        and the gate's member is out.
+        Offsets that this process has read may be newer than those on the target: commits are refused while clients
+        wait and the gate's member is out.
         """
         why = groups.without_source(self._book.image, group)
         age = self._run.sync_age()

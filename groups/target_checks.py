@@ -1,4 +1,4 @@
-"""Steps that depend on who is in the group on the target: another gate, a retry, a promote by policy."""
+"""Steps that depend on the members on the target: another gate, a retry, a promote by policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TargetChecks:
         self._runs = runs
 
     async def hold_otherwise(self, run: GroupRun, kind: GateKind) -> None:
-        """Another gate is the right one: its members have shown an assignor that this one does not go with."""
+        """Replace a gate of the wrong kind: members have shown an assignor that it does not go with."""
         if run.gate is None or run.leaving:
             return
 
@@ -41,10 +41,10 @@ class TargetChecks:
         try:
             views, failed = await self._tools.target.describe([run.name], timeout=READ_TIMEOUT)
             view = views.get(run.name)
-            # Between the two gates they would be let in, while the group is still read at the source.
+            # Clients would be let in between the two gates, while the group is still read at the source.
             if view is None:
                 self._keeps_its_gate(
-                    run, kind, f"who waits for it on the target is not known: {failed.get(run.name)}"
+                    run, kind, f"its clients on the target are not known: {failed.get(run.name)}"
                 )
                 return
             if _waiting(run, view.members):
@@ -72,7 +72,7 @@ class TargetChecks:
         run.gate_trouble = text
 
     async def retry(self) -> None:
-        """Refused and failed ones whose reason may be over: nobody is in them on the target any more."""
+        """Retry refused and failed groups whose reason may be over: they have no members on the target any more."""
         now = time.monotonic()
         book = self._tools.book
         due = [
@@ -96,7 +96,8 @@ class TargetChecks:
                 await book.step(run.name, GroupPhase.DISCOVERED, reason=None)
 
     async def promote_by_policy(self) -> None:
-        """Those that have left the source, at two looks in a row, and that somebody waits for on the target."""
+        """Promote groups that had no members at the source at two looks in a row, and have clients waiting on the
+        target."""
         book = self._tools.book
         ready = [
             run
@@ -134,7 +135,7 @@ class TargetChecks:
 
 
 def _waiting(run: GroupRun, members: Sequence[GroupMember]) -> bool:
-    """Whether anybody but our gate is in the group on the target."""
+    """Whether the group has a member on the target beside our gate."""
     gate = None if run.gate is None else run.gate.record
     ours = {
         part.member_id for part in (() if gate is None else (gate.consumer, gate.classic)) if part is not None

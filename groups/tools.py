@@ -1,4 +1,4 @@
-"""What the work on one link's groups shares: both clusters' coordinators, what is durable, and how gates are made."""
+"""Shared parts of one link's groups: both clusters' coordinators, the group book, the maker of gates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GateMaker(Protocol):
 
 
 class TargetGates:
-    """Over the coordinators of one target cluster."""
+    """Plans and builds gates over the coordinators of one target cluster."""
 
     def __init__(self, link: str, coordinators: Coordinators, settings: GateSettings | None = None) -> None:
         self._link = link
@@ -48,18 +48,18 @@ class TargetGates:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the work on one link's groups shares."""
+    """Shared parts of the work on one link's groups."""
 
     book: GroupBook
     source: GroupReader
     target: GroupReader
     bounds: TargetBounds
     gates: GateMaker
-    #: Partitions of a mirrored topic.
+    #: Number of partitions of a mirrored topic.
     partitions: Callable[[str], int]
-    #: As many gates are closed at the same time.
+    #: Bounds the gates that are closed at the same time.
     closing: asyncio.Semaphore
-    #: What clients ask for first, of partitions that are read through this sidecar: client id -> offset.
+    #: First fetch offset by client id, of partitions that are read through this sidecar.
     first_fetches: Callable[
         [Collection[TopicPartition]],
         AbstractContextManager[Mapping[TopicPartition, Mapping[str, int]]],

@@ -1,4 +1,4 @@
-"""Groups as a cluster's brokers show them: what group_reader.py brings, and out of which answers."""
+"""Groups as the brokers describe them, built from the answers that `group_reader` fetches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from groups.gates.requests import assigned_partitions
 from groups.members import coordinator_can_read, subscribed_topics
 from wire.frames.types import TopicPartition
 
-# A group without members that somebody committed for has no protocol type; Connect's workers are "connect".
+# A group that has commits but never had members has no protocol type; Connect's workers are "connect".
 CONSUMERS = frozenset({"consumer", ""})
 #: Kinds of groups that a gate holds.
 HELD = frozenset({GroupProtocol.CLASSIC, GroupProtocol.CONSUMER})
@@ -49,7 +49,7 @@ class GroupView:
 
 @dataclass(slots=True)
 class Offsets:
-    """Committed offsets by group, and why others are not among them."""
+    """Committed offsets by group, and errors by group."""
 
     found: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
     unstable: dict[str, str] = field(default_factory=dict)  # a transaction of its members is not over

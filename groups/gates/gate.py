@@ -90,7 +90,7 @@ class PairGate:
             await self.transaction.take(self._assignment)
 
     async def _without_member(self, lost: GateLost, *, held: bool) -> None:
-        """The member is gone. Join again if nobody came in; go on without it if they wait for stable offsets."""
+        """The member is gone. Join again if no client came in; else go on without it if they wait for stable offsets."""
         if not held:
             await self.ledger.update(stage=GateStage.PLANNED)
             raise lost
