@@ -1,13 +1,13 @@
-"""Balancer: keeps the link brokers of every mirror partition, and who of them leads, as the plans want it.
+"""Balancer: carries out the plans for the link brokers of every mirror partition and for their leader.
 
-It decides nothing itself: `elections` says who should lead and host, `replica_plan` which one step comes next.
-Here steps are carried out in small batches, each judged on what the one before it has really made (as the
-metadata log shows it), a dead sidecar's broker is fenced at once, and around a planned change of leader the
-producers on the old one are held and drained, so that they see a pause and keep their order. All of that is
-safe at any time before a hand-over; a partition that a promote owns is not touched (`Mirrored.movable`,
-looked at again right before each step). A promote waits with `settled` for a step that is under way.
+It decides nothing itself: `elections` chooses leaders and hosts, `replica_plan` the next step. Steps run in small
+batches, each judged on the effect of the one before (as the metadata log shows it). A dead sidecar's broker is fenced
+at once. Around a planned change of leader the producers on the old one are held and drained, so that they see a pause
+and keep their order. All of that is safe at any time before a hand-over. A partition that a promote owns is not
+touched (`Mirrored.movable`, checked again right before each step). A promote waits with `settled` for a step that is
+under way.
 
-Nothing is kept but what is shown: after a crash the next balancer goes on from the target as it is.
+It keeps no state: after a crash the next balancer goes on from the target as it is.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Balancer:
     def __init__(self, ports: BalancerPorts, settings: BalancerSettings | None = None) -> None:
         self._ports = ports
         self._settings = settings or BalancerSettings()
-        #: What is being moved, and why.
+        #: Moves under way, and the reason.
         self.moving: dict[TopicPartition, str] = {}
-        #: What could not be done in the last round, by what it was.
+        #: Errors of the last round, by step.
         self.trouble: dict[str, str] = {}
         #: Changes of leader that were made, and brokers of dead sidecars that were fenced, since it began.
         self.moves_done = 0
@@ -82,7 +82,7 @@ class Balancer:
     # --- for the status -----------------------------------------------------------------------------------
 
     def why_led(self, broker_id: int) -> dict[TopicPartition, str | None]:
-        """What a sidecar leads, each with what keeps it there while it drains; None: it goes with one of the next
+        """Partitions that a sidecar leads, each with the reason while it drains; None: it moves in one of the next
         rounds."""
         able = {s.id for s in self._sidecars() if s.alive and not s.draining and not s.leaving}
         reasons: dict[TopicPartition, str | None] = {}
@@ -107,7 +107,7 @@ class Balancer:
     # --- one round ------------------------------------------------------------------------------------------
 
     async def round(self) -> bool:
-        """Fence, adopt, plan, step. Returns whether anything was done; failures are in `trouble`."""
+        """Fence, adopt, plan, step. Returns whether a step was taken; failures are in `trouble`."""
         async with self._turn:
             self._told, self.trouble = self.trouble, {}
             await self._release()
@@ -120,7 +120,7 @@ class Balancer:
         return fenced or stepped or moved
 
     def _views(self) -> dict[TopicPartition, tuple[PartitionView, Mirrored]]:
-        """What is there and led by link brokers alone; anything else is the bring-up's or a promote's."""
+        """Partitions that are led by link brokers alone; others belong to the bring-up or a promote."""
         image, link = self._ports.image(), self._ports.link_brokers()
         found = {}
         for tp, mirrored in self._ports.partitions().items():
@@ -169,7 +169,7 @@ class Balancer:
         )
 
     async def _fence_the_dead(self) -> bool:
-        """A sidecar that is not heard of, but still counts as alive in KRaft."""
+        """Fence the broker of a sidecar that has gone silent but still counts as alive in KRaft."""
         brokers = self._ports.image().brokers
         dead = [s.id for s in self._ports.sidecars() if not s.alive and s.id in brokers]
         # To no purpose where nobody else could lead: it may be silent to us only, and serve its clients.
@@ -196,7 +196,7 @@ class Balancer:
         return [b for b in sorted(broker_ids) if b in brokers and not brokers[b].fenced]
 
     async def _adopt_changes(self) -> None:
-        """Whom the controller elected by itself too."""
+        """Record leaders that the KRaft controller elected by itself too."""
         now = {tp: (view.leader, view.leader_epoch) for tp, (view, _) in self._views().items()}
         changed = [tp for tp, leader in now.items() if self._leaders.get(tp) != leader]
         if not changed:
@@ -233,9 +233,8 @@ class Balancer:
         return moved
 
     async def _move(self, origin: int, wanted: Mapping[TopicPartition, Sequence[int]]) -> bool:
-        """Reorder, hold, elect, adopt, release: nobody is held for what moves no leader yet. The release is made whatever
-        happened, a cancel included.
-        """
+        """Reorder, hold, elect, adopt, release. Producers are held only for a change of leader. They are released
+        whatever happens, also after a cancel."""
         tps = sorted(wanted)
         moved = False
         for _ in range(_MOVE_STEPS):
@@ -279,7 +278,7 @@ class Balancer:
         return moved
 
     async def _release(self) -> None:
-        """Whatever is held is let go of; what could not be told is told again in the next round."""
+        """Release all held producers; a release that failed is repeated in the next round."""
         for origin, tps in sorted(self._held.items()):
             try:
                 await self._ports.move_done(sorted(tps), origin, timeout=self._settings.call_timeout)
@@ -349,12 +348,12 @@ class Balancer:
         return {tp: None if view is None else view.partition_epoch for tp, view in found.items()}
 
     async def _until(self, predicate: Callable[[], bool]) -> None:
-        """The log shows what was sent. If it does not in time, the next round looks at what there is."""
+        """Wait until the log shows the step. If it does not in time, the next round starts from the actual state."""
         if not await self._ports.wait_until(lambda _: predicate(), timeout=self._settings.call_timeout):
             self._note("waiting for the target's metadata", "a step is not seen in the metadata log")
 
     def _note(self, what: str, error: object) -> None:
-        """Kept for the status; logged when it is new."""
+        """Keep the error for the status; log it when it is new."""
         text = str(error) or repr(error)
         if self._told.get(what) != text:
             log.warning("%s: %s", what, text)

@@ -1,4 +1,4 @@
-"""What the balancer is given and needs done: Protocols that `linker` implements over head and target."""
+"""Protocols of the balancer's inputs and actions; `linker` implements them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tps = Collection[TopicPartition]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """A partition whose link brokers are this controller's business."""
+    """A mirrored partition whose link brokers this controller manages."""
 
     targets: Sequence[int]  # the real brokers in their order
     rack: str | None = None  # of the source's replica
@@ -23,7 +23,7 @@ class Mirrored:
 
 
 class BalancerPorts(Protocol):
-    """What the balancer needs done. Calls may raise any LinkerError or TimeoutError and are made again."""
+    """The balancer's inputs and actions. Calls may raise any LinkerError or TimeoutError and are repeated."""
 
     def image(self) -> ImageView: ...
 
@@ -32,11 +32,11 @@ class BalancerPorts(Protocol):
         ...
 
     def sidecars(self) -> Sequence[Sidecar]:
-        """`alive`: the member is heard of. Whether its broker is unfenced is read from the image."""
+        """`alive`: the member was heard of lately. Whether its broker is unfenced is read from the image."""
         ...
 
     def link_brokers(self) -> Collection[int]:
-        """Every id that is a sidecar's, those included that are gone but may still be listed."""
+        """The broker ids of all sidecars, also of gone ones that may still be listed."""
         ...
 
     async def wait_changed(self, *, timeout: float) -> None:
@@ -54,7 +54,7 @@ class BalancerPorts(Protocol):
     async def alter_isr(
         self, wanted: Mapping[TopicPartition, Sequence[int]], *, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """On behalf of whoever leads; the code per partition."""
+        """On behalf of the leader; error code per partition."""
         ...
 
     async def elect_preferred(self, tps: Tps, *, timeout: float) -> Mapping[TopicPartition, int]: ...
@@ -70,7 +70,7 @@ class BalancerPorts(Protocol):
         ...
 
     async def adopt(self, tps: Tps) -> None:
-        """Write down whom KRaft made leader. No change: no write."""
+        """Record the leader that KRaft has elected. No change: no write."""
         ...
 
 
@@ -83,7 +83,7 @@ class BalancerSettings:
     most_steps: int = 100  # other steps in one request
     call_timeout: float = 5.0
     hold_timeout: float = 2.0  # draining before a planned move; then it is moved undrained
-    look_again: float = 5.0  # with nothing changed
-    rest: float = 0.05  # after a round that had nothing to do
+    look_again: float = 5.0  # between rounds without a change
+    rest: float = 0.05  # after a round without a step
     retry_first: float = 0.2
     retry_max: float = 5.0

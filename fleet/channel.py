@@ -1,7 +1,7 @@
-"""How a member and the head talk: JSON messages, in order, whole or not at all, until the channel closes.
+"""The connection of a member with the link controller: JSON messages, in order, whole or not at all.
 
-What is lost is lost with its channel; nobody sends a message again on a new one except by the rules of
-`member` and `head`. Sockets are `linker.fleet`'s; here is the contract and the pair for one process.
+A message that is lost with its channel is not sent again on a new one, except by the rules of `member` and
+`fleet_controller`. This is the contract, and the pair for one process; sockets are in `fleet.transport`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_WAITING = 10_000
 
 
 class ChannelClosed(LinkerError):
-    """The other side, the network or we ended it; what was on its way may or may not have arrived."""
+    """The other side, the network or this side ended it; messages on their way may or may not have arrived."""
 
 
 class Channel(Protocol):
@@ -28,7 +28,7 @@ class Channel(Protocol):
 
     @property
     def peer(self) -> str:
-        """For people: who is on the other side."""
+        """The other side, for people."""
         ...
 
     def send(self, message: Message) -> None:
@@ -36,11 +36,11 @@ class Channel(Protocol):
         ...
 
     async def receive(self) -> Message:
-        """The next message; ChannelClosed when there is none and never will be. May be cancelled."""
+        """The next message; ChannelClosed when there will be no more. May be cancelled."""
         ...
 
     def close(self, reason: str = "closed") -> None:
-        """End it for both sides; messages that are not received yet may be lost. Closing twice: no change."""
+        """End it for both sides; messages not yet received may be lost. Closing twice: no change."""
         ...
 
 
@@ -79,7 +79,7 @@ class _End:
 
 
 def pair(first: str, second: str) -> tuple[Channel, Channel]:
-    """Two ends in one process; each is given the name of who sits at it."""
+    """Two ends in one process; each gets the other's name."""
     one, two = _End(second), _End(first)
     one.other, two.other = two, one
     return one, two

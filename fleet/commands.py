@@ -1,7 +1,7 @@
-"""Has commands carried out by every sidecar that matters: fences, and what is told around a hand-over.
+"""Commands to all sidecars that matter: fences, and the steps around a hand-over.
 
-A fence waits for everybody whose lease is not certainly over; everything else for who is connected, or is given up on
-in time. Not here: who that is (roster.py), what a sidecar does upon a command (member.py).
+A fence waits for every sidecar whose lease may still hold; other commands wait for connected sidecars, up to a
+deadline.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Pending:
 
     message: m.Command
     waiting: set[Holder]
-    everybody: bool  # whoever connects meanwhile is told too
+    everybody: bool  # sidecars that connect meanwhile are told too
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     errors: dict[Holder, str] = field(default_factory=dict)
     again: set[Holder] = field(default_factory=set)
 
 
 class Commands:
-    """What is under way, and who has not done it yet."""
+    """Commands under way, each with the sidecars that have not carried it out yet."""
 
     def __init__(self, roster: Roster, book: ReportBook, clock: Callable[[], float]) -> None:
         self._roster = roster
@@ -51,7 +51,7 @@ class Commands:
         self._clock = clock
         self._pending: dict[int, _Pending] = {}
         self._ids = itertools.count(1)
-        #: What this very sidecar leads, if it can be looked at without a message.
+        #: This very sidecar's copies, if they can be read without a message.
         self.own_copies: Callable[[str, Collection[TopicPartition]], Sequence[CopyReport]] | None = None
 
     def waiting(self) -> list[tuple[m.Command, list[int]]]:
@@ -62,20 +62,20 @@ class Commands:
         ]
 
     def look(self) -> None:
-        """Something outside may have changed for them: a lease is over, somebody left."""
+        """Check the commands after an event outside: a lease is over, a sidecar left."""
         for pending in self._pending.values():
             pending.changed.set()
 
     def greet(self, member: MemberInfo) -> None:
-        """A member that has just connected is told what concerns it."""
+        """Send a newly connected member the commands under way that concern it."""
         for pending in self._pending.values():
             if pending.everybody or member.holder in pending.waiting:
                 pending.waiting.add(member.holder)
                 member.channel.send(m.encode(pending.message))
 
     async def fence(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """Return when nobody can acknowledge a write of these partitions any more that is not answered by the source
-        already. FleetIncomplete if somebody who may is silent until the time is over."""
+        """Return when no sidecar can acknowledge a write of these partitions any more that the source has not answered
+        already. FleetIncomplete if a sidecar that may still do so is silent until the deadline."""
         holders = set(self._roster.leases.may_hold(self._clock())) | {
             x.holder for x in self._roster.members.values()
         }
@@ -86,7 +86,7 @@ class Commands:
                 now = self._clock()
                 bound = set(self._roster.leases.may_hold(now))
                 connected = {x.holder for x in self._roster.members.values()}
-                # Over: nothing it does counts. One that is connected and holds no lease yet got the fence first.
+                # Its lease is over, so its acts no longer count. A connected one without a lease yet got the fence first.
                 pending.waiting &= bound | connected
                 for holder in [h for h in pending.waiting if h not in bound]:
                     pending.waiting.discard(holder)
@@ -112,8 +112,8 @@ class Commands:
         return f"the fence is not complete: {'; '.join(texts)}"
 
     async def tell(self, what: Tell, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """To everybody who is connected; the others learn from the image what they have to. Returns when all of them have
-        done it, are gone, or the time is over."""
+        """Send to every connected sidecar; the others follow the image. Returns when all of them have done it or are
+        gone, or at the deadline."""
         await self._until_done(what, link, tps, timeout, set(self._roster.members))
 
     async def ask_progress(
@@ -137,7 +137,7 @@ class Commands:
     async def release(
         self, link: str, tps: Collection[TopicPartition], broker: int, *, timeout: float
     ) -> None:
-        """Undo `hold`: what is held is forwarded, or answered with the new leader if there is one."""
+        """Undo `hold`: held produces are forwarded, or answered with the new leader if there is one."""
         await self._until_done("release", link, tps, timeout, {broker})
 
     async def _until_done(

@@ -1,8 +1,4 @@
-"""The link controller's side of the fleet: takes members, proves their leases, sends them what was committed, and writes
-the changes that they ask for.
-
-Not here: who is there (roster.py), what all of them are told to do (commands.py).
-"""
+"""The link controller's side of the fleet: takes members, proves their leases, sends deltas, writes requested changes."""
 
 from __future__ import annotations
 
@@ -90,7 +86,8 @@ class Head(Roster):
     # A member's connection.
 
     async def serve(self, channel: Channel, *, local: bool = False) -> None:
-        """Take one member until its channel closes. Whatever is wrong with it ends the channel, never the head."""
+        """Take one member until its channel closes. Any error of the member ends the channel, never the link
+        controller."""
         member: MemberInfo | None = None
         writing: asyncio.Task[None] | None = None
         try:
@@ -121,14 +118,14 @@ class Head(Roster):
             raise ChannelClosed(f"{channel.peer} said nothing") from None
         if not isinstance(hello, m.Hello):
             raise m.BadMessage(f"{channel.peer} began with {hello.type}, not hello")
-        # One process of a sidecar at a time: what is found out below must still hold when it is taken.
+        # One process of a sidecar at a time: the checks below must still hold when it is taken.
         async with self._entering.setdefault(hello.broker_id, asyncio.Lock()):
             return await self._take_member(hello, channel, local)
 
     async def _take_member(self, hello: m.Hello, channel: Channel, local: bool) -> MemberInfo:
         protocol = self._admit(hello, channel)
         self.leases.gone(hello.broker_id, [s for s in hello.replaces if s != hello.session])
-        # Before it is written down: the store keeps one session of a sidecar, and the next controller has to hear
+        # Before the record is written: the store keeps one session of a sidecar, and the next controller must know
         # of the one that may hold a lease.
         self._check_alone(hello, channel)
         earlier = self.members.pop(hello.broker_id, None)
@@ -136,11 +133,11 @@ class Head(Roster):
             # Before the wait below, in which it could be given a lease again.
             earlier.channel.close("the sidecar has connected again")
             self.lost[hello.broker_id] = self._clock()
-        # Durable before the lease is: the next controller has to know whom to wait for.
+        # Durable before the lease: the next controller must know which sidecars to wait for.
         await self._note_identity(hello)
         now = self._clock()
         member = MemberInfo(hello=hello, channel=channel, connected_at=now, last_heard=now, local=local)
-        # From here on without a wait: what is committed next follows the image as a delta.
+        # From here on without a wait: the next commit follows the image as a delta.
         image = None
         if not local:
             image = [(path, node.value, node.version) for path, node in self.controller.image.nodes().items()]
@@ -211,8 +208,8 @@ class Head(Roster):
             )
 
     async def remove_departed(self, broker_id: int) -> bool:
-        """Forget one that was told to leave, has gone, and acknowledges nothing any more; whether that is so. Not while a
-        process of it is being taken: its record would go, and nobody would wait for its lease."""
+        """Forget a sidecar that was told to leave, has gone, and acknowledges nothing any more; returns whether that
+        is so. Not while a process of it is being taken: its record would go, and its lease would not be waited for."""
         async with self._entering.setdefault(broker_id, asyncio.Lock()):
             known = self.controller.image.identities.get(broker_id)
             if known is None or not known.leaving:
@@ -240,7 +237,7 @@ class Head(Roster):
                 broker_epoch=max(hello.broker_epoch, -1 if known is None else known.broker_epoch),
                 cluster_id=hello.cluster_id or ("" if known is None else known.cluster_id),
                 session=hello.session,
-                # Of a process that may hold a longer one from an older head, the longer one counts.
+                # The longer lease counts if an older link controller gave the process one.
                 lease=max(self._settings.lease, known.lease)
                 if known is not None and same_process
                 else self._settings.lease,
@@ -276,7 +273,7 @@ class Head(Roster):
     # Leases.
 
     async def _prove(self) -> None:
-        """Answers renewals. One proof serves everything that had arrived before it was begun."""
+        """Answer renewals. One proof serves every renewal that had arrived before it began."""
         trouble: str | None = None
         while True:
             await self._renewal.wait()
@@ -288,7 +285,7 @@ class Head(Roster):
             except ControllerFenced:
                 raise
             except (StoreError, TimeoutError) as error:
-                # Leases run out, which is what they are for; the sidecars ask again.
+                # Leases run out as intended; the sidecars ask again.
                 if trouble != str(error):
                     log.warning("leases cannot be prolonged: the state store does not answer: %s", error)
                 trouble = str(error)
@@ -305,7 +302,7 @@ class Head(Roster):
                 member.lease_until = self.leases.until(member.holder)
                 self.send(member, m.Renewed(n=number, controller_epoch=self.controller.controller_epoch))
 
-    # What was committed.
+    # Committed changes.
 
     def _committed(self, records: Sequence[Record]) -> None:
         if not records or any(isinstance(record, Removal) for record in records):
@@ -342,7 +339,7 @@ class Head(Roster):
     # Changes that members ask for.
 
     async def _write_asked(self, member: MemberInfo) -> None:
-        """One after the other, in the member's order."""
+        """Write the members' changes, one after the other in each member's order."""
         while True:
             ask = await member.asked.get()
             error: tuple[str, str] | None = None
@@ -375,5 +372,5 @@ class Head(Roster):
 
 
 def _uuid(text: str, known: bytes | None) -> bytes:
-    """What a sidecar that has not made an identity yet does not say is not forgotten either."""
+    """A known identity is kept when a sidecar that has none yet does not name it."""
     return parse_topic_id(text) if text else known or bytes(16)

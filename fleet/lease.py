@@ -1,4 +1,4 @@
-"""Leases: who may acknowledge a write that the source has taken. Pure: every time is passed in.
+"""Leases: which sidecars may acknowledge a write that the source has taken. Pure: every time is passed in.
 
 The rule (no fork): a partition is handed over only after every sidecar that could acknowledge a write for it has
 acknowledged the fence, or certainly cannot acknowledge anything any more. All times are of a monotonic clock and
@@ -9,7 +9,7 @@ none is ever compared with another machine's; only durations travel.
 - The head answers a renewal only after the store has proven, later than the renewal's arrival, that nobody has
   claimed a higher controller epoch. So every lease in force began before any later claim, and the next
   head knows: one duration after my claim, none of an older head's is left (`LeaseTable.inherit`).
-- A lapse that was healed is not no lapse. The head may have taken the member as harmless meanwhile and aligned
+- A healed lapse still counts. The link controller may have taken the member as harmless meanwhile and aligned
   a partition without it. A write counts as covered only if one unbroken lease (`term`) spans from before it was
   sent until after the source's answer was here. Everything else needs a new proof: a renewal sent after the
   answer's arrival, answered while the partition is not fenced (`Lease.proven_since`).
@@ -60,14 +60,14 @@ class Lease:
     def renewed(self, sent_at: float, now: float, duration: float) -> None:
         """The head has answered a renewal. `duration` in seconds; inf: the store has one user, for ever."""
         if self._over:
-            return  # it was on its way when the lease was given back
+            return  # it was on its way when the lease was given up
         if now >= self._until:
             self.term += 1
         self._until = max(self._until, sent_at + duration)
         self._proven = max(self._proven, sent_at)
 
     def given_up(self) -> None:
-        """The sidecar stops: nothing is acknowledged from here on, whatever answer is still on its way."""
+        """The sidecar stops: nothing is acknowledged from here on, even if an answer is still on its way."""
         self._over = True
         self._until = -math.inf
 
@@ -81,16 +81,16 @@ class Holder:
 
 
 class LeaseTable:
-    """The head's side: who may acknowledge writes, and until when at the latest. `duration` in seconds, or inf."""
+    """The link controller's side: which processes may acknowledge writes, and until when at the latest. `duration` in
+    seconds, or inf."""
 
     def __init__(self, duration: float) -> None:
         self.duration = duration
         self._until: dict[Holder, float] = {}
 
     def inherit(self, holders: Iterable[tuple[Holder, float]], claimed_at: float) -> None:
-        """Right after the claim: whoever the store knows may hold a lease that an older head gave it, of a duration
-        that may have been another then.
-        """
+        """Right after the claim: every process in the store may hold a lease of an older link controller, perhaps of
+        another duration."""
         for holder, duration in holders:
             self._until.setdefault(holder, claimed_at + max(duration, self.duration) * DRIFT)
 
@@ -104,7 +104,7 @@ class LeaseTable:
             self._until.pop(Holder(broker_id, session), None)
 
     def may_hold(self, now: float) -> list[Holder]:
-        """Everybody whose lease is not certainly over; forgets the others."""
+        """Every process whose lease is not certainly over; forgets the others."""
         for holder in [h for h, until in self._until.items() if until <= now]:
             del self._until[holder]
         return sorted(self._until, key=lambda h: (h.broker_id, h.session))

@@ -1,6 +1,7 @@
-"""LinkController: what can be decided, and what whoever asks for it has to give. What a decision is stands in `decisions`;
-reading is `controller.image`, free at any time between awaits. Who carries decisions out: stored_controller.py, and
-fleet/shared.py for a sidecar of a fleet.
+"""LinkController: every decision about link state, with its arguments.
+
+The decisions themselves are in `controller.decide`; reads use `controller.image`, free at any time between awaits.
+Decisions are carried out by `stored_controller`, or by `shared_controller` for a sidecar of a fleet.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def wall_clock_ms() -> int:
 
 
 class LinkController(ABC):
-    """Everything that changes link state."""
+    """All changes of link state."""
 
     def __init__(self, now: Callable[[], int] = wall_clock_ms) -> None:
         self._now = now
-        #: Called with what was committed; with nothing when the image was read anew and anything may differ.
+        #: Called with the committed records; with none after the image was read anew, when anything may differ.
         self.listeners: set[Callable[[Sequence[Record]], None]] = set()
 
     @property
@@ -61,7 +62,7 @@ class LinkController(ABC):
 
     @abstractmethod
     async def refresh(self) -> None:
-        """After a commit whose outcome is unknown: read what the store has."""
+        """After a commit with an unknown outcome: read the store's state."""
 
     @abstractmethod
     async def decide(
@@ -236,7 +237,7 @@ class LinkController(ABC):
         return await self.decide(lambda image: failovers.begin(image, link, topics, now), dry_run)
 
     async def give_up_source(self, link: str, ends: Mapping[TopicPartition, failovers.KnownEnds]) -> None:
-        """Fence for a failover, with what is known of the source now."""
+        """Fence for a failover, with the last known state of the source."""
         now = self._now()
         await self.decide(lambda image: (failovers.give_up(image, link, ends, now), None))
 
@@ -273,7 +274,7 @@ class LinkController(ABC):
         )
 
     async def close_evidence(self, link: str, job_id: int, evidence: PromoteEvidence) -> None:
-        """What the last run after a hand-over has found, or why there was none."""
+        """Record the result of the last run after a hand-over, or why there was none."""
         closed = replace(evidence, ended_at=self._now())
         await self.decide(lambda image: (validations.close_evidence(image, link, job_id, closed), None))
 
@@ -286,7 +287,8 @@ class LinkController(ABC):
     async def forget_validation(
         self, link: str, tps: Iterable[TopicPartition], brokers: Collection[int] | None = None
     ) -> None:
-        """Of all replicas, or of these brokers': their copies are not the ones any more that were compared."""
+        """Forget the validation of all replicas, or of these brokers: the copies that were compared are no longer
+        theirs."""
         chosen = list(tps)
         await self.decide(lambda image: (validations.forget(image, link, chosen, brokers), None))
 
@@ -344,7 +346,7 @@ class LinkController(ABC):
         leaving: bool | None = None,
         dry_run: bool = False,
     ) -> None:
-        """What an operator wants of a sidecar; None leaves it as it is. NotFound if it is none of the fleet."""
+        """Set an operator's marks of a sidecar; None leaves a mark as it is. NotFound if it is not in the fleet."""
 
         def decide(image: ControllerImage) -> tuple[list[Record], None]:
             known = image.identities.get(broker_id)
@@ -360,7 +362,7 @@ class LinkController(ABC):
         await self.decide(decide, dry_run)
 
     async def remove_sidecar(self, broker_id: int) -> None:
-        """It has left for good: nothing waits for it any more."""
+        """It has left for good: no fence waits for it any more."""
         await self.decide(
             lambda image: ([RemoveSidecar(broker_id)] if broker_id in image.identities else [], None)
         )

@@ -1,13 +1,13 @@
-"""A sidecar's part as one of a fleet: its lease, its copy of the state, and the commands of the head.
+"""A sidecar's part in the fleet: its lease, its copy of the state, the commands it carries out.
 
 One session lasts as long as its channel. The order at its start is what safety rests on:
 
     hello -> welcome -> the welcome's image is applied, fences included -> the first renewal is sent
 
-so no lease begins under an image that the head has left behind. The lease itself outlives the session: until it
-ends, the sidecar goes on as it was, whoever the head is and whether there is one.
+so no lease begins under an image that is out of date. The lease itself outlives the session: until it ends, the
+sidecar goes on as it was, with another link controller or without one.
 
-Epochs are checked first: a head below the highest controller epoch ever heard of is left at once.
+Epochs are checked first: a link controller below the highest epoch ever heard of is left at once.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 _KEPT_RENEWALS = 256
 _LOCAL_AGAIN = 10  # reports, until one has said again of each copy that nothing happened to it
-#: What the head may say of a change that it did not write, by name.
+#: Errors of the link controller for a change that it did not write, by name.
 _ANSWERS: dict[str, type[ControllerError]] = {
     kind.__name__: kind for kind in (errors.NotFound, errors.NotTheLeader, errors.Refused)
 }
 
 
 class Refused(ControllerError):
-    """The head does not take this sidecar. `fatal`: not before somebody has changed something."""
+    """The link controller does not take this sidecar. `fatal`: not before an operator has changed something."""
 
     def __init__(self, reason: str, *, fatal: bool) -> None:
         super().__init__(reason)
@@ -77,7 +77,7 @@ class MemberPorts(Protocol):
         ...
 
     def copies(self, link: str | None, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
-        """Of these partitions, or of all if link is None: those that this sidecar leads."""
+        """The copies that this sidecar leads, of these partitions, or of all if link is None."""
         ...
 
     def lease_renewed(self) -> None:
@@ -105,7 +105,7 @@ class Member:
         self.highest_epoch = 0
         #: The head that has taken this sidecar, as a text for people; None while there is no session.
         self.connected_to: str | None = None
-        #: What this sidecar says of itself with every report.
+        #: The sidecar's own part of every report.
         self.about: Callable[[], m.SidecarReport | None] = lambda: None
         self._channel: Channel | None = None
         self._sent: dict[int, float] = {}
@@ -140,7 +140,7 @@ class Member:
                     waiting.set_exception(ChannelClosed("the link controller went away before it answered"))
 
     def copies(self, link: str, tps: Collection[TopicPartition]) -> Sequence[CopyReport]:
-        """What a `progress` command would be answered with, for a head in the same process."""
+        """The answer to a `progress` command, for a link controller in the same process."""
         return self._ports.copies(link, tps)
 
     def leave(self) -> None:
@@ -200,10 +200,10 @@ class Member:
     # The rest.
 
     async def _report(self, channel: Channel, again: int) -> None:
-        """Copies that have changed, and every `again`th of the others in turn.
+        """Report copies that have changed, and every `again`th of the others in turn.
 
-        A head elsewhere takes what it has not heard of for seconds for unknown, so it hears of all. Our own looks at the
-        copies themselves for that; to say of thousands that nothing happened would cost more than what does happen.
+        A remote link controller treats a copy without reports for some seconds as unknown, so it gets all of them. The
+        local one reads the copies itself; reporting thousands of unchanged copies would cost more than the changes.
         """
         told: dict[tuple[str, TopicPartition], tuple[object, ...]] = {}
         for number in itertools.count():

@@ -1,8 +1,8 @@
-"""What members and the head say to each other, checked field by field when it arrives.
+"""Messages between members and the link controller, checked field by field on arrival.
 
 Unknown fields are ignored and unknown types refused by name: an older sidecar meets a newer one during every rolling
-upgrade. What both must understand to be safe is guarded by PROTOCOL: the two ends use the highest number that
-both know, and part if there is none.
+upgrade. Rules that both must know to be safe are guarded by PROTOCOL: the two ends use the highest number that both
+know, and part if there is none.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ What = Literal["fail_partition", "source_epochs", "untruncated"]
 
 
 class Ask(_Message):
-    """A change that only the head can write, for a partition the member leads."""
+    """A change that only the link controller can write, for a partition the member leads."""
 
     type: Literal["ask"] = "ask"
     n: int
@@ -94,7 +94,7 @@ class Ask(_Message):
 
 
 class LinkTraffic(_Message):
-    """What one process has done for a link since it began."""
+    """The traffic of one process for a link since it began."""
 
     link: Name
     fetched_bytes: int = 0
@@ -105,7 +105,7 @@ class LinkTraffic(_Message):
 
 
 class SidecarReport(_Message):
-    """A sidecar of itself, for people: nothing is decided on it."""
+    """A sidecar's report about itself, for people: no decision rests on it."""
 
     not_ready: str | None = None
     heartbeat_age: float | None = None  # seconds since the target's controller took one
@@ -113,7 +113,7 @@ class SidecarReport(_Message):
 
 
 class Report(_Message):
-    """What the member knows of the copies that it leads (`progress.CopyReport` as JSON), and of itself."""
+    """The member's knowledge of the copies that it leads (`progress.CopyReport` as JSON), and of itself."""
 
     type: Literal["report"] = "report"
     copies: list[dict[str, Any]]
@@ -142,7 +142,7 @@ class Welcome(_Message):
 
 
 class Refusal(_Message):
-    """The member is not taken. `fatal`: it makes no sense to try again before somebody changed something."""
+    """The member is not taken. `fatal`: a retry is useless before an operator has changed something."""
 
     type: Literal["refusal"] = "refusal"
     reason: str

@@ -1,8 +1,8 @@
-"""What the sidecars know of the copies they lead, as it travels, and the promote's view of all of it together.
+"""Reports about the copies that sidecars lead, and the promote's view of all of them.
 
 A follower's position holds for the leader epoch under which it was seen: a cancelled reassignment makes the same
-brokers begin again from nothing, and raises the epoch. So a report of another epoch than the metadata log's
-says nothing.
+brokers begin again from nothing, and raises the epoch. So a report of another epoch than the metadata log's says
+nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CopyReport:
 
     @property
     def substance(self) -> tuple[object, ...]:
-        """All but the times: two reports of which this is the same say the same of the copy."""
+        """All but the times: two reports with the same substance say the same of the copy."""
         return (
             self.leader_epoch,
             self.loaded,
@@ -109,7 +109,7 @@ def decode_copies(raw: list[dict[str, Any]]) -> list[CopyReport]:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A report with who made it and when it came (the head's clock)."""
+    """A report with its sidecar and the time of its arrival (the link controller's clock)."""
 
     copy: CopyReport
     by: int
@@ -128,8 +128,8 @@ class ReportBook:
         self._notes: dict[tuple[str, TopicPartition], Noted] = {}
 
     def note(self, by: int, copies: Iterable[CopyReport], now: float) -> None:
-        """A higher leader epoch replaces a lower one, whoever it is from. Not the other way round, unless whoever told of
-        the higher one has been silent for long: a topic that was made anew begins at 0."""
+        """Keep the report. A higher leader epoch replaces a lower one, from whichever sidecar. A lower one replaces a
+        higher one only if the sidecar of the higher one has been silent for long: a re-created topic begins at 0."""
         mirrored = None if self._mirrored is None else self._mirrored()
         for copy in copies:
             key = copy.link, copy.tp
@@ -143,7 +143,7 @@ class ReportBook:
         return self._notes.get((link, tp))
 
     def drop_deleted(self) -> None:
-        """What was said of a mirror is not true of another one of its name."""
+        """Forget deleted mirrors: their reports are not true of another mirror of the same name."""
         if self._mirrored is not None:
             mirrored = self._mirrored()
             self._notes = {key: noted for key, noted in self._notes.items() if key in mirrored}
@@ -155,7 +155,7 @@ class FollowerOffset(Protocol):
 
 
 class CopiedPartition(Protocol):
-    """What a lag is read of: a report, or a copy in this very process."""
+    """The input of a lag: a report, or a copy in this very process."""
 
     @property
     def loaded(self) -> bool: ...
@@ -180,7 +180,7 @@ def copy_lag(copy: CopiedPartition | None, targets: Collection[int]) -> int | No
     ]
     if not offsets or min(offsets) < 0:
         return None
-    # A follower that has not begun stands below the log's start: what is below is not missing.
+    # A follower that has not begun stands below the log's start; offsets below it are not missing.
     return max(0, copy.high_watermark - max(min(offsets), copy.log_start_offset))
 
 
@@ -188,8 +188,7 @@ class AskProgress(Protocol):
     async def __call__(
         self, link: str, tps: Collection[TopicPartition], brokers: Collection[int], timeout: float
     ) -> None:
-        """Have these sidecars report; what they say is in the book afterwards. Who does not answer in time is
-        not waited for."""
+        """Have these sidecars report into the book. A sidecar without an answer in time is not waited for."""
         ...
 
 
@@ -229,7 +228,7 @@ class FleetProgress:
         return {tp: copy_lag(self._current(tp), self._targets(tp)) for tp in tps}
 
     def current(self, tp: TopicPartition) -> CopyReport | None:
-        """The newest report of whoever leads the partition now."""
+        """The newest report of the partition's present leader."""
         return self._current(tp)
 
     def log_start(self, tp: TopicPartition) -> int | None:
@@ -262,7 +261,7 @@ class FleetProgress:
             await self._ask(self._link, tps, leaders, timeout)
 
     async def silent(self, tps: Collection[TopicPartition], *, timeout: float) -> dict[TopicPartition, int]:
-        """Have the leaders report: whose leader did not, with that leader."""
+        """Have the leaders report; returns the partitions without an answer, each with its leader."""
         before = {tp: self._noted(tp) for tp in tps}
         await self.ask(tps, timeout=timeout)
         found: dict[TopicPartition, int] = {}
@@ -282,7 +281,7 @@ class FleetProgress:
             left = deadline - loop.time()
             if left <= 0:
                 return predicate()
-            # One that cannot be asked now is asked again, until the time is over.
+            # A leader that cannot be asked now is asked again, until the deadline.
             began = loop.time()
             await self.ask(tps, timeout=left)
             if predicate():

@@ -1,4 +1,4 @@
-"""Which role is played when: every sidecar is a member of whoever holds the seat, and stands for the seat itself.
+"""The role of this process: member always, and candidate for link controller.
 
     stand for the seat ---> claimed: load, head ---> seat lost or fenced: stop being the head ---> stand again
     look who holds it  ---> be its member until the channel closes ---> look again
@@ -36,8 +36,8 @@ Reign = Callable[[Head], AbstractAsyncContextManager[None]]
 
 
 class FleetRunner:
-    """One per process. `reign` is entered when this sidecar has become the head (its head works then), and left when
-    it is not any more; what runs inside must not outlive it. `connect` opens a channel to another head."""
+    """One per process. `reign` is entered when this sidecar has become the link controller, and left when it no longer
+    is; tasks inside must not outlive it. `connect` opens a channel to another link controller."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class FleetRunner:
                 await self._store.resign()
 
     async def _rule(self, controller: StoredController, claimed_at: float) -> None:
-        """Be the head until the seat is lost; raises ControllerFenced, or what ended the head."""
+        """Be the link controller until the seat is lost; raises ControllerFenced, or the error that ended it."""
         head = Head(
             controller,
             self._store,
@@ -149,7 +149,7 @@ class FleetRunner:
         self.vacancy = lost
 
     async def _until_lost(self, running: asyncio.Task[None]) -> str:
-        """Until the seat is lost, or this sidecar gives it up; raises what ended the head."""
+        """Until the seat is lost or given up; raises the error that ended the link controller."""
         self._resigns = asyncio.get_running_loop().create_future()
         lost = asyncio.create_task(self._store.seat_lost())
         try:
@@ -169,8 +169,8 @@ class FleetRunner:
             self._resigns.set_result(why)
 
     async def _let_others(self) -> None:
-        """Stand aside while another one has the seat, and for a while in which one could take it. A fleet in which
-        nobody else does needs this one again."""
+        """Stand aside while another sidecar has the seat, and for a while in which one could take it. If none does,
+        the fleet needs this one again."""
         free = 0.0
         while self.stand_aside() and free < _ASIDE:
             await asyncio.sleep(_ASIDE_LOOK)
@@ -241,8 +241,8 @@ class FleetRunner:
                 self._pause, self._noted = self._settings.retry_first, None
 
     async def _ends_under(self, seat: Seat | None, work: asyncio.Future[Any]) -> bool:
-        """Wait for the end of something that is done with the holder of the seat; False if the role of this sidecar
-        changes first, or somebody has the seat with a higher epoch."""
+        """Wait for the end of work with the holder of the seat; False if this sidecar's role changes first, or another
+        one has the seat with a higher epoch."""
         role = asyncio.ensure_future(self._head_changed.wait())
         known = seat
         try:
@@ -305,7 +305,7 @@ class FleetRunner:
             await asyncio.gather(serving, return_exceptions=True)
 
     async def accept(self, channel: Channel) -> None:
-        """A sidecar has connected to this one, taking it for the head."""
+        """Another sidecar has connected, taking this one for the link controller."""
         head = self.head
         if head is None:
             channel.close("this sidecar is not the link controller")

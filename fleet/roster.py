@@ -1,10 +1,8 @@
-"""Who is in the fleet: the sidecars that are connected, those that were, and whose lease may still hold.
+"""Sidecars of the fleet: connected, gone, and those whose lease may still hold.
 
-Who matters for a fence is answered by the lease table alone, not by who is connected: everybody whose lease is not
-certainly over. What is alive (leads partitions, may be elected) is answered by who was heard of lately. The two are
-apart on purpose: the first may never be wrong, the second only has to be quick.
-
-Not here: how a sidecar becomes a member (fleet_controller.py), what members are told to do (commands.py).
+A fence waits for every sidecar whose lease is not certainly over; only the lease table tells that, not the
+connections. A sidecar is alive (leads partitions, may be elected) if it was heard of lately. The two are apart on
+purpose: the first may never be wrong, the second only has to be quick.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class MemberInfo:
 
 
 class Roster:
-    """Kept by the head (fleet_controller.py), for as long as it reigns."""
+    """Kept by the link controller (`fleet_controller`), for as long as it is one."""
 
     def __init__(
         self,
@@ -62,16 +60,16 @@ class Roster:
         self._clock = clock
         self._endless = endless_leases
         self.started_at = clock() if claimed_at is None else claimed_at
-        # Nobody may be forgotten whose own lease does not end, however long no renewal of it was answered.
+        # A sidecar whose own lease does not end is never forgotten, however long it goes without a renewal.
         self.leases = LeaseTable(math.inf if endless_leases else settings.lease)
         self.members: dict[int, MemberInfo] = {}
         #: When a sidecar's connection ended, by broker id; of those that are not connected.
         self.lost: dict[int, float] = {}
-        #: Who said good-bye and did not come back.
+        #: Sidecars that said good-bye and did not come back.
         self.left: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._seen: tuple[object, ...] = ()
-        #: Called when somebody came, went or drains.
+        #: Called when a sidecar came, went or drains.
         self.on_membership: set[Callable[[], None]] = set()
         if not endless_leases:
             self.leases.inherit(
@@ -80,12 +78,12 @@ class Roster:
             )
 
     def alive(self) -> frozenset[int]:
-        """Broker ids of the sidecars that were heard of lately. Right after the start everybody is given time."""
+        """Broker ids of the sidecars that were heard of lately. Right after the start every sidecar is given time."""
         known = set(self.controller.image.identities) | set(self.members)
         return frozenset(known - self._dead - self.left)
 
     def is_dead(self, broker_id: int, now: float) -> bool:
-        """Whether it has not been heard of for so long that others lead its partitions."""
+        """Whether it has been silent for so long that others lead its partitions."""
         member = self.members.get(broker_id)
         if member is not None:
             # Our own sidecar lives as long as we do, however late its messages are read.
@@ -96,7 +94,7 @@ class Roster:
         return now - self.started_at > self._settings.failure_timeout + self._settings.retry_max
 
     def look(self, now: float) -> None:
-        """Note who is dead by now, and tell if something changed."""
+        """Mark silent sidecars dead, and report changes."""
         known = set(self.controller.image.identities) | set(self.members)
         dead = frozenset(broker for broker in known if self.is_dead(broker, now))
         for broker in sorted(dead - self._dead):
@@ -111,7 +109,7 @@ class Roster:
             self.tell_membership()
 
     def forgive(self, stall: float) -> None:
-        """We were not running ourselves: what the others said meanwhile waits to be read."""
+        """This process was not running itself: the others' messages of that time are still to be read."""
         for member in self.members.values():
             member.last_heard += stall
         for broker_id in self.lost:
@@ -134,7 +132,7 @@ class Roster:
         return "its lease does not end" if left == math.inf else f"its lease ends in {left:.1f} s"
 
     def draining(self) -> frozenset[int]:
-        """Who is to be given nothing to lead."""
+        """Sidecars that get nothing to lead."""
         identities = self.controller.image.identities.values()
         return frozenset(i.broker_id for i in identities if i.draining or i.leaving)
 

@@ -1,4 +1,4 @@
-"""Which sidecar answers a request of an operator. What carries it there is admin.forward."""
+"""The sidecar that answers an operator's request; `admin.forward` passes it on."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class Destination(NamedTuple):
 
 
 class NoController(Exception):
-    """There is nobody to pass a request on to; the text says why."""
+    """No sidecar can take the request; the text says why."""

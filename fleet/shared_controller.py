@@ -1,10 +1,11 @@
-"""The link controller as the rest of a sidecar sees it, in whatever role the sidecar is.
+"""The link controller as the rest of a sidecar sees it, local or elsewhere.
 
-While this sidecar is the head, everything goes to the head's own controller. Else the image is a copy that follows
-the head's deltas, and of the changes only those reach the head that a sidecar knows the reason for: a failure, the
-source's epochs, truncations that are owed. Everything else is refused with the head's address.
+While this sidecar is the link controller, all calls go to its own `StoredController`. Otherwise the image is a copy
+that follows the deltas, and only changes whose reason a sidecar knows are passed on: a failure, the source's epochs,
+truncations that are owed. All others are refused with the link controller's address.
 
-Listeners are told of every change of either image, and of every change of role (with nothing: look at it all).
+Listeners are called for every change of either image, and for every change of role (without records: anything may
+differ).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class NotTheController(ControllerError):
 
 class AskHead(Protocol):
     async def __call__(self, ask: Ask) -> None:
-        """Have the head write it; raises what the head said, or LinkerError if it could not be asked."""
+        """Have the link controller write it; raises its error, or LinkerError if it could not be asked."""
         ...
 
 
@@ -88,7 +89,7 @@ class SharedController(LinkController):
         self._tell(())
 
     def lose_head(self) -> None:
-        """The image stays, as a copy that nobody writes any more, until a head sends its own."""
+        """The image stays, as a copy without a writer, until a link controller sends its own."""
         if self._head is None:
             return
         self._head.listeners.discard(self._tell)

@@ -1,10 +1,10 @@
-"""The contract every state store keeps; one test suite holds all of them to it.
+"""The contract of every state store; one test suite holds all of them to it.
 
 A store is a tree of nodes. A node's value is JSON; its version is 0 when it is created and grows by one
 with each put (ZooKeeper's rule). Parents need not exist. A commit is atomic and durable when it returns; if
 it raises anything but the refusals below, or is cancelled, its outcome is *unknown* and the caller reads
-the store again. That read settles it: what it does not show of an earlier commit of this process is never
-carried out any more.
+the store again. That read settles it: a commit of this process that it does not show is never carried out
+any more.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _version(version: int | None) -> str:
 
 
 class Store(Protocol):
-    """What the controller needs of a state store."""
+    """The controller's contract with a state store."""
 
     async def get(self, path: str) -> Versioned | None:
         """One node."""
@@ -107,13 +107,13 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give the store free for others; waits for what is being written."""
+        """Release the store; waits for writes under way."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A sidecar as it may be found by the others: the value of `/controller`, and of `/sidecars/ids/N`."""
+    """A sidecar as the others find it: the value of `/controller`, and of `/sidecars/ids/N`."""
 
     broker_id: int
     control: str = ""  # host:port where the link controller of this sidecar takes the other sidecars
@@ -124,7 +124,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Who is the link controller now, as far as the store has told this process."""
+    """The link controller, as far as the store has told this process."""
 
     holder: Candidate
     epoch: int
@@ -133,7 +133,7 @@ class Seat:
 class FleetStore(Store, Protocol):
     """A store that several sidecars share: it also elects the one of them that writes.
 
-    Only liveness rests on the election. That an old controller cannot write rests on the epoch alone.
+    Only liveness rests on the election. An old controller cannot write because of the epoch alone.
     """
 
     @property
@@ -163,9 +163,9 @@ class FleetStore(Store, Protocol):
         ...
 
     async def resign(self) -> None:
-        """Give the seat back now, so that the next one need not wait for a timeout. Nothing to do: no error.
+        """Give the seat back now, so that the next one need not wait for a timeout. Without the seat: no error.
 
-        If it fails, or is cancelled, it may be asked for again for as long as `seat` shows this process; nothing but
-        this process's session with the store keeps the seat from the others then.
+        If it fails, or is cancelled, it may be called again for as long as `seat` shows this process; only this
+        process's session with the store keeps the seat from the others then.
         """
         ...

@@ -1,6 +1,6 @@
-"""A store's tree in memory, for stores that keep it there: reading it, and checking a commit against it. Pure.
+"""A store's tree in memory: reads, and the check of a commit. Pure.
 
-A node is kept as encoded JSON: smaller than the decoded value, and nobody can change it by accident.
+A node is kept as encoded JSON: smaller than the decoded value, and safe from accidental changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Node(NamedTuple):
 
 
 def prefix(path: str) -> str:
-    """What the paths below a path begin with."""
+    """The prefix of all paths below a path."""
     if path == "/":
         return "/"
     keys.split(path)
@@ -48,10 +48,10 @@ def tree(nodes: Mapping[str, Node], path: str) -> dict[str, Versioned]:
 def changes(
     nodes: Mapping[str, Node], operations: Sequence[Operation], reserved: frozenset[str]
 ) -> dict[str, Node | None]:
-    """What the operations make of the nodes they name, in their order; None is a node that is gone.
+    """The nodes that the operations change, in their order; None is a deleted node.
 
-    VersionConflict or NodeNotEmpty if one does not fit, StoreError for a value that is no JSON or a path that
-    is the store's own. `nodes` stays as it is.
+    VersionConflict or NodeNotEmpty if one does not fit, StoreError for a value that is no JSON or for a path of the
+    store's own. `nodes` stays as it is.
     """
     result: dict[str, Node | None] = {}
     for operation in operations:
@@ -82,7 +82,7 @@ def _check_empty(nodes: Mapping[str, Node], changed: Mapping[str, Node | None], 
 
 
 def encode(path: str, value: JsonValue) -> bytes:
-    """A value as it is kept; StoreError if it is no JSON."""
+    """The JSON text of a value; StoreError if it is no JSON."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A store with one process as a store of a fleet of one: its seat is free for that process, and is never lost."""
+"""A store of one process as the store of a fleet of one: the seat is always free and never lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fleet.stores.base import Candidate, Seat, Store
 
 
 class SoleSeat:
-    """`FleetStore` around a `Store` that nobody else can open."""
+    """`FleetStore` around a `Store` that no other process can open."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

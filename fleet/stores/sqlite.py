@@ -70,7 +70,7 @@ class SqliteStore:
         try:
             lock, database = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            # The thread may still get the lock: whatever it opens has to be closed there.
+            # The thread may still get the lock: its files have to be closed there.
             executor.submit(_discard, opening)
             executor.shutdown(wait=False)
             raise
@@ -141,7 +141,7 @@ def _open(path: Path) -> tuple[int, sqlite3.Connection]:
     database: sqlite3.Connection | None = None
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        # isolation_level None: transactions are begun by us, not guessed by the driver.
+        # isolation_level None: we begin transactions, the driver does not guess them.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
         _prepare(path, database)
     except (sqlite3.Error, OSError) as error:
@@ -154,7 +154,7 @@ def _open(path: Path) -> tuple[int, sqlite3.Connection]:
 
 
 def _discard(opening: Future[tuple[int, sqlite3.Connection]]) -> None:
-    """Runs in the store's thread after an open that nobody waits for any more."""
+    """Runs in the store's thread after an open whose caller has gone."""
     if not opening.cancelled() and opening.exception() is None:
         lock, database = opening.result()
         _close(lock, database)

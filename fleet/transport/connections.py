@@ -1,7 +1,7 @@
-"""Control connections between sidecars: listening, connecting, and letting nobody in who does not know the secret.
+"""Listens and connects for sidecars; a peer that does not know the secret is refused.
 
 Strangers are cheap: at most MAX_STRANGERS at a time (one more ends the one that dawdles longest), each for
-HANDSHAKE_TIMEOUT at most, TLS included, with small messages. Whatever they send costs one log line and their connection.
+HANDSHAKE_TIMEOUT at most, TLS included, with small messages. Bad input costs one log line and their connection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One control connection: JSON messages behind a four-byte length, big-endian; a fleet.channel.Channel.
+"""One connection as a `fleet.channel.Channel`: JSON messages behind a four-byte length, big-endian.
 
-Everything that the other side can make us keep is bounded: one frame by its announced length (checked before it is
-read), frames that nobody takes yet by bytes (reading pauses), what it does not read by bytes (the channel is closed: who
-cannot follow is better told at once than served old news).
+All memory that the other side can make us use is bounded: one frame by its announced length (checked before it is
+read), frames not yet received by bytes (reading pauses), unsent frames by bytes (the channel is closed: a peer that
+cannot keep up is better told at once than served old news).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINGER: Final = 1.0  # for what was sent before close() to leave
 
 
 class BadFrame(ChannelClosed):
-    """What came is not a message; whoever sent it is no sidecar, or a broken one."""
+    """The bytes are not a message; the peer is no sidecar, or a broken one."""
 
 
 class Wire(asyncio.Protocol):
@@ -58,7 +58,7 @@ class Wire(asyncio.Protocol):
         self._wake = asyncio.Event()
 
     def trusted(self) -> None:
-        """The peer has proved who it is: its messages may have any size that a sidecar sends."""
+        """The peer has proved its identity: its messages may have any size that a sidecar sends."""
         self._largest = self._max_frame
 
     # --- fleet.channel.Channel ---------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _no_constant(name: str) -> None:
 
 
 def _short(error: BaseException) -> str:
-    """Kind and place of an error, never what was received."""
+    """Kind and place of an error, never the received bytes."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start}"
     if isinstance(error, json.JSONDecodeError):
@@ -207,7 +207,7 @@ def _short(error: BaseException) -> str:
 
 
 def tune(sock: Any) -> None:
-    """A peer that is gone is noticed within seconds, and no message waits for company."""
+    """Notice a dead peer within seconds, and send each message at once."""
     options: list[tuple[int, str, int]] = [
         (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),

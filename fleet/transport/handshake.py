@@ -1,17 +1,17 @@
-"""Both ends of a control connection prove that they know the shared secret, without saying it.
+"""Both ends of a control connection prove that they know the shared secret, without sending it.
 
     connector -> acceptor   {"hello": TAG, "nonce": a}
     acceptor  -> connector  {"hello": TAG, "nonce": b}
     connector -> acceptor   {"proof": HMAC-SHA256(secret, TAG, "connector", a, b)}
     acceptor  -> connector  {"proof": HMAC-SHA256(secret, TAG, "acceptor", a, b)}
 
-Who connects proves first, so a stranger learns nothing that he could try secrets against offline. Each nonce is fresh
+The connector proves first, so a stranger learns nothing to try secrets against offline. Each nonce is fresh
 from the end that checks: nothing recorded can be played again. The role is in the proof: nothing can be sent back to
 who said it. The tag is in it too: a proof made for another purpose or version is none here. An end that refuses says why,
 {"refused": text}, before it closes.
 
-This says who is there when the connection opens, not that nobody alters what follows: over a network that is not trusted,
-use TLS as well.
+This proves the peer when the connection opens, not that later messages are unaltered: over a network that is not
+trusted, use TLS as well.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def accepting(talk: Talk, secret: bytes) -> None:
 
 
 class _Refusal(NotTrusted):
-    """Ours, with what the other side is told."""
+    """Our refusal, with the text for the other side."""
 
     def __init__(self, talk: Talk, ours: str, why: str) -> None:
         super().__init__(f"{talk.peer} {ours}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-# Where there is one, the clock that goes on while the machine is suspended: to the others that time has passed.
+# Prefer the clock that goes on while the machine is suspended: for the other sidecars that time has passed.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

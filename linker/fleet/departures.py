@@ -1,11 +1,11 @@
-"""Sidecars that leave the fleet, or are gone for good: the link controller's part, and the leaving sidecar's own.
+"""Removal of sidecars that leave or are gone for good: the link controller's part and the leaving sidecar's.
 
     asked for: `leaving` in the state -> the balancer takes leadership, ISR and places in the replica lists from it
     nothing needs it any more -> it unregisters its broker and ends (of a dead one: the link controller unregisters it)
     unregistered, and no lease of it may be in force -> its record is removed
 
-The record goes last: it is what a later link controller knows a lease by. A link controller that leaves hands over its
-seat first, if there is somebody to take it. All of it goes on from the state and the target as they are.
+The record goes last: a later link controller knows the lease by it. A leaving link controller hands over its seat
+first, if another sidecar can take it. All of it goes on from the state and the target as they are.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _LEAVE_TIMEOUT = 30.0
 
 
 def others_to_lead(head: Head, image: ClusterImage, broker_id: int) -> list[int]:
-    """Other sidecars that could lead now: heard of, unfenced, neither draining nor leaving."""
+    """Other sidecars that could lead now: heard of lately, unfenced, neither draining nor leaving."""
     able = (head.alive() & head.members.keys()) - head.draining() - {broker_id}
     return sorted(b for b in able if b in image.brokers and not image.brokers[b].fenced)
 
 
 def others_to_decide(head: Head, broker_id: int) -> list[int]:
-    """Other sidecars that could be the link controller: heard of, and not leaving themselves."""
+    """Other sidecars that could be the link controller: heard of lately, and not leaving themselves."""
     leaving = {i.broker_id for i in head.controller.image.identities.values() if i.leaving}
     return sorted((head.alive() & head.members.keys()) - leaving - {broker_id})
 
 
 class Departures:
-    """While this sidecar is the link controller."""
+    """Runs while this sidecar is the link controller."""
 
     def __init__(self, head: Head, target: TargetCluster, resign: Callable[[str], None]) -> None:
         self._head = head
@@ -66,12 +66,12 @@ class Departures:
             await asyncio.sleep(_LOOK)
 
     async def look(self, broker_id: int) -> None:
-        """The next step of one that leaves, if it is time for it."""
+        """Take the next step of a leaving sidecar, if it is due."""
         head, image = self._head, self._target.image
         if broker_id == self._target.broker_id:
             if others_to_decide(head, broker_id):
                 self._resign("it leaves the fleet")
-            return  # the last one sees to itself (`Leaving`)
+            return  # the last one removes itself (`Leaving`)
         if any(hosted_partitions(image, broker_id)):
             return
         connected = broker_id in head.members
@@ -86,7 +86,7 @@ class Departures:
 
 
 class Leaving:
-    """In every sidecar: when its record says that it leaves, and nothing needs it any more, it goes."""
+    """Runs in every sidecar: it goes when its record says that it leaves, and nothing needs it any more."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Leaving:
             try:
                 await self._target.leave(_LEAVE_TIMEOUT)
                 if head is not None:
-                    await self._forget(me)  # nobody else is there to do it
+                    await self._forget(me)  # no other sidecar is left to do it
             except LinkerError as error:
                 if me not in self._target.image.brokers:
                     log.warning("sidecar %d has left, but its record stays: %s", me, error)

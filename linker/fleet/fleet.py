@@ -1,7 +1,7 @@
-"""This sidecar's place in its fleet, put together: store, process, member, runner, and where other sidecars connect.
+"""This sidecar's place in its fleet, put together: store, process, member, runner, listener for other sidecars.
 
-With the embedded store the same parts run: the sidecar is the head of a fleet of one, its lease never ends, and nothing
-listens.
+With the embedded store the same parts run: the sidecar is the link controller of a fleet of one, its lease never ends,
+and there is no listener.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FleetNotReady(LinkerError):
 
 
 class Fleet:
-    """Make one with `open`; `run` it beside the rest; `controller` is what the rest works with."""
+    """Make one with `open`; `run` it beside the rest; the rest works with `controller`."""
 
     def __init__(
         self,
@@ -152,11 +152,12 @@ class Fleet:
 
     @property
     def head(self) -> Head | None:
-        """While this sidecar is the link controller."""
+        """Set while this sidecar is the link controller."""
         return self.runner.head
 
     def route(self) -> Destination | None:
-        """Where requests about links and sidecars go: None while this sidecar answers them itself; NoController."""
+        """The destination of requests about links and sidecars: None while this sidecar answers them itself; raises
+        NoController."""
         if self.alone or self.controller.is_head:
             return None
         seat = self.controller.seat
@@ -179,7 +180,7 @@ class Fleet:
         )
 
     async def wait_loaded(self, timeout: float) -> None:
-        """Until there is a state to work with: FleetNotReady if nobody gave it in time."""
+        """Wait until there is a state to work with; FleetNotReady if none came in time."""
         loaded = asyncio.Event()
 
         def look(_records: object = ()) -> None:

@@ -1,15 +1,14 @@
-"""The moment between a hand-over in the metadata log and the last broker that knows of it, on one sidecar.
+"""From a hand-over in the metadata log until every real broker knows of it, on one sidecar.
 
-The log tells the hand-over to us and to every broker at about the same time, but brokers take their time: the new leader
-has to make itself one, the others have to name it. A client that is sent away meanwhile asks a broker that does not
-know yet, and each such answer costs it a back-off of a tenth of a second or more. So nobody is sent away before
-every real broker knows. What was held, and what still comes, goes on to a new leader as soon as that one leads,
-and its acknowledgements are what the clients get.
+The log tells us and every broker of the hand-over at about the same time, but brokers need a while: the new leader has
+to become one, the others have to name it. A client that is sent away meanwhile asks a broker that does not know yet,
+and each such answer costs it a back-off of a tenth of a second or more. So no client is sent away before every real
+broker knows. Held and new produces are relayed to the new leader as soon as it leads, and the clients get its
+acknowledgements.
 
-It begins when our own copy of the metadata log shows that a real broker leads what is fenced here: no command is needed
-for that, and none that is lost can keep producers waiting. It ends after LEADS_WITHIN + KNOWN_WITHIN at the latest.
-
-Not here: the promote that leads to it (controller), what carrying is (router).
+It begins when our own copy of the metadata log shows that a real broker leads a partition that is fenced here. It
+needs no command, so a lost command cannot keep producers waiting. It ends after LEADS_WITHIN + KNOWN_WITHIN at the
+latest.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from router.tasks import TaskKeeper
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 
-#: Seconds. A new leader that has not said by then that it leads is sent what was held all the same; it may refuse it.
+#: Seconds. Held produces go to a new leader that does not say by then that it leads all the same; it may refuse them.
 LEADS_WITHIN: Final = 1.0
-#: Seconds after that. Clients find out by themselves what a broker does not know by then.
+#: Seconds after that. If a broker does not know the leader by then, clients find it themselves.
 KNOWN_WITHIN: Final = 2.0
 
 Leading = Callable[[Collection[TopicPartition]], None]
@@ -35,7 +34,7 @@ Each leader's partitions are told when it says that it leads them (linker.promot
 
 
 class Produces(Protocol):
-    """What is done to producers (router.dispatch.Router)."""
+    """The actions on producers (`router.dispatch.Router`)."""
 
     @property
     def tasks(self) -> TaskKeeper: ...
@@ -67,7 +66,7 @@ class HandOvers:
         self.look(TopicPartition(topic.name, index) for topic in touched for index in topic.partitions)
 
     def look(self, tps: Iterable[TopicPartition]) -> None:
-        """Begin with those that are fenced here and that a real broker leads."""
+        """Begin with partitions that are fenced here and led by a real broker."""
         over = [tp for tp in tps if tp not in self._releasing and self._router.fenced_for_hand_over(tp)]
         if not over:
             return
@@ -79,7 +78,7 @@ class HandOvers:
         self._router.tasks.spawn(self._guide(over, released), f"hand-over of {len(over)} partitions")
 
     async def released(self, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """The hand-over of these is known to have happened: returns when nothing is held for them any more."""
+        """The hand-over of these partitions has certainly happened: return when nothing is held for them any more."""
         self.look(tps)
         deadline = asyncio.get_running_loop().time() + timeout
         events = dict.fromkeys(self._releasing[tp] for tp in tps if tp in self._releasing)

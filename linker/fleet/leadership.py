@@ -1,4 +1,4 @@
-"""fleet.balancer_ports.BalancerPorts over the head, the links and the target. Nothing is decided here."""
+"""`fleet.balancer_ports.BalancerPorts` over the fleet controller, the links and the target. It decides nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOVABLE = frozenset({Phase.ACTIVE, Phase.PAUSED})
 
 
 class FleetLeadership:
-    """While this sidecar is the head; `close` when it is not any more."""
+    """Exists while this sidecar is the link controller; `close` when it no longer is."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FleetLeadership:
                 continue
             topic = self._target.image.topics_by_name.get(tp.topic)
             if topic is None or topic.id != mirror.topic_id:
-                continue  # somebody deleted it, and made another one: no business of ours
+                continue  # the topic was deleted and made anew: not ours to manage
             runtime = self._links.get(link)
             leader = None if runtime is None else runtime.source.leader(tp)
             found[tp] = Mirrored(
@@ -131,7 +131,7 @@ class FleetLeadership:
         )
 
     async def move_done(self, tps: Tps, origin: int, *, timeout: float) -> None:
-        # Who is sent away asks a real broker where to go: one that names the old leader yet costs it a back-off.
+        # A client that is sent away asks a real broker: one that still names the old leader costs it a back-off.
         image = self._target.image
         moved = [tp for tp in tps if (view := find(image, tp)) is not None and view.leader != origin]
         if moved:

@@ -1,8 +1,8 @@
-"""What the fleet does to this sidecar, and what its router asks of the fleet: three small adapters.
+"""Three adapters: the router's lease, fences from the state, and the member's commands.
 
-Fences follow the state. A partition whose phase says that a promote holds it is fenced here, whoever tells of it and
-whenever: a delta, a whole image after a new connection, or the store itself. Commands come on top of that, for what a
-phase cannot say: that everything in flight has been drained.
+Fences follow the state. A partition whose phase says that a promote holds it is fenced here, whatever the source of
+the state: a delta, a whole image after a new connection, or the store itself. Commands add the one fact that a phase
+cannot express: everything in flight has been drained.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class PhaseFences:
         self._known: dict[TopicPartition, Phase] = {}
 
     def on_records(self, records: Sequence[Record]) -> None:
-        """Take over what was committed; everything, if it does not say what."""
+        """Apply committed records; the whole image if there are none."""
         if not records or any(isinstance(record, RemoveMirror | RemoveLink) for record in records):
             self.rebuild()
         else:
             self._follow(record for record in records if isinstance(record, PartitionState))
 
     def rebuild(self) -> None:
-        """From the whole image; before any client is served, and after every change of role or connection."""
+        """Apply the whole image; before any client is served, and after every change of role or connection."""
         state = self._state()
         gone = self._known.keys() - {tp for _, tp in state.partitions}
         for tp in gone:
@@ -113,7 +113,7 @@ class LinkCopies(Protocol):
 
 
 class SidecarPorts:
-    """fleet.member.MemberPorts. Made before there is a router: what was never forwarded need not be drained."""
+    """fleet.member.MemberPorts. Made before the router: writes that were never forwarded need not be drained."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
@@ -155,11 +155,11 @@ class SidecarPorts:
             self.router.unfence(tp for tp in tps if phases.get(tp) not in HELD | LED_ELSEWHERE)
 
     async def handed_over(self, link: str, tps: Collection[TopicPartition], *, timeout: float) -> None:
-        """Clients are told the new leader out of our own copy of the metadata: a moment for it to arrive."""
+        """Clients learn the new leader from our own copy of the metadata: allow a moment for it to arrive."""
         if self.target is None or self.hand_overs is None:
             return
         links = self.link_brokers()
-        # Else they look for it themselves, which takes them a little longer.
+        # Otherwise the clients look for it themselves, which takes them a little longer.
         with contextlib.suppress(LinkerError):
             await self.target.metadata.wait_for(
                 lambda image: True if all(_led_elsewhere(image, tp, links) for tp in tps) else None,
@@ -188,7 +188,7 @@ class SidecarPorts:
         return found
 
     def _given_up(self, link: str, tps: Iterable[TopicPartition]) -> Iterable[CopyReport]:
-        """Of a partition that is failed over there is no copy for a while, but what was acknowledged is known."""
+        """A partition that is failed over has no copy for a while, but its acknowledged offsets are known."""
         for tp in tps:
             state = self.state().partitions.get((link, tp))
             topic = None if self.target is None else self.target.image.topics_by_name.get(tp.topic)

@@ -1,8 +1,8 @@
-"""What a sidecar of a fleet keeps in its state directory: that it is the only process there, and who it is.
+"""Files of the state directory: the lock of the only process, and the identity of the sidecar.
 
-The lock is what makes `replaces` true: whoever holds it knows that every earlier process of this directory is over.
-The identity is kept here rather than in the shared store, because a sidecar has to come back as the same
-broker even while no link controller can be reached.
+The lock makes `replaces` true: its holder knows that every earlier process of this directory is over. The identity is
+kept here rather than in the shared store, because a sidecar has to come back as the same broker even while no link
+controller can be reached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StateDirInUse(LinkerError):
 
 
 class StateDirError(LinkerError):
-    """The state directory cannot be used, or holds what this program has not written."""
+    """The state directory cannot be used, or holds files that this program has not written."""
 
 
 class SidecarProcess:
@@ -66,7 +66,7 @@ class SidecarProcess:
         return cls(directory, lock, session, tuple(sessions[:-1]))
 
     def identity(self) -> Identity | None:
-        """Who this sidecar is at the target; None before it ever registered there."""
+        """The sidecar's identity at the target; None before it ever registered there."""
         path = self._directory / "identity.json"
         kept = _read(path)
         if not kept:
@@ -118,7 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all, and on the disk: a power cut must not change who the sidecar is."""
+    """Write the whole file or nothing, and on the disk: a power cut must not change the identity."""
     beside = path.with_suffix(".new")
     try:
         with open(beside, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -1,7 +1,4 @@
-"""What only the link controller does: links decide, leadership is balanced, those that leave are seen off.
-
-Not here: how one becomes the link controller (fleet), what is decided (fleet.balancer, departures).
-"""
+"""Tasks of the link controller only: link decisions, balancing of leadership, removal of leaving sidecars."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ from wire.frames.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _RESTART: Final = 1.0
-_NAMED_TIMEOUT: Final = 0.15  # longer than that a client's own retries do better
+_NAMED_TIMEOUT: Final = 0.15  # beyond that a client's own retries do better
 
 
 class Reign:
-    """Of one sidecar, whenever it is the link controller; `async with reign(head):` is one time."""
+    """One sidecar's tasks as link controller; `async with reign(head):` is one term."""
 
     def __init__(self, links: RunningLinks, alone: Callable[[], bool]) -> None:
         self._links = links
@@ -66,12 +63,12 @@ class Reign:
             await asyncio.gather(*(runtime.end_reign() for runtime in links.values()))
 
     async def settle_moves(self) -> None:
-        """Before a promote: a change of leader that is under way comes to its end."""
+        """Before a promote: finish the change of leader that is under way."""
         if self.balancer is not None:
             await self.balancer.settled()
 
     async def _balance(self, head: Head) -> None:
-        """Leadership over the fleet's link brokers, from the moment this sidecar is one of them."""
+        """Balance leadership over the link brokers, from the moment this sidecar is one of them."""
         sidecar = await self._when_registered()
         ports = FleetLeadership(
             head, sidecar.target, sidecar.links, sidecar.link_brokers, known=partial(_wait_named, sidecar)
@@ -91,7 +88,7 @@ class Reign:
             ports.close()
 
     async def _see_off(self, head: Head) -> None:
-        """Those that leave the fleet."""
+        """Remove sidecars that leave the fleet."""
         sidecar = await self._when_registered()
         departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)
         while True:

@@ -20,7 +20,7 @@ __all__ = ["COPYING", "MOVED_TO", "CopyUnfinished", "Location", "StoreMoved", "c
 
 
 class StoreMoved(StoreError):
-    """The state was copied to another store, which is the one to use."""
+    """The state was copied to another store, which is the one to use now."""
 
     def __init__(self, place: str, to: str) -> None:
         super().__init__(
@@ -31,7 +31,7 @@ class StoreMoved(StoreError):
 
 
 class CopyUnfinished(StoreError):
-    """A copy into the store was begun and did not come to its end."""
+    """A copy into the store was begun and not finished."""
 
     def __init__(self, place: str, source: str) -> None:
         super().__init__(
@@ -41,10 +41,10 @@ class CopyUnfinished(StoreError):
 
 
 async def open_store(config: Config, cluster: Cluster | None = None) -> FleetStore:
-    """The store of a sidecar, one that is for a single process with a seat of its own (SoleSeat).
+    """The store of a sidecar; one for a single process comes with a seat of its own (SoleSeat).
 
-    StoreMoved if its content was moved away, other StoreErrors if it cannot be opened. `cluster` is the target,
-    whose client id is used; connections of a store are its own.
+    StoreMoved if its content was moved away, other StoreErrors if it cannot be opened. `cluster` is the target, whose
+    client id is used; connections of a store are its own.
     """
     location = Location.of(config)
     client_id = _client_id(config) if cluster is None else cluster.client_id
@@ -58,7 +58,7 @@ async def open_store(config: Config, cluster: Cluster | None = None) -> FleetSto
 
 
 async def check_usable(store: Store, location: Location) -> None:
-    """StoreMoved or CopyUnfinished."""
+    """Raise StoreMoved or CopyUnfinished if the store must not be used."""
     moved = await store.get(MOVED_TO)
     if moved is not None:
         raise StoreMoved(str(location), _place(moved.value))

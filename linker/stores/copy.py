@@ -1,7 +1,7 @@
-"""Moving the state from one store to another while no sidecar runs.
+"""Copies the state from one store to another while no sidecar runs.
 
-Crash safe: the target is marked as unfinished until all is there, the source is marked as moved only after the
-target was read back. A repeated copy goes on. Versions begin at 0 again; the controller epoch of the target is
+Crash safe: the target is marked as unfinished until the copy is complete, and the source is marked as moved only after
+the target was read back. A repeated copy goes on. Versions begin at 0 again; the controller epoch of the target is
 above the source's, because partitions carry the epoch that wrote them.
 """
 
@@ -35,7 +35,7 @@ Values = Mapping[str, JsonValue]
 
 
 class CopyResult(BaseModel):
-    """What a copy did, or with dry_run would do."""
+    """The result of a copy, or with dry_run the expected one."""
 
     source: str
     target: str
@@ -85,7 +85,7 @@ async def copy_store(
 
 
 async def reopen_store(location: Location) -> str:
-    """Take the mark of a move away; where the state was moved to. StoreError if it was not."""
+    """Remove the mark of a moved state; returns where it was moved to. StoreError if it was not."""
     async with _opened(location, create=False) as store:
         epoch = await _take(store, location)
         moved = await store.get(MOVED_TO)
@@ -115,13 +115,13 @@ async def _opened(
 
 
 async def _check_nobody(store: FleetStore, location: Location) -> None:
-    """Nobody is alive, as far as can be seen without taking the seat."""
+    """Check that no sidecar is alive, as far as that shows without taking the seat."""
     alive = await store.children(ALIVE)
     if alive:
         raise StoreError(f"sidecars {', '.join(alive)} are alive in {location}: stop the sidecars first")
     seat = store.seat
     if seat is not None:
-        # What a dead one left goes away by itself.
+        # Entries of a dead sidecar go away by themselves.
         seat = await store.seat_changed(seat, timeout=_patience(location))
     if seat is not None:
         raise _in_use(store, location)
@@ -147,7 +147,7 @@ def _in_use(store: FleetStore, location: Location) -> StoreError:
 
 
 def _patience(location: Location) -> float:
-    """Seconds after which a seat that is still held is held by somebody who lives."""
+    """Seconds after which a seat that is still held is held by a live sidecar."""
     timeout = max(location.store.session_timeout_ms, location.store.seat_timeout_ms)
     return 1.5 * timeout / 1000 + _MARGIN
 
@@ -229,7 +229,7 @@ def _epoch(nodes: Mapping[str, Versioned]) -> int:
 
 
 async def _fill(store: FleetStore, values: Values, source: str, epoch: int) -> None:
-    """Make the store hold exactly these values. It is marked as unfinished meanwhile."""
+    """Make the store hold exactly these values; it is marked as unfinished meanwhile."""
     there = await store.tree("/")
     if COPYING not in there:
         await store.commit([Put(COPYING, {"store": source}, None)], controller_epoch=epoch)
@@ -260,7 +260,7 @@ def _portions(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
 
 
 async def _verify(values: Values, target: Location) -> None:
-    """Read it back as a sidecar would that starts now."""
+    """Read it back as a starting sidecar would."""
     async with _opened(target, create=False) as store:
         there = await store.tree("/")
     found = _state(there)

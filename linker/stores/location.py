@@ -1,7 +1,7 @@
-"""Where a state store is: from the configuration, or in short form on the command line.
+"""The place of a state store, from the configuration or in short form on the command line.
 
-`sqlite:/path/linker.db`, `zookeeper:host:2181,host:2181/path`, `topic:host:9092,host:9092/name`, or the path of
-a sidecar's configuration, which is the only form with credentials.
+`sqlite:/path/linker.db`, `zookeeper:host:2181,host:2181/path`, `topic:host:9092,host:9092/name`, or the path of a
+sidecar's configuration, which is the only form with credentials.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """StoreError if it is none of the forms, ConfigError if it is a file that is no configuration."""
+        """StoreError if the text has none of the forms, ConfigError if the file is no configuration."""
         kind, colon, rest = text.partition(":")
         try:
             if colon and kind == "sqlite" and rest:
@@ -82,8 +82,8 @@ class Location:
         link_brokers: Collection[int] = (),
         create: bool = True,
     ) -> FleetStore:
-        """The store as a FleetStore of whatever kind; closed by the caller. The libraries of a kind are loaded only
-        when it is opened. `link_brokers`: those that must not get a replica of a state topic that is made."""
+        """The store as a FleetStore of any kind; the caller closes it. A kind's libraries are loaded only when it is
+        opened. `link_brokers`: broker ids that must not get a replica of a state topic that is made."""
         if self.store.type == "zookeeper":
             return await self._open_zookeeper()
         if self.store.type == "topic":

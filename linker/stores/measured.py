@@ -1,4 +1,4 @@
-"""A store whose commits are counted and timed, for the metrics; everything else goes straight through."""
+"""A store that counts and times its commits for the metrics; all else goes straight through."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.stores.base import Candidate, ControllerFenced, FleetStore, Seat
 
 
 class MeasuredStore:
-    """FleetStore over another one. Commits without operations, the proofs that leases rest on, count as well."""
+    """FleetStore over another one. Empty commits, the proofs behind leases, count as well."""
 
     def __init__(self, store: FleetStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The state topic itself: made if it is missing, refused if its settings would lose state."""
+"""Creates the state topic if it is missing, refuses one whose settings would lose state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESOURCE_TOPIC = 2
 async def prepare_topic(
     brokers: Brokers, link_brokers: Collection[int], deadline: float, *, create: bool
 ) -> TopicMetadata:
-    """The topic with a leader, made if need be and wanted; StoreError says what to do."""
+    """The topic with a leader; created if missing and wanted. StoreError says what to do."""
     while True:
         try:
             found = await brokers.metadata(deadline)
@@ -62,8 +62,8 @@ async def prepare_topic(
 
 
 async def _create(brokers: Brokers, link_brokers: Collection[int], deadline: float) -> None:
-    """Placed by Kafka, unless there are brokers that must not get a replica and may still seem to be alive; then by us, over
-    the racks."""
+    """Create the topic. Kafka places it, unless brokers that must not get a replica may still seem alive; then we
+    place it, over the racks."""
     racks = await _racks(brokers, deadline)
     chosen = spread({broker: rack for broker, rack in racks.items() if broker not in link_brokers})[:REPLICAS]
     if not chosen:

@@ -1,8 +1,8 @@
-"""Connections of the topic store: bootstrap addresses, the topic's leader, the transaction coordinator.
+"""Connections: bootstrap addresses, the leader of the topic, the transaction coordinator.
 
-Not wire.client.cluster, because that may ask any node of Metadata, and with a mirror link some of those are link
-brokers: the store must not need a link broker in order to elect one. Bootstrap addresses are real brokers,
-and leaders and coordinators are, as long as the topics are not placed on a link broker.
+Not wire.client.cluster, which may ask any node for Metadata, and with a mirror link some nodes are link brokers: the
+store must not need a link broker in order to elect one. Bootstrap addresses are real brokers; leaders and coordinators
+are too, as long as the topics are not placed on a link broker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Address = tuple[str, int]
 
 
 class Refused(StoreError):
-    """A broker refuses what the store needs; waiting does not help."""
+    """A broker refuses a request of the store; waiting does not help."""
 
 
 class TopicMetadata(NamedTuple):
@@ -88,7 +88,7 @@ class Brokers:
     # --- calls ----------------------------------------------------------------------------------------------
 
     async def ask_any(self, api: str, fields: Mapping[str, object], deadline: float, **options: Any) -> Any:
-        """An answer of the first bootstrap address that gives one. Only for what may be repeated."""
+        """An answer of the first bootstrap address that gives one. Only for requests that may be repeated."""
         tried = []
         for address in list(self._bootstrap):
             try:
@@ -130,7 +130,7 @@ class Brokers:
             if self._is_closed() or left <= 0:
                 why = "the store is closed" if self._is_closed() else "no time left"
                 raise ConnectionLost(why, sent=False, peer=format_address(*address))
-            if kept is not None and not kept.channel.in_flight:  # who waits on it gets the answer
+            if kept is not None and not kept.channel.in_flight:  # its waiting callers get the answer
                 kept.close()
             opened = await Connection.open(*address, self._security, client_id=self._client_id, timeout=left)
             if self._is_closed():
@@ -226,5 +226,5 @@ def _usable(connection: Connection) -> bool:
     return not connection.closed and not connection.ageing
 
 
-#: What a pause and another attempt may mend.
+#: Errors that a pause and another attempt may mend.
 PASSING = (ConnectionLost, ClusterUnreachable, BrokerError)

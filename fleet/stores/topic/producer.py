@@ -1,7 +1,7 @@
 """The transactional producer of the state topic: fencing, and transactions whose outcome is never guessed.
 
-One transactional id for the whole fleet (KIP-618's pattern). What the coordinator guarantees (read in its
-source, TransactionCoordinator and TransactionMetadata):
+One transactional id for the whole fleet (KIP-618's pattern). The coordinator guarantees (read in its source,
+TransactionCoordinator and TransactionMetadata):
 - InitProducerId without an expected epoch ends what is open, raises the producer epoch and forgets the last
   one. After it has answered, every earlier commit's markers are written, and no request with an older epoch
   changes anything any more. That is `fence`.
@@ -92,7 +92,7 @@ _ABORTED: Final = frozenset(
 
 
 class ProducerFenced(StoreError):
-    """Somebody has fenced us. Nothing of the transaction was committed."""
+    """Another sidecar has fenced us. Nothing of the transaction was committed."""
 
 
 class NotCommitted(StoreError):
@@ -100,11 +100,11 @@ class NotCommitted(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The commit was asked for and its answer is missing."""
+    """The commit was requested and its answer is missing."""
 
     def __init__(self, message: str, *, fenced: bool = False) -> None:
         super().__init__(message)
-        self.fenced = fenced  # somebody has fenced us, before or after the commit
+        self.fenced = fenced  # another sidecar has fenced us, before or after the commit
 
 
 class TransactionalProducer:
@@ -124,7 +124,8 @@ class TransactionalProducer:
         await self._init(-1, -1, deadline)
 
     async def renew(self, deadline: float) -> None:
-        """A new epoch, with what is open aborted; ProducerFenced if somebody has called `fence` since ours."""
+        """A new epoch, with the open transaction aborted; ProducerFenced if another sidecar has called `fence` since
+        ours."""
         await self._init(self._producer_id, self._epoch, deadline)
 
     async def _init(self, producer_id: int, epoch: int, deadline: float) -> None:
@@ -155,8 +156,8 @@ class TransactionalProducer:
     async def transaction(self, items: Sequence[Item], deadline: float) -> int:
         """Write and commit; the offset of the last record.
 
-        ProducerFenced, NotCommitted and other StoreErrors: certainly nothing. OutcomeUnknown, and whatever
-        ends the call from outside, as a cancellation: perhaps.
+        ProducerFenced, NotCommitted and other StoreErrors: certainly nothing was committed. OutcomeUnknown, and
+        anything that ends the call from outside, like a cancellation: perhaps.
         """
         if self.stale:
             raise NotCommitted("the producer's epoch has to be renewed first")

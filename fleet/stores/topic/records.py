@@ -1,4 +1,4 @@
-"""What the records of the state topic mean. Bytes in, nodes out; no I/O and no clock.
+"""The meaning of the records in the state topic. Bytes in, nodes out; no I/O and no clock.
 
 A record's key is a node's path, its value the envelope {"format", "version", "value"}; a tombstone deletes. A
 commit is one transaction, and its records take effect together when its marker has been read. `/beat` is no
@@ -117,10 +117,10 @@ def build_batch(
 
 
 class Replay:
-    """The tree that the log up to `position` stands for.
+    """The tree that results from the log up to `position`.
 
-    What cannot be read is kept in `bad` under its key and does not stop the replay: a later record of the same
-    key, or a tombstone that somebody writes for it, mends it.
+    An unreadable record is kept in `bad` under its key and does not stop the replay: a later record of the same key,
+    or a tombstone written for it, mends it.
     """
 
     def __init__(self, name: str) -> None:
@@ -161,7 +161,7 @@ class Replay:
         except MalformedFrame as error:
             raise CorruptState(f"topic {self.name}: {error}") from error
         if self.position >= stable_offset:
-            # All below is decided, and what was aborted was named: the rest is committed, marker seen or not.
+            # All below is decided, and aborted transactions were named: the rest is committed, marker seen or not.
             for producer_id in list(self._open):
                 self._commit(producer_id)
 

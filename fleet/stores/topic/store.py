@@ -1,16 +1,13 @@
-"""The fleet's state in a compacted topic of the target cluster. The contract is in `base`.
+"""The fleet's state in a compacted topic of the target cluster. The contract is in `fleet.stores.base`.
 
-File map: topic_writer (claims and commits), topic_producer (fencing and transactions), topic_records (what records
-mean), topic_tail (reading), topic_admin (the topic itself), topic_brokers (connections), nodes (the tree).
+The transaction coordinator decides which process may write: a claim fences every earlier producer, then reads to the
+end, then writes the new controller epoch; had another process written or claimed meanwhile, that last transaction
+would have been refused. So the holder's memory is the truth while it is not fenced, and commits are checked against
+it. Others read the tail, which is a little behind.
 
-Who may write is decided by the transaction coordinator: a claim fences every earlier producer, then reads to
-the end, then writes the new controller epoch; had anybody else written or claimed meanwhile, that last
-transaction would have been refused. So the holder's memory is the truth while it is not fenced, and commits
-are checked against it. Others read the tail, which is a little behind.
-
-A commit whose outcome is unknown is settled before the next operation: the log is read to its end, the
-producer's epoch is renewed (which fails if somebody has fenced us, and aborts what is open), and the tree is
-taken from the log.
+A commit whose outcome is unknown is settled before the next operation: the log is read to its end, the producer's
+epoch is renewed (which fails if another process has fenced us, and aborts the open transaction), and the tree is taken
+from the log.
 """
 
 from __future__ import annotations
@@ -61,7 +58,7 @@ class TopicStore(TopicWriter):
         self._beat_interval = min(1.0, seat_timeout / 5)
         self._reading: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._candidate: Candidate | None = None  # who claims, while it claims
+        self._candidate: Candidate | None = None  # the claiming sidecar, during the claim
         self._seat: Seat | None = None  # what take_seat took
         self._lost: asyncio.Future[str] | None = None
 
@@ -232,7 +229,7 @@ class TopicStore(TopicWriter):
                     await self._settle(deadline)
                 await self._write([item_of(CONTROLLER, None)], deadline)
         except (ControllerFenced, ProducerFenced):
-            pass  # somebody else has it already
+            pass  # another sidecar has it already
         finally:
             # Also if our turn did not come in time: signs of life of one that decides nothing would keep the seat from
             # the others for ever. Without them it is theirs after the seat's timeout.
@@ -272,7 +269,7 @@ class TopicStore(TopicWriter):
                 async with asyncio.timeout(RESIGN_TIMEOUT):
                     await self.resign()
             with contextlib.suppress(ControllerError):
-                async with self._turn():  # what is being written ends by its deadline
+                async with self._turn():  # a write under way ends by its deadline
                     self._closed = True
         finally:
             self._closed = True

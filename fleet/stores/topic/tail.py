@@ -1,12 +1,12 @@
-"""Reading the state topic for ever: the tree as every process of the fleet knows it, and signs of life.
+"""Follows the state topic: the tree as every process of the fleet knows it, and signs of life.
 
 Non-obvious:
 - Silence is only counted while the topic can be read. After a gap the count begins anew, else the end of an
   outage would look like the death of the link controller, and all would take its seat at once.
 - A reader that was away longer than tombstones are kept (delete.retention.ms) could miss a deletion: it
   begins again at the start of the topic.
-- Losing what was read (topic deleted, cut, or an unclean election) is not survived: nobody knows then what is
-  true. Every use of the store fails with CorruptState until the process is started again.
+- A loss of records already read (topic deleted, cut, or an unclean election) is not survived: the true state is
+  unknown then. Every use of the store fails with CorruptState until the process is started again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicTail:
         return self._answered - self._sign_of_life
 
     def check(self) -> None:
-        """Raise what makes the tree unusable."""
+        """Raise the error that makes the tree unusable."""
         if self.failed is not None:
             raise self.failed
         if self.replay.bad:

@@ -1,6 +1,6 @@
-"""The writing side of the topic store: claims, commits, and what becomes of those without an answer.
+"""The writing side of the topic store: claims and commits, and the settling of commits without an answer.
 
-The idea is told in `topic`; the transactions themselves are topic_producer's.
+`store` explains the idea; the transactions themselves are in `producer`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESERVED = OWN | {keys.CONTROLLER_EPOCH}
 
 
 class TopicWriter:
-    """A store with one holder at a time, which is whoever claimed last."""
+    """A store with one holder at a time: the last process that claimed it."""
 
     def __init__(self, brokers: Brokers, tail: TopicTail, commit_timeout: float) -> None:
         self._brokers = brokers
@@ -112,7 +112,7 @@ class TopicWriter:
     async def _prove(self, epoch: int) -> None:
         try:
             async with self._turn() as deadline:
-                self._next_proof = None  # whoever comes from here on needs a later one
+                self._next_proof = None  # later callers need a later one
                 await self._commit_in_turn((), epoch, deadline)
         finally:
             if self._next_proof is asyncio.current_task():
@@ -151,7 +151,7 @@ class TopicWriter:
         self._last_commit = time.monotonic()
 
     async def _write(self, items: Sequence[Item], deadline: float) -> int:
-        """One transaction, again as long as the one before certainly was not committed; the last offset."""
+        """One transaction, repeated while the one before certainly was not committed; the last offset."""
         while True:
             try:
                 if self._producer.stale:
@@ -163,7 +163,7 @@ class TopicWriter:
                 await asyncio.sleep(0.05)
 
     async def _read_back(self, deadline: float) -> None:
-        """Take the tree from the log, up to a record of ours: all that was ever committed stands before it."""
+        """Take the tree from the log, up to a record of ours: every commit so far stands before it."""
         try:
             offset = await self._write([beat_item(self._session, self._epoch or 0)], deadline)
         except OutcomeUnknown as error:
@@ -173,9 +173,9 @@ class TopicWriter:
         self._nodes = dict(self._tail.replay.nodes)
 
     async def _settle(self, deadline: float) -> None:
-        """Find out what became of a commit whose outcome is unknown."""
+        """Find the outcome of a commit whose answer is missing."""
         epoch = self._epoch or 0
-        # Look first: asking for a renewal would abort the open transaction of whoever has fenced us.
+        # Look first: a renewal would abort the open transaction of the process that has fenced us.
         await self._tail.at_end(deadline)
         if self._tail.replay.epoch > epoch:
             raise self._fenced(epoch, "its epoch stands in the topic")
@@ -215,7 +215,7 @@ class TopicWriter:
             raise ControllerFenced(epoch, self._newest(epoch))
 
     def _newest(self, epoch: int) -> int:
-        """The epoch that fences this one. Whoever fences us writes its own a moment later: at least one more."""
+        """The epoch that fences this one. The fencing process writes its own a moment later: at least one more."""
         own = (self._epoch or 0) + (0 if self._holding else 1)
         return max(own, self._tail.replay.epoch, epoch + (epoch == self._epoch))
 
@@ -224,7 +224,7 @@ class TopicWriter:
         return ControllerFenced(epoch, self._newest(epoch))
 
     def _lose(self, reason: str) -> None:
-        """From now on somebody else may write; the store that has a seat to lose overrides it."""
+        """From now on another process may write; the store that has a seat to lose overrides it."""
         log.debug("topic %s is not ours to write: %s", self.topic, reason)
         self._holding = False
         self._unsettled = False

@@ -1,4 +1,4 @@
-"""What the store asks ZooKeeper for: reads, watches and transactions, each with a deadline.
+"""ZooKeeper's reads, watches and transactions, each with a deadline.
 
 Paths are the store's; the path at the end of the connect string is put in front of them here.
 """
@@ -82,7 +82,7 @@ class ZooKeeperClient(ZooKeeperSession):
         return found
 
     async def sync(self) -> None:
-        """What is read afterwards is not older than this call."""
+        """Later reads are not older than this call."""
         await self._read("reading", [self._sync()])
 
     async def watch(self, path: str) -> Stored | None:

@@ -1,4 +1,4 @@
-"""Kazoo's client, made so that nothing of what happens to it stays untold. What is made of that: session.py."""
+"""A kazoo client that reports every event of its connection; `session` acts on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 logger = logging.getLogger(__name__)
-# Kazoo would log a warning for each attempt to connect, and credentials when debugging. We say what matters.
+# Kazoo would log a warning for each attempt to connect, and credentials when debugging. We log the rest.
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)
 
@@ -46,7 +46,7 @@ def new_client(
     handshake, loop = connection._connect, connection.zk_loop  # noqa: SLF001 - as above
 
     def connected(*where: Any) -> Any:
-        # What the ensemble made of the timeout that was asked for, kazoo tells nobody else.
+        # Only here does kazoo tell the session timeout that the ensemble granted.
         read_timeout, of_one_host = handshake(*where)  # milliseconds
         granted(of_one_host * len(client.hosts) / 1000)
         return read_timeout, of_one_host
@@ -73,7 +73,7 @@ def stop(client: Any) -> None:
 
 
 def _spawn(work: Callable[..., None], *arguments: Any, **options: Any) -> threading.Thread:
-    """A thread of kazoo's. It logs what its connection's thread dies of, and raises it once more."""
+    """A thread of kazoo's. It logs the error that ends the connection's thread, and raises it again."""
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a commit is in ZooKeeper: nodes as JSON envelopes, and the znode operations of one transaction. Pure.
+"""A commit as znode operations of one transaction; nodes as JSON envelopes. Pure.
 
 A node of the store is a znode whose data is an envelope: `{"format": 1, "value": ...}`, UTF-8 JSON. A znode
 without data is only on the way to others: it is no node, and none is ever left without a node below it (the
@@ -25,7 +25,7 @@ from fleet.stores.base import Candidate, NodeNotEmpty, Seat, StoreError, StoreTo
 
 FORMAT = 1
 
-CONTROLLER = "/controller"  # ephemeral: who has the seat
+CONTROLLER = "/controller"  # ephemeral: the holder of the seat
 COMMITS = "/commits"  # its version counts the commits; also the mark of a store of ours
 FLEET = "/fleet"  # the target cluster this store belongs to
 LIVE = f"{keys.SIDECARS}/ids"  # below it, ephemeral: the sidecars that are alive
@@ -35,7 +35,7 @@ PINNED = frozenset({keys.SIDECARS, LIVE})
 
 
 class Znode(NamedTuple):
-    """What a commit has to know of a znode."""
+    """A znode as a commit needs it."""
 
     version: int  # ZooKeeper's
     base: int | None  # ZooKeeper's version when it became a node; None: it is none
@@ -168,7 +168,7 @@ def envelope(text: str, base: int = 0) -> bytes:
     return f'{{{moved}"format":{FORMAT},"value":{text}}}'.encode()
 
 
-MARK = envelope("null")  # what /commits holds: only its version and its format matter
+MARK = envelope("null")  # the value of /commits: only its version and its format matter
 
 
 class Opened(NamedTuple):

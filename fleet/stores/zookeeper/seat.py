@@ -1,8 +1,8 @@
-"""Who is alive and who has the seat, as ephemeral nodes of ZooKeeper. The contract is in `base.FleetStore`.
+"""Live sidecars and the holder of the seat, as ephemeral nodes of ZooKeeper. The contract is `base.FleetStore`.
 
 Taking the seat is one transaction: it creates `/controller` and raises `/controller_epoch` (Kafka's
 KafkaZkClient.registerControllerAndIncrementControllerEpoch). So as long as the epoch's znode has the version
-that our taking gave it, nobody has taken the seat since, and `/controller` can only be ours: that check goes
+that our taking gave it, no other process has taken the seat since, and `/controller` can only be ours: that check goes
 with each transaction that removes it. Its own version would say nothing, it is 0 for every holder.
 
 A node of another session is never removed, but waited for; only a seat that an earlier session of this very
@@ -45,7 +45,7 @@ from fleet.stores.zookeeper.session import Disconnected
 logger = logging.getLogger(__name__)
 
 RETRY = 1.0  # after an error that will not mend itself
-RECHECK = 10.0  # watches do not get lost; if one did all the same, nobody waits for ever
+RECHECK = 10.0  # watches do not get lost; if one did all the same, no waiter waits for ever
 
 
 class Epoch(NamedTuple):
@@ -54,7 +54,7 @@ class Epoch(NamedTuple):
 
 
 async def read_epoch(client: ZooKeeperClient) -> Epoch | None:
-    """None: nobody has claimed yet."""
+    """None: never claimed yet."""
     stored = await client.read(keys.CONTROLLER_EPOCH)
     if stored is None:
         return None
@@ -62,7 +62,7 @@ async def read_epoch(client: ZooKeeperClient) -> Epoch | None:
 
 
 def raise_epoch(epoch: Epoch | None) -> tuple[Epoch, list[Step]]:
-    """The next epoch and the steps that claim it, if nobody else does. A claim counts as a commit."""
+    """The next epoch and the steps that claim it, if no other process does. A claim counts as a commit."""
     if epoch is None:
         return Epoch(1, 0), [Create(keys.CONTROLLER_EPOCH, envelope("1")), Write(COMMITS, MARK, -1)]
     following = Epoch(epoch.value + 1, epoch.version + 1)
@@ -139,7 +139,7 @@ class FleetNodes:
             await _wait(turn, RECHECK)
 
     async def _try_to_take(self, me: Candidate) -> int | None:
-        """None: somebody else has it, or was quicker."""
+        """None: another sidecar has it, or was quicker."""
         session = self._client.session
         if session is None:
             return None
@@ -186,7 +186,7 @@ class FleetNodes:
             self._taken = None
 
     async def _vacate(self, epoch: Epoch | None) -> None:
-        """Only if nobody has taken the seat after this epoch."""
+        """Only if no other process has taken the seat after this epoch."""
         if epoch is None:
             return
         current = await self._client.read(CONTROLLER)
@@ -271,7 +271,7 @@ class FleetNodes:
     # Being alive.
 
     async def check_fleet(self, me: Candidate) -> None:
-        """The store becomes that of the first fleet which uses it. StoreError if it is another's."""
+        """The store belongs to the first fleet that uses it. StoreError if that is another one."""
         if not me.cluster_id:
             return
         where = self._client.where(FLEET)
@@ -315,7 +315,7 @@ class FleetNodes:
         self._announced = me
 
     async def _stay_announced(self) -> None:
-        """After another session, or if somebody has removed the node."""
+        """Announce again after another session, or after the node was removed."""
         me = self._announced
         if me is not None and not await self._be_alive(me):
             raise StoreError(

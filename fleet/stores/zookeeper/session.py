@@ -58,7 +58,7 @@ class Disconnected(StoreError):
 
 
 class Signal:
-    """Wakes everybody who took a turn before it was sent: take the turn first, then look at the state."""
+    """Wakes every waiter that took a turn before it was sent: take the turn first, then look at the state."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -97,7 +97,7 @@ class ZooKeeperSession:
                 f"{connect!r} is not host:port,host:port/path of a ZooKeeper ensemble: {error}"
             ) from error
         self.session_timeout = session_timeout
-        #: Seconds that the ensemble made of it: from min- to maxSessionTimeout, 2 and 20 ticks unless it is told otherwise.
+        #: Seconds that the ensemble granted: from min- to maxSessionTimeout, 2 and 20 ticks unless it is told otherwise.
         self.granted = session_timeout
         self.deadline = max(session_timeout, 5.0)  # of one call
         #: Sent after each change of what follows, and when a watch has fired.
@@ -226,7 +226,7 @@ class ZooKeeperSession:
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the event loop is closed: nobody is left who could want it
+        except RuntimeError:  # the event loop is closed: no waiter is left
             logger.debug("ZooKeeper at %s answered after the end", self.servers)
 
     def _translated(self, what: str, error: Exception) -> StoreError:
@@ -248,10 +248,10 @@ class ZooKeeperSession:
         reasons = ", ".join(f"{address}: {reason}" for address, reason in sorted(self._refused.items()))
         return f" ({reasons})" if reasons else ""
 
-    # Kazoo's client, and what its threads tell.
+    # Kazoo's client, and the events from its threads.
 
     def _new_client(self) -> Any:
-        """Not started. What it tells comes in its threads."""
+        """Not started. Its events come in its own threads."""
         client = new_client(
             self.servers,
             self.session_timeout,
@@ -270,7 +270,7 @@ class ZooKeeperSession:
         return client
 
     def _granted(self, client: Any, session_timeout: float) -> None:
-        """The attempts of the next reconnecting have to find room in that."""
+        """The next attempts to reconnect have to fit into that time."""
         if client is self._client:
             self.granted = session_timeout
             self._attempt_timeout = min(session_timeout, self.session_timeout) / self._attempts
@@ -301,7 +301,7 @@ class ZooKeeperSession:
         self._loop.call_later(self._attempt_timeout, self._hang_up, name, opened)
 
     def _hang_up(self, name: str, opened: socket.socket) -> None:
-        """Unless a session came of it: kazoo sees the connection end, and opens another."""
+        """Unless it became a session: kazoo sees the connection end, and opens another."""
         if opened is not self._opened or self.connected:
             return
         self._refused[name] = f"no session within {self._attempt_timeout:g} s"
@@ -370,5 +370,5 @@ class ZooKeeperSession:
 
 
 def _settle(future: asyncio.Future[list[_Answer]], answers: list[_Answer]) -> None:
-    if not future.done():  # else nobody waits any more
+    if not future.done():  # else no caller waits any more
         future.set_result(answers)

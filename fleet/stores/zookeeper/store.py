@@ -1,4 +1,4 @@
-"""The store of a fleet in ZooKeeper. The contract is in `base`, what is where in `zookeeper_plan`.
+"""The store of a fleet in ZooKeeper. The contract is in `fleet.stores.base`, the layout in `plan`.
 
 A commit is one ZooKeeper transaction, and all commits are numbered by the version of `/commits`:
 
@@ -6,8 +6,8 @@ A commit is one ZooKeeper transaction, and all commits are numbered by the versi
     set    /commits            has the version of the snapshot that the commit was planned on
     create, set, delete        each with the exact version it was planned on
 
-So what a plan has taken for granted (versions, missing parents, which znodes are left without a node below)
-is what the transaction finds, or it does nothing, and is planned anew on a new snapshot. The snapshot is kept
+So a transaction finds the versions, missing parents and empty znodes that its plan assumed, or it does nothing and
+is planned anew on a new snapshot. The snapshot is kept
 between commits, since the one writer's own commits are all that changes: a commit is one round trip.
 
 - A transaction without an answer may still arrive. Before anything is read again `/commits` is raised: what
@@ -48,7 +48,7 @@ from fleet.stores.zookeeper.plan import (
 )
 from fleet.stores.zookeeper.seat import Epoch, FleetNodes, raise_epoch, read_epoch
 
-ATTEMPTS = 20  # of a commit or claim that others get in the way of, each time with progress for them
+ATTEMPTS = 20  # of a commit or claim that others disturb, each time with progress for them
 TREE_TIMEOUT = 60.0
 
 
@@ -257,7 +257,7 @@ class ZooKeeperStore:
         raise StoreError(f"the controller epoch was claimed under each of {ATTEMPTS} attempts to prove it")
 
     async def _transact(self, steps: Sequence[Step]) -> bool:
-        """Whether it was done. If not, what was known has proved wrong and is forgotten."""
+        """Whether it was done. If not, the snapshot was wrong and is forgotten."""
         try:
             await self._client.transact(f"a commit of {len(steps)} steps", steps)
         except Rejected as rejected:
@@ -332,9 +332,8 @@ def _prefix(path: str) -> str:
 
 
 async def _prepare(client: ZooKeeperClient) -> None:
-    """Create what every store has. A path that somebody else uses is refused: Kafka's own ZooKeeper nodes
-    have the names of ours.
-    """
+    """Create the store's own nodes. A path in other use is refused: Kafka's own ZooKeeper nodes have the same names as
+    ours."""
     for _ in range(ATTEMPTS):
         marked = await client.read(COMMITS)
         if marked is not None:
