@@ -20,6 +20,7 @@ from wire.frames.request_header import RequestHeader, parse_request_header
 from wire.frames.types import Buffer, format_address
 from wire.server.limits import ListenerInfo, ListenerLimits
 from wire.server.partial_frames import PartialFrames
+from wire.server.patience import Patience
 
 # The least request: api key, version, correlation id, client id length.
 _MIN_REQUEST: Final = 10
@@ -117,8 +118,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._owner = listener
         self._limits = listener.limits
         limit = self._limits.max_frame
-        if listener.info.security_protocol.startswith("SASL_"):
+        sasl = listener.info.security_protocol.startswith("SASL_")
+        if sasl:
             limit = min(limit, self._limits.max_frame_before_login)
+        self._patience = Patience(self._limits, listener.refuse, known=not sasl)
         self._reader = FrameReader(
             limit, min_frame=_MIN_REQUEST, alloc=listener.alloc, commit_max=_COMMIT_MAX, stream=True
         )
@@ -127,19 +130,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
         self._paused_by_handlers = 0
-        self._write_paused = False
+        #: So many answers wait for the peer to read that no request is looked at.
+        self.write_paused = False
         self._reading_paused = False
         self._dispatching = False
         self._in_parts = False  # something of a large request has come, and not all of it
-        self._known = not listener.info.security_protocol.startswith("SASL_")
-        self._stranger_timer: asyncio.TimerHandle | None = None
         self._on_close: list[Callable[[], None]] = []
         self._on_taken: list[Callable[[], None]] = []
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_request = 0.0
-        self._asked = False  # anything, ever
-        self._unsent = 0  # bytes that waited for the peer to read when that was last looked at
-        self._last_read = 0.0  # when the peer was last seen to have read some
         # Bound once: finding the running loop asks the kernel for the process id, for every request.
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._bare: Callable[[Exchange], None] | None = None
@@ -156,7 +153,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def logged_in(self) -> None:
         """The peer has proved who it is: it may send frames of any size that the listener takes."""
-        self._known = True
+        self._patience.known = True
         self._reader.set_max_frame(self._limits.max_frame)
 
     def is_broker(self) -> None:
@@ -204,8 +201,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         writer = self._writer
         if writer is not None and writer.pending > _LITTLE:
             writer.send_gathered()
-            return not self._write_paused and writer.pending <= _LITTLE
-        return not self._write_paused
+            return not self.write_paused and writer.pending <= _LITTLE
+        return not self.write_paused
 
     def when_taken(self, callback: Callable[[], None]) -> None:
         """Call back once when offer_answers is true (never, if the connection ends first)."""
@@ -233,6 +230,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     @property
+    def at_rest(self) -> bool:
+        """No request is open or waits to be dispatched."""
+        return not self._open and not self._backlog
+
+    @property
     def open_exchanges(self) -> int:
         return len(self._open)
 
@@ -247,10 +249,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.address = str(name[0])
             self.peer = format_address(self.address, int(name[1]))
         self._transport.set_write_buffer_limits(high=self._limits.write_high_water)
-        loop = asyncio.get_running_loop()
-        self._last_request = loop.time()
-        self._idle_timer = loop.call_later(self._limits.idle_timeout, self._check_idle)
-        self._stranger_timer = loop.call_later(self._limits.stranger_timeout, self._check_stranger)
+        self._patience.start(self, self._transport)
         refusal = self._owner.arrived(self)
         if refusal is not None:
             self.abort(refusal)
@@ -283,12 +282,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = self._writer = None
 
     def pause_writing(self) -> None:
-        self._write_paused = True
-        self._last_read = self._now()
+        self.write_paused = True
+        self._patience.last_read = self._now()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self.write_paused = False
         with gathered_writes():
             self._look_for_taken()
             self._dispatch()
@@ -300,7 +299,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return (
             not self.closed
             and not self._paused_by_handlers
-            and not self._write_paused
+            and not self.write_paused
             and len(self._open) < self._limits.max_pipelined
         )
 
@@ -323,8 +322,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _handle(self, frame: memoryview) -> None:
-        self._last_request = self._now()
-        self._asked = True
+        patience = self._patience
+        now = patience.last_request = self._now()
+        patience.asked = True
         if self._bare is not None:
             self._serve(self._bare, Exchange(self, _NO_HEADER, frame, 0))
             return
@@ -334,7 +334,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._protocol_error(error)
             return
         if header.api_key != _FETCH:  # which is what followers send, all the time
-            client_asked(self._last_request)
+            client_asked(now)
         self._serve(self._owner.handler, Exchange(self, header, frame, body_offset))
 
     def _serve(self, handler: Callable[[Exchange], None], exchange: Exchange) -> None:
@@ -387,47 +387,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- ending ---------------------------------------------------------------------------------------------
 
-    def _check_stranger(self) -> None:
-        self._stranger_timer = None
-        if self.closed or (self._known and self._asked):
-            return
-        patience = self._limits.stranger_timeout
-        what = "no request" if self._known else "no login"
-        self._owner.refuse(self.address, f"{what} within {patience:g} s")
-        self.abort(WireError(f"{what} within {patience:g} s", peer=self.peer))
-
-    def _check_idle(self) -> None:
-        self._idle_timer = None
-        if self.closed or self._transport is None:
-            return
-        now, patience = self._now(), self._limits.idle_timeout
-        unsent = self._transport.get_write_buffer_size()
-        if unsent != self._unsent:
-            self._unsent, self._last_read = unsent, now
-        due = max(self._last_request, self._last_read) + patience
-        if now >= due:
-            if self._write_paused:
-                # Whatever is open or waits behind it could not leave either.
-                why = f"nothing was read of {unsent} bytes for {patience:g} s"
-                self._owner.refuse(self.address, why)
-                self.abort(WireError(why, peer=self.peer))
-                return
-            if not self._open and not self._backlog:
-                self.abort(WireError(f"idle for {patience:g} s", peer=self.peer))
-                return
-        self._idle_timer = asyncio.get_running_loop().call_at(max(due, now + patience / 4), self._check_idle)
-
     def _end(self, reason: BaseException | None) -> None:
         if self.closed:
             return
         self.closed = True
         self.closed_reason = reason
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        if self._stranger_timer is not None:
-            self._stranger_timer.cancel()
-            self._stranger_timer = None
+        self._patience.stop()
         if self._in_parts:
             self._owner.partial.forget(self)
         self._owner.forget(self)
