@@ -1,4 +1,4 @@
-"""Every error the wire package raises. What to *do* about an error code is decided by the packages above."""
+"""Every error that the wire package raises. Higher packages decide how to react to an error code."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from wire.frames.types import TopicPartition
 
 
 class LinkerError(Exception):
-    """Base of all errors of this project: one line a person can act on."""
+    """Base of all errors of this project: one line that a person can act on."""
 
 
 class WireError(LinkerError):
-    """An error of one exchange, with whatever is known about that exchange."""
+    """An error of one exchange, with api, version, partition, offset and peer as far as they are known."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class FrameTooLarge(MalformedFrame):
 
 
 class LocalProtocolError(WireError):
-    """We used the protocol wrongly: a bug of ours, never the peer's fault."""
+    """We used the protocol wrongly: a bug of ours, never the peer's."""
 
 
 class UnsupportedApi(WireError):
@@ -120,7 +120,7 @@ class HungUp(ConnectionLost):
 
 
 class WrongCluster(ConnectionLost):
-    """The address answers for another cluster: nothing was asked of it, and nothing it says counts."""
+    """The address answers for another cluster. Nothing was asked of it, and its answers are ignored."""
 
 
 class AuthenticationFailed(WireError):
@@ -139,7 +139,7 @@ _KNOWN_ERRORS: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code; a code newer than our table renders as its number."""
+    """Kafka's name of an error code; its number for a code that is newer than our table."""
     known = _KNOWN_ERRORS.get(int(code))
     return known.name.upper() if known is not None else f"UNKNOWN_ERROR_{int(code)}"
 

@@ -1,4 +1,4 @@
-"""An id that somebody else has chosen, shown so that it cannot be taken for another one."""
+"""Topic names, group ids and the like as they are shown to people, quoted where they could mislead."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 
 
 def shown_id(name: str) -> str:
-    """As it may go to a person: a plain id as it is; one with blanks at its ends, control characters or nothing in it
-    quoted, with escapes for what cannot be seen."""
+    """A plain id as it is. An empty one, or one with outer blanks or control characters, is quoted and escaped."""
     plain = (
         bool(name)
         and name.isprintable()

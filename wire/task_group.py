@@ -1,9 +1,9 @@
-"""asyncio.TaskGroup, without what Python 3.11 and 3.12 do with a cancellation that comes while a group is failing.
+"""asyncio.TaskGroup with the cancellation fixes of Python 3.13.
 
-There the group's errors have priority, and the cancellation of the task that waits for it is gone: a loop that takes such
-errors and goes on, as most of ours do, can then not be ended, and whoever waits for its end waits forever. And where a
-child fails while the group waits for the rest, the cancel() that the group makes of its own task is never taken back:
-an asyncio.timeout around it then ends with CancelledError instead of TimeoutError. Python 3.13 is right in both.
+In 3.11 and 3.12 a cancellation that comes while a group is failing is lost, because the group's errors have priority.
+A loop that handles such errors and goes on, as most of ours do, then cannot be ended, and the task that waits for its
+end waits forever. Also, if a child fails while the group waits for the rest, the cancel() that the group makes of its
+own task is never taken back, so an asyncio.timeout around it ends with CancelledError instead of TimeoutError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
         async def __aexit__(
             self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
         ) -> None:
-            # asyncio.TaskGroup takes it back first of all, and only then.
+            # asyncio.TaskGroup takes its cancel back at the beginning of __aexit__, and only then.
             taken_back = self._parent_cancel_requested
             try:
                 await super().__aexit__(kind, error, trace)

@@ -1,7 +1,7 @@
-"""Structured concurrency with plain errors: run several awaitables, and raise the first error as itself.
+"""Several awaitables at once, with the first error raised as itself.
 
-A TaskGroup's ExceptionGroup is right for structure and wrong for `except LinkerError`; one error of several is as good a
-reason as any, and the rest are its context.
+A TaskGroup raises an ExceptionGroup, which `except LinkerError` does not catch. Any one of several errors is a good enough
+reason, and the others become its context.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ K = TypeVar("K")
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results in order. If one fails the others are cancelled, and its error is raised."""
+    """The results in order. If one fails, the others are cancelled and its error is raised."""
     tasks: list[asyncio.Task[T]] = []
     try:
         async with TaskGroup() as group:

@@ -1,7 +1,7 @@
-"""When a certificate ends, read from its PEM text: the standard library tells that of peers only.
+"""The end of a certificate's validity, read from PEM text: the standard library tells it of a peer's certificate only.
 
-DER as far as RFC 5280 puts the validity: tbsCertificate is [version], serial, algorithm, issuer, validity, each a tag, a
-length and content.
+Parses as much DER as RFC 5280 needs up to the validity: tbsCertificate is [version], serial, algorithm, issuer, validity,
+each a tag, a length and content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
 def first_end(pem: str) -> datetime | None:
-    """Of all certificates in the text, a chain is as good as its first that ends; None if there is none."""
+    """The earliest end of all certificates in the text, because a chain fails with its first; None if there is none."""
     ends = [_not_after(block) for block in _BLOCK.findall(pem)]
     return min(ends, default=None)
 

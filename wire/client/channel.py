@@ -1,7 +1,7 @@
-"""Client side of one socket: pipelined requests out, replies back in the order the requests left.
+"""One socket: pipelined requests out, replies in the order of the requests.
 
-The channel knows frames and correlation ids, nothing of what they mean. Deadlines belong to the callers: an
-answer that is given up on leaves the order intact only if it is still read, or the channel is closed.
+The channel knows frames and correlation ids only. Callers keep their own deadlines: after a caller has given up on an answer
+the order holds only if the answer is still read, or the channel is closed.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Channel(asyncio.BufferedProtocol):
         """Write one framed request (size prefix included). Raises ConnectionLost(sent=False) on a closed
         channel.
 
-        `on_reply` None means that the peer will not answer (acks=0). An answer of more than `max_reply` bytes ends the
-        connection before it is received; up to a mebibyte nobody asks.
+        `on_reply` None: the peer will not answer (acks=0). An answer of more than `max_reply` bytes ends the connection
+        before it is received; answers of up to a mebibyte are not checked.
         """
         writer = self._writer
         if self.closed or writer is None:
@@ -95,7 +95,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._drain_waiters.remove(waiter)
 
     def pause_reading(self) -> None:
-        """Stop reading until resume_reading was called as often: back-pressure of a memory budget."""
+        """Stop reading until resume_reading was called as often: back-pressure from a memory budget."""
         self._paused_reading += 1
         if self._paused_reading == 1 and self._transport is not None and not self.closed:
             self._transport.pause_reading()
@@ -108,7 +108,7 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Close at once; whoever waits for a reply gets ConnectionLost(sent=True). Safe to call twice."""
+        """Close at once; pending requests get ConnectionLost(sent=True). Safe to call twice."""
         if self._writer is not None and not self.closed:
             self._writer.flush()
         self._fail(reason)
@@ -158,7 +158,7 @@ class Channel(asyncio.BufferedProtocol):
         if self._in_pieces:
             missing = min(missing, PIECE)
             if nbytes == PIECE and self._loop is not None:
-                # There may be more, and the event loop would read on before it looks at others.
+                # There may be more, and the event loop would read all of it before it serves other connections.
                 self.pause_reading()
                 self._loop.call_soon(self.resume_reading)
         if missing and self._low_water is None and self._transport is not None:
@@ -167,7 +167,7 @@ class Channel(asyncio.BufferedProtocol):
             )  # only now: thousands of connections never see a large frame
         if self._low_water is not None:
             self._low_water.wait_for(missing)
-        if frames:  # most reads bring a part of a large one
+        if frames:  # most reads bring part of a large frame only
             with gathered_writes():
                 for frame in frames:
                     if not self._deliver(frame):
@@ -176,7 +176,7 @@ class Channel(asyncio.BufferedProtocol):
             self.close(reader.error)
 
     def _limit_of(self, behind: int) -> int:
-        """Of the answer that comes behind so many; nothing is lawful that nobody waits for."""
+        """The limit of the answer after `behind` others; 0 if no request waits for it."""
         return self._pending[behind][2] if behind < len(self._pending) else 0
 
     def _deliver(self, frame: memoryview) -> bool:

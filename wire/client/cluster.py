@@ -1,7 +1,6 @@
-"""A Kafka cluster as a client sees it: who is there, who leads what, and connections to all of them.
+"""One Kafka cluster: metadata, leaders, calls that are retried.
 
-Metadata requests of concurrent callers are merged. Connections are kept by cluster_connections.py, ListOffsets lives in
-list_offsets.py; whatever is a decision about mirrors lives in other packages.
+Metadata requests of concurrent callers are merged.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _T = TypeVar("_T")
 
 REFRESH_INTERVAL = 0.05
 _METADATA_MAX_VERSION = 12
-# A node that swallows packets must not cost a caller its whole deadline while other nodes are alive.
+# A node that swallows packets must not use up a caller's whole deadline while other nodes are alive.
 CONNECT_TIMEOUT = 10.0
 # Repeating one of these after its outcome is unknown changes nothing.
 _IDEMPOTENT = frozenset(
@@ -51,7 +50,7 @@ _IDEMPOTENT = frozenset(
 
 
 class Cluster:
-    """A cluster under a name people know it by; `connect` first, `close` last."""
+    """A cluster under the name that people know it by. Call `connect` first and `close` last."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class Cluster:
     # --- which cluster it is --------------------------------------------------------------------------------
 
     def expect(self, cluster_id: str | None) -> None:
-        """Believe only addresses that answer for this cluster; without it, for the one that answers first."""
+        """Use only addresses that answer with this cluster id; None: with the id that is answered first."""
         self._connections.identity.expected = cluster_id
 
     @property
@@ -138,9 +137,7 @@ class Cluster:
             self.expect(self.cluster_id)
 
     async def refresh(self, topics: Iterable[str] | None = None, *, timeout: float = 30.0) -> None:
-        """Ask for the given topics (None: all of the cluster), together with everybody else who is asking
-        now.
-        """
+        """Ask for the given topics (None: all), merged with the requests of other callers."""
         if self._connections.closed:
             raise self._connections.closing()
         if self._round is None:
@@ -186,7 +183,7 @@ class Cluster:
                 answer = await connection.call(
                     "metadata", fields, timeout=self._connect_timeout, max_version=_METADATA_MAX_VERSION
                 )
-                # Whoever is behind the address may have changed with the connection still open: a proxy, say.
+                # Another cluster may be behind the address by now with the connection still open (a proxy).
                 self._connections.identity.check(connection, getattr(answer, "cluster_id", None))
                 if topics is not None and len(answer.topics) > len(topics):
                     raise MalformedFrame(
@@ -211,23 +208,21 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------------------
 
     async def connection(self, node_id: int | None, *, purpose: str = "default") -> Connection:
-        """A cached connection to the node (None: to any that lives). Shared: whoever closes it closes it for
-        all.
-        """
+        """A cached connection to the node (None: to any that is alive). It is shared: closing it closes it for all."""
         if node_id is None:
             return await self._connections.to_any(self.nodes.values(), self.bootstrap, purpose)
         node = await self._node(node_id)
         return await self._connections.to(node_id, node.host, node.port, purpose)
 
     def connected(self, node_id: int, *, purpose: str = "default") -> Connection | None:
-        """What `connection` would give at once; None if that has to open one."""
+        """The cached connection to the node; None if `connection` would have to open one."""
         node = self.nodes.get(node_id)
         return None if node is None else self._connections.connected(node, purpose)
 
     async def open_connection(
         self, node: Node | int, *, alloc: Callable[[int], bytearray] | None = None
     ) -> Connection:
-        """A connection of its own for the caller, who closes it. `alloc`: gives the buffers of large answers."""
+        """A connection for this caller alone, who closes it. `alloc`: gives the buffers of large answers."""
         if isinstance(node, int):
             node = await self._node(node)
         return await self._connections.open(node.host, node.port, alloc=alloc)
@@ -252,9 +247,7 @@ class Cluster:
         version: int | None = None,
         purpose: str = "default",
     ) -> Any:
-        """One answer from a node. What was certainly not carried out, or may be repeated, is tried until
-        `timeout`.
-        """
+        """One answer from a node. Retries until `timeout` if the request was certainly not carried out, or is idempotent."""
         return await self._try(
             api,
             version,
@@ -267,7 +260,7 @@ class Cluster:
     async def fetch(
         self, node_id: int, request: FetchRequest, *, timeout: float, purpose: str = "default"
     ) -> tuple[memoryview, FetchResponse]:
-        """As `call`, of what only reads, with an answer that is not decoded field by field."""
+        """A Fetch, retried as in `call`. The answer is not decoded field by field."""
         return await self._try(
             "fetch",
             request.version,
@@ -326,12 +319,12 @@ class Cluster:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close every cached connection and end what is under way."""
+        """Close every cached connection and cancel requests that are under way."""
         await self._connections.close(self._rounds)
 
 
 class _RefreshRound:
-    """One metadata request in the making, and everybody who waits for it."""
+    """One metadata request that is being collected, and the callers that wait for it."""
 
     def __init__(self) -> None:
         self.names: set[str] | None = set()

@@ -1,8 +1,4 @@
-"""The connections to a cluster's nodes: kept per node and purpose, opened again when they died.
-
-Which addresses there are, and which node is meant, is decided in cluster.py; whether an address is the cluster's at all, in
-cluster_identity.py.
-"""
+"""The connections to a cluster's nodes, kept per node and purpose, and opened again after they died."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _TOLD_FOR = 600.0  # seconds
 
 
 class ClusterConnections:
-    """Of one cluster, all with the same security and client id."""
+    """The connections to one cluster, all with the same security and client id."""
 
     def __init__(
         self,
@@ -49,16 +45,16 @@ class ClusterConnections:
         # it.
         self._connections: dict[tuple[int | str, str], Connection] = {}
         self._opening: dict[tuple[int | str, str], asyncio.Task[Connection]] = {}
-        self._stale: list[Connection] = []  # others took their places; closed when they owe nothing
+        self._stale: list[Connection] = []  # replaced; closed when their last answer is there
         self._hung_up: dict[str, tuple[float, str]] = {}
         self.closed = False
 
     def connected(self, node: Node, purpose: str) -> Connection | None:
-        """What `to` would give at once; None if that has to open one."""
+        """The kept connection to the node; None if `to` would have to open one."""
         return None if self.closed else self._kept((node.id, purpose), node.host, node.port)
 
     async def to(self, key: int | str, host: str, port: int, purpose: str) -> Connection:
-        """The one that is kept, or a new one. Shared: whoever closes it closes it for all."""
+        """The kept connection, or a new one. It is shared: closing it closes it for all."""
         if self.closed:
             raise self.closing()
         place = (key, purpose)
@@ -73,7 +69,7 @@ class ClusterConnections:
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open_kept(place, host, port))
             self._opening[place] = opening
-            # an error nobody waits for any more (all callers cancelled) is not a bug to report
+            # after all callers were cancelled an error is no bug to report
             opening.add_done_callback(_retrieve)
         try:
             return await asyncio.shield(opening)
@@ -85,7 +81,7 @@ class ClusterConnections:
     async def to_any(
         self, nodes: Iterable[Node], bootstrap: Sequence[tuple[str, int]], purpose: str
     ) -> Connection:
-        """To whoever answers; a connection that is kept before any other."""
+        """A connection to any node that answers, a kept one first."""
         for (_, kept), connection in self._connections.items():
             if kept == purpose and _usable(connection):
                 return connection
@@ -102,7 +98,7 @@ class ClusterConnections:
                 refused = AuthenticationFailed(f"cluster {self._name}: {error.message}", peer=error.peer)
                 if self.identity.expected is None:
                     raise refused from error
-                # Of a cluster that has let us in before: the address may be another cluster's by now.
+                # This cluster has accepted us before: the address may belong to another cluster by now.
                 tried.append((format_address(host, port), error))
             except WireError as error:
                 tried.append((format_address(host, port), error))
@@ -118,7 +114,7 @@ class ClusterConnections:
     async def open(
         self, host: str, port: int, *, alloc: Callable[[int], bytearray] | None = None
     ) -> Connection:
-        """A connection of its own for the caller, who closes it. It leads to this cluster and to no other."""
+        """A connection for this caller alone, who closes it. It certainly leads to this cluster."""
         options = self._options if alloc is None else {**self._options, "alloc": alloc}
         try:
             connection = await Connection.open(
@@ -148,7 +144,7 @@ class ClusterConnections:
         return ConnectionLost(f"cluster {self._name} is closed", sent=False)
 
     async def close(self, others: Iterable[asyncio.Task[Any]] = ()) -> None:
-        """Close every connection that is kept, and end what is under way, `others` too."""
+        """Close every kept connection, and cancel attempts to connect and the tasks in `others`."""
         self.closed = True
         tasks = [*others, *self._opening.values()]
         for task in tasks:

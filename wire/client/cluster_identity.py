@@ -1,7 +1,7 @@
-"""Which cluster an address answers for: an address that was reused, a DNS name or a load balancer may lead to another one.
+"""The cluster id that an address answers with, checked on every new connection.
 
-Each connection is asked before it is used for anything, because most answers and all writes name topics and partitions only,
-which another cluster may have as well.
+An address that was reused, a DNS name or a load balancer may lead to another cluster. Each connection is checked before its
+first use, because most answers and all writes name topics and partitions only, which the other cluster may have as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wire.frames.types import format_address
 
 log = logging.getLogger(__name__)
 
-_TOLD_FOR = 600.0  # seconds; whoever still comes by such an address renews it
+_TOLD_FOR = 600.0  # seconds since the last attempt to use such an address
 _NO_TOPICS = {"topics": [], "allow_auto_topic_creation": False}
 _MAX_VERSION = 12
 
@@ -29,7 +29,7 @@ class ClusterIdentity:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        #: None while it is not known: then whatever answers first is believed.
+        #: None while it is not known: then the first answer is accepted.
         self.expected: str | None = None
         self._foreign: dict[str, tuple[float, WrongCluster]] = {}
 
@@ -39,7 +39,7 @@ class ClusterIdentity:
         return {address: error.message for address, (seen, error) in self._foreign.items() if seen > oldest}
 
     async def verify(self, connection: Connection, timeout: float) -> None:
-        """WrongCluster, and the connection is closed, if it leads to another cluster than the expected one."""
+        """Close the connection and raise WrongCluster if it leads to another cluster than the expected one."""
         if self.expected is None:
             return
         try:
@@ -49,7 +49,7 @@ class ClusterIdentity:
             raise
 
     def check(self, connection: Connection, answered: str | None) -> None:
-        """What one answer said. A broker that tells no id is believed, as one before Kafka 0.10.1."""
+        """Judge the id of one answer. A broker without an id (before Kafka 0.10.1) is accepted."""
         address = connection.peer
         if answered is None or self.expected is None or answered == self.expected:
             if self._foreign.pop(address, None) is not None:
@@ -74,7 +74,7 @@ async def ask(connection: Connection, timeout: float) -> str | None:
 async def survey(
     bootstrap: Sequence[tuple[str, int]], security: ClientSecurity, client_id: str, timeout: float
 ) -> dict[str, str | WireError | None]:
-    """What each address answers for, or why it does not answer; all of them are asked at once."""
+    """The cluster id that each address answers with, or its error; all are asked at once."""
 
     async def one(host: str, port: int) -> str | WireError | None:
         try:

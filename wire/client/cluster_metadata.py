@@ -1,4 +1,4 @@
-"""What a client knows of a cluster, fed by Metadata answers. Pure but for the time of day: no I/O."""
+"""Nodes, topics and leaders as Metadata answers told them. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wire.frames.types import Node, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_BELIEVED_AFTER = 10.0  # seconds; a broker that lives hears of a new leader much sooner
+_BELIEVED_AFTER = 10.0  # seconds; a live broker learns of a new leader much sooner
 _BELIEVED_ANSWERS = 5
 
 
@@ -45,8 +45,10 @@ class _Older(NamedTuple):
 
 
 class ClusterMetadata:
-    """Invariant: within one topic id a partition's leader epoch does not go back because a stale node answered. If nobody
-    tells anything else for some time it does: a cluster whose metadata were restored begins again where they end.
+    """The newest metadata of a cluster.
+
+    Invariant: within one topic id an answer of a stale node does not set a partition's leader epoch back. If every answer
+    tells the older epoch for some time it is accepted: the cluster's metadata may have been restored from a backup.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,13 +77,13 @@ class ClusterMetadata:
         return True
 
     def apply(self, answer: Any, *, all_topics: bool) -> None:
-        """Take over a decoded Metadata answer; with all_topics, topics it does not name are gone."""
+        """Apply a decoded Metadata answer; with all_topics, topics that it does not name are removed."""
         top_error = int(getattr(answer, "error_code", 0))
         if top_error:
             raise BrokerError(top_error, api="metadata")
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers}
         if nodes:
-            # a broker that has just started may answer with nobody; what we know is better
+            # a broker that has just started may answer with no nodes; the known ones are better
             self.nodes = nodes
         self.cluster_id = getattr(answer, "cluster_id", None) or self.cluster_id
         self.controller_id = getattr(answer, "controller_id", -1)

@@ -1,8 +1,7 @@
-"""How a channel gets its socket: TCP or TLS to one address.
+"""The socket of a channel: TCP or TLS to one address.
 
-The address is whatever a broker advertises. One that cannot even be looked up (an empty label, a port beyond 65535) is no
-bug of ours and ends no more than this attempt: every way in which connecting fails is an error of ours. What is said on
-the channel, and who closes it when this fails, is decided elsewhere (connection.py, linker.process.upstreams).
+The address is the one that a broker advertises. An address that cannot be looked up (an empty label, a port above 65535) is
+no bug of ours and fails this attempt only, so every failure to connect is raised as a WireError.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ async def connect(channel: Channel, host: str, port: int, context: ssl.SSLContex
     except ssl.SSLError as error:
         raise AuthenticationFailed(f"TLS failed: {describe(error)}", peer=peer) from error
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
-        raise HungUp(describe(error), sent=False, peer=peer) from error  # in the midst of TLS
+        raise HungUp(describe(error), sent=False, peer=peer) from error  # during the TLS handshake
     except OSError as error:
         raise ConnectionLost(describe(error), sent=False, peer=peer) from error
     except ValueError as error:  # UnicodeError above all, of a name that IDNA cannot encode

@@ -1,8 +1,6 @@
-"""One authenticated client connection: TCP or TLS, ApiVersions, SASL, then typed calls by the highest common
-version.
+"""One authenticated client connection: TCP or TLS, ApiVersions, SASL, then typed calls by the highest common version.
 
 The hot path takes `.channel` and frames its own requests; both share the correlation ids of this connection.
-Which node to connect to, and what to do when it dies, is decided elsewhere (cluster.py).
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ from wire.frames.types import Buffer, format_address
 from wire.schema import codec
 
 RENEW_BEFORE = 5.0
-"""Seconds before a peer that limits sessions (connections.max.reauth.ms) would end one; half of it if it is shorter."""
+"""Seconds by which a connection is replaced before the peer ends its session (connections.max.reauth.ms); half the session
+if that is shorter."""
 SOFTWARE_NAME = "kafka-linker"
 SOFTWARE_VERSION = "0.1.0"
 
@@ -42,10 +41,10 @@ _HUNG_UP = (
 _API_VERSIONS = 18
 
 MAX_ANSWER = 16 * 1024 * 1024
-"""Of everything that is decoded field by field, Fetch aside: two hundred thousand partitions in one Metadata are half of it.
-A source may be hostile, and what it sends becomes twenty times as much in memory."""
+"""The largest answer that is decoded field by field. Two hundred thousand partitions in one Metadata answer are half of it.
+A source may be hostile, and decoding takes twenty times as much memory as the answer."""
 _AT_ONCE = 1024 * 1024
-"""Larger answers are decoded in a thread. Before anybody has logged in none is as large."""
+"""Larger answers are decoded in a thread. Before the login none is as large."""
 
 
 class Connection:
@@ -53,7 +52,7 @@ class Connection:
 
     def __init__(self, channel: Channel, address: str, client_id: str) -> None:
         self.channel = channel
-        #: host:port as it was asked for, which is what a person knows the peer by.
+        #: host:port as it was asked for, the name by which people know the peer.
         self.peer = address
         self.client_id = client_id
         self.supported_features: dict[str, tuple[int, int]] = {}
@@ -114,15 +113,17 @@ class Connection:
 
     @property
     def renew_at(self) -> float | None:
-        """time.monotonic() from which another connection should take this one's place; None for never. The peer answers
-        what came before the end, and ends the connection at the first request behind it (KIP-368)."""
+        """time.monotonic() from which another connection should replace this one; None for never.
+
+        The peer answers requests that came before the session's end, and closes at the first one after it (KIP-368).
+        """
         if self.expires_at is None:
             return None
         return self.expires_at - min(RENEW_BEFORE, self._lifetime / 2)
 
     @property
     def ageing(self) -> bool:
-        """Whether nothing new should be begun on it, if another one can be had."""
+        """Whether new requests should go to another connection, if one can be opened."""
         at = self.renew_at
         return at is not None and time.monotonic() >= at
 
@@ -203,11 +204,11 @@ class Connection:
         reply = await self._within(timeout, api, chosen, self._exchange(api, chosen, fields, most))
         if len(reply) <= _AT_ONCE:
             return codec.decode_response(api, chosen, reply)
-        # Seconds of work: others go on meanwhile.
+        # This may take seconds; other connections are served meanwhile.
         return await asyncio.to_thread(codec.decode_response, api, chosen, reply)
 
     async def fetch(self, request: FetchRequest, *, timeout: float) -> tuple[memoryview, FetchResponse]:
-        """One Fetch of `request.version`: the answer's frame, and its envelope, which points into the frame."""
+        """One Fetch in `request.version`: the answer's frame, and its parsed envelope, which points into the frame."""
         version = self.pick_version("fetch", version=request.version)
         correlation_id = self.next_correlation_id()
         frame = encode_fetch_request(version, correlation_id, self.client_id, request)
@@ -258,7 +259,7 @@ class Connection:
         reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
         def on_reply(result: memoryview | WireError) -> None:
-            # A cancelled caller leaves its slot in the order: the answer is read and dropped.
+            # The place of a cancelled caller stays in the order: its answer is read and dropped.
             if reply.done():
                 return
             if isinstance(result, WireError):

@@ -1,11 +1,9 @@
-"""What is written while one read is worked on leaves together: one system call per connection, not one per request.
+"""Writes that are gathered while one read is handled: one system call per connection, not one per request.
 
-A read brings several requests of a client, or several answers of a source. Each of them is passed on at once, as it
-is taken apart; between `with gathered_writes():` and its end the buffers wait in their `Writer`, in order. Nothing
-waits for time or for company: the end comes when the bytes that were read are used up. What is large leaves in pieces,
-one in each turn of the event loop, where clients would have to wait for it (pieces.py).
-
-Lives here: `Writer`, the order of buffers. Not here: requests and answers (channel.py, server.py).
+A read brings several requests of a client, or several answers of a source, and each of them is passed on at once. Between
+`with gathered_writes():` and its end the buffers wait in their `Writer`, in order. Nothing waits for a timer or for more
+data: the end comes when the bytes of the read are used up. Large buffers are sent in pieces, one in each turn of the event
+loop, while clients would have to wait for them (pieces.py).
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from typing import Final
 from wire.frames.pieces import PIECE, in_pieces
 from wire.frames.types import Buffer
 
-#: A writer with that much goes at once, so that the peer has work while we go on. Bytes.
+#: Bytes. A writer that holds this much sends at once, so that the peer has work meanwhile.
 GATHER_MAX: Final = 256 * 1024
 
 
 class _Gathering(threading.local):
-    """Of one thread, which runs one event loop; may be entered again while it is entered."""
+    """The writers of one thread, which runs one event loop. May be entered recursively."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -49,14 +47,14 @@ def _flush(waiting: list[Writer]) -> None:
             waiting.pop()._send_gathered()  # noqa: SLF001 - one mechanism
     finally:
         if waiting:
-            _flush(waiting)  # one connection's trouble is not the others'
+            _flush(waiting)  # an error of one connection must not stop the others
 
 
 _gathering = _Gathering()
 
 
 def gathered_writes() -> _Gathering:
-    """`with gathered_writes():` around synchronous work; what it writes leaves at the end, error or not."""
+    """`with gathered_writes():` around synchronous work; its writes are sent at the end, error or not."""
     return _gathering
 
 
@@ -69,22 +67,22 @@ class Writer:
         self._transport = transport
         self._buffers: list[Buffer] = []
         self._size = 0
-        self._rest: deque[Buffer] = deque()  # of what leaves in pieces, and what came after it
-        self._behind = 0  # bytes of what came after it
-        #: Called when the last piece of what left in pieces has left.
+        self._rest: deque[Buffer] = deque()  # the rest of a write in pieces, and later writes
+        self._behind = 0  # bytes of those later writes
+        #: Called when the last piece has been sent.
         self.drained: Callable[[], None] | None = None
 
     @property
     def pending(self) -> int:
-        """Bytes that the transport has not been given yet."""
+        """Bytes that were not yet passed to the transport."""
         return self._size + sum(map(len, self._rest)) if self._rest else self._size
 
     def send_gathered(self) -> None:
-        """What is gathered goes now: more is to be made only when it has left."""
+        """Send what is gathered now: the caller makes more only after that has left."""
         self._send_gathered()
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Now, or at the end of what gathers just now. The buffers may not change until they have left."""
+        """Send now, or at the end of the gathering that is open. The buffers must not change until they have left."""
         if not _gathering.depth:
             self._send(buffers, sum(map(len, buffers)))
             return
@@ -97,7 +95,7 @@ class Writer:
             self._send_gathered()
 
     def flush(self) -> None:
-        """What waits here leaves now, all of it."""
+        """Send everything now."""
         self._send_gathered()
         if self._rest:
             rest, self._rest, self._behind = self._rest, deque(), 0
@@ -115,7 +113,7 @@ class Writer:
             self._rest += buffers
             self._behind += size
             if self._behind >= 2 * PIECE:
-                self.flush()  # the transport is to see that much: it says when no more should come
+                self.flush()  # so that the transport sees how much waits and can pause the caller
         elif size >= 2 * PIECE and in_pieces(asyncio.get_running_loop().time()):
             self._rest += buffers
             self._send_piece()
@@ -125,7 +123,7 @@ class Writer:
             self._transport.writelines(buffers)
 
     def _send_piece(self) -> None:
-        """One piece of the rest, the next one in the next turn; all of it when no client is there any more."""
+        """Send one piece, the next one in the next turn; everything when no client waits any more."""
         rest = self._rest
         if self._transport.is_closing():
             rest.clear()

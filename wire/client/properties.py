@@ -1,7 +1,7 @@
-"""Kafka's client property names that a cluster section or a link may have, and how their values must look.
+"""The Kafka client properties that a cluster section or a link accepts, and the form of their values.
 
-Security properties are interpreted by wire.client.security; here only names and addresses are checked, so that a
-misspelt key is an error with a hint and not a silent default.
+Only names and addresses are checked here, so that a misspelt key is an error with a hint and not a silent default.
+wire.client.security interprets the security properties.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SECURITY_PROPERTIES = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-#: What the target may be given as a client sees it. The rack towards it is the sidecar's own, sidecar.rack.
+#: Properties of the target as a client sees it. The rack towards it is the sidecar's own (sidecar.rack).
 TARGET_PROPERTIES = SECURITY_PROPERTIES | {"bootstrap.servers", "client.id"}
-#: What the source of a link may be given.
+#: Properties of the source of a link.
 CLIENT_PROPERTIES = TARGET_PROPERTIES | {"client.rack"}
-#: Of a listener of ours, without its `listener.name.<name>.` prefix.
+#: Properties of a listener of ours, without their `listener.name.<name>.` prefix.
 #: A server has no name to check, so without ssl.endpoint.identification.algorithm.
 LISTENER_PROPERTIES = frozenset(
     key for key in SECURITY_PROPERTIES if key.startswith("ssl.") and "identification" not in key
@@ -64,7 +64,7 @@ class ListenerUrl(NamedTuple):
 
 def nearest(key: str, known: Iterable[str]) -> str:
     """`; did you mean x?` or nothing: the tail of an error line about an unknown key."""
-    import difflib  # for a mistake only
+    import difflib  # needed for mistakes only
 
     found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""

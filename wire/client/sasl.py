@@ -1,4 +1,4 @@
-"""The client side of SASL: PLAIN and SCRAM, inside SaslHandshake v1 and SaslAuthenticate."""
+"""SASL PLAIN and SCRAM, inside SaslHandshake v1 and SaslAuthenticate."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ _MAX_ITERATIONS = 2_000_000
 
 
 async def authenticate(call: Call, credentials: SaslCredentials, *, peer: str) -> int:
-    """Authenticate over `call(api, fields, max_version)`; returns the session's lifetime in ms, 0 for no
-    limit.
-    """
+    """Authenticate over `call(api, fields, max_version)`. Returns the session's lifetime in ms, 0 for no limit."""
     answer = await call("sasl_handshake", {"mechanism": credentials.mechanism}, 1)
     code = int(answer.error_code)
     if code == UNSUPPORTED_SASL_MECHANISM:
@@ -59,7 +57,7 @@ async def _scram(call: Call, credentials: SaslCredentials, peer: str) -> int:
     answer = await _step(call, client.first(), peer)
     server_first = bytes(answer.auth_bytes)
     try:
-        # thousands of hash rounds would stop every other connection of this process
+        # thousands of hash rounds would delay every other connection of this process
         final = await asyncio.to_thread(client.final, server_first)
         answer = await _step(call, final, peer)
         client.verify(bytes(answer.auth_bytes))

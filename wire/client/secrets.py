@@ -1,9 +1,7 @@
-"""Secrets by reference: resolve ${env:NAME} and ${file:/path}, tell sensitive keys, redact what is shown.
+"""Secrets by reference: ${env:NAME} and ${file:/path} are resolved, sensitive keys recognised, shown values redacted.
 
-Where the references of a link may lead, which come with a request, is linker/config/link_secrets.py's.
-
-Resolved values go straight into ClientSecurity / ListenerSecurity and are kept nowhere else. Stored and shown
-are the references. What a property *means* is not known here (wire/client/properties.py).
+Resolved values go straight into ClientSecurity and ListenerSecurity and are kept nowhere else; only references are stored
+and shown. A link's references come with a request, so linker/config/link_secrets.py limits the places they may name.
 """
 
 from __future__ import annotations
@@ -53,8 +51,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     read: Callable[[str, str], str] | None = None,
 ) -> str:
-    """`value` with every reference in it replaced; `key` only serves the error line. `read`: how a file is read (its name,
-    the key), if not wherever it is."""
+    """`value` with every reference replaced. `key` is for the error message; `read(name, key)` reads files, by default from
+    any place."""
     environment = os.environ if environ is None else environ
 
     def one(match: re.Match[str]) -> str:
@@ -71,7 +69,7 @@ def resolve(
 
 
 def warn_of_mode(key: str, name: str, mode: int) -> None:
-    """Once for each file that holds a secret and that every user of the machine can read."""
+    """Warn once about each file with a secret that every user of the machine can read."""
     if mode & stat.S_IROTH and name not in _WARNED and is_sensitive(key):
         _WARNED.add(name)
         log.warning(
@@ -106,20 +104,20 @@ def resolve_properties(
 
 @contextmanager
 def hiding_values(properties: Mapping[str, str]) -> Iterator[None]:
-    """Around whatever is made of `properties` once they are resolved: what cannot be used is said by its key only.
+    """Around the use of resolved properties: an error about a referenced value names its key only.
 
-    Errors quote a value as `key=value`, `key: value` or `key is value`. What a reference stands for may be a secret,
-    or any file that this process can read, and errors go to the log and to callers of the admin API.
+    Errors quote a value as `key=value`, `key: value` or `key is value`. A referenced value may be a secret, or any file
+    that this process can read, and errors go to the log and to callers of the admin API.
     """
     try:
         yield
     except SecretError:
-        raise  # of the reference itself: no value was there yet
+        raise  # about the reference itself, which holds no value
     except LinkerError as error:
         text = str(error)
         for key, value in properties.items():
             if REFERENCE.search(value) and re.search(rf"{re.escape(key)}(=|:| is )", text):
-                # Without its cause, which a traceback in the log would show.
+                # Without its cause: a traceback in the log would show it.
                 raise SecretError(
                     f"{key}: the value that its reference stands for cannot be used; it is not shown, it may be a secret"
                 ) from None

@@ -1,7 +1,6 @@
-"""How a connection or a listener is protected, from Kafka's own property names. PEM only.
+"""TLS and SASL settings of connections and listeners, from Kafka's own property names. PEM only.
 
-The one place where TLS contexts are built and credentials are kept; the SASL exchange itself lives in
-sasl.py.
+TLS contexts are built and credentials are kept only here.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 @dataclass(frozen=True, slots=True)
 class SaslCredentials:
-    """What a client proves itself with. The password never shows."""
+    """The credentials of a client. The password is never shown."""
 
     mechanism: str
     username: str
@@ -35,7 +34,7 @@ class SaslCredentials:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Certificates and keys as PEM text. The key never shows."""
+    """Certificates and keys as PEM text. The key is never shown."""
 
     trust: str | None = None
     chain: str | None = field(default=None, repr=False)
@@ -90,7 +89,7 @@ class ClientSecurity:
 
     @classmethod
     def from_properties(cls, props: Mapping[str, str], *, prefix: str = "") -> ClientSecurity:
-        """From Kafka's client properties; other properties in `props` are not looked at."""
+        """From Kafka's client properties; other properties are ignored."""
         protocol = _protocol(props.get(f"{prefix}security.protocol", "PLAINTEXT"), prefix)
         sasl = _sasl(props, prefix) if protocol.startswith("SASL") else None
         if not protocol.endswith("SSL"):
@@ -116,9 +115,7 @@ class ClientSecurity:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How clients and brokers connect to us. With `sasl`, who they are is asked of a real broker (see the
-    router).
-    """
+    """How clients and brokers connect to us. With `sasl`, the router lets a real broker authenticate them."""
 
     protocol: str = "PLAINTEXT"
     tls: TlsMaterial | None = None
@@ -177,7 +174,7 @@ def _protocol(value: str, prefix: str) -> str:
 
 
 def _sasl(props: Mapping[str, str], prefix: str) -> SaslCredentials:
-    # Kafka's default is GSSAPI, which is not built in, so the mechanism has to be said.
+    # Kafka's default is GSSAPI, which is not supported, so the mechanism has to be given.
     mechanism = props.get(f"{prefix}sasl.mechanism", "").strip().upper()
     if mechanism not in MECHANISMS:
         raise InvalidSecurityConfig(

@@ -1,4 +1,4 @@
-"""Waiting for something to change, no longer than so long. Not here: retries, back-offs."""
+"""Waiting for an event with a time limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def until_set(event: asyncio.Event, timeout: float) -> None:
-    """Until the event is set from now on, or the time (seconds) is over; the caller looks what there is to see."""
+    """Wait until the event is set from now on, or `timeout` seconds are over. The caller checks which."""
     event.clear()
     try:
         async with asyncio.timeout(timeout):

@@ -1,8 +1,7 @@
-"""Record batches (magic 2) as bytes: the hot walk that stamps the session's leader epoch, headers, records.
+"""Record batches (magic 2) as bytes: headers, records, and the walk that stamps the leader epoch.
 
-Lives here: everything that looks into a batch. Nothing here decompresses or copies on the hot path:
-patch_batches touches four bytes per batch, and those lie outside the batch's CRC. Records are for the
-metadata log, the validator and tests (iter_records); what is compressed is unpacked by compression.py.
+Nothing here decompresses or copies on the hot path: patch_batches writes four bytes per batch, which lie outside the batch's
+CRC. iter_records serves the metadata log, the validator and tests.
 
 Layout of a batch (offset: field): 0 baseOffset i64, 8 length i32 (bytes after it), 12 partitionLeaderEpoch
 i32, 16 magic i8, 17 crc u32 (of everything from 21 on), 21 attributes i16, 23 lastOffsetDelta i32, 27
@@ -22,7 +21,7 @@ from wire.frames.types import Buffer
 
 try:
     from wire.frames._walk import walk
-except ImportError:  # it was installed without a compiler
+except ImportError:  # installed without a compiler
     native_walk = None
 else:
     native_walk = walk
@@ -49,7 +48,7 @@ class Chunk(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What patch_batches saw."""
+    """The result of patch_batches."""
 
     chunks: list[Chunk]
     next_offset: int  # -1: not one whole batch
@@ -80,7 +79,7 @@ def patch_batches(
     pos = chunk_start = start
     chunk_base = -1
     if native_walk is not None:
-        # As far as all is ordinary. The rest is ours: errors, a batch that is cut short, the end.
+        # The C walk goes as far as batches are ordinary. Errors, a batch that is cut short and the end are handled here.
         cut, epochs, pos, chunk_start, chunk_base, floor, last_epoch, batches, largest = native_walk(
             buf, start, end, leader_epoch, chunk_bytes, last_epoch
         )
@@ -266,7 +265,7 @@ def iter_records(buf: Buffer, header: BatchHeader) -> Iterator[Record]:
     data = memoryview(buf)[header.position + BATCH_OVERHEAD : header.end]
     if header.compression:
         from wire.frames.compression import (
-            decompress,  # megabytes, for the few that look into compressed batches
+            decompress,  # megabytes of memory, and few callers look into compressed batches
         )
 
         data = memoryview(decompress(header.compression, data, header.base_offset))

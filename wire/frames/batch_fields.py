@@ -1,7 +1,7 @@
-"""A few fields of a batch (magic 2) for those who have each forwarded one in their hands and need no more of it.
+"""Fields of a single batch (magic 2), for code that needs no more of it.
 
-The layout is told in batch.py, which reads whole headers. Nothing is checked here: the caller knows that a whole
-header (BATCH_OVERHEAD bytes) is there. These are the bare functions of `struct`, as this is done for every batch.
+batch.py documents the layout. Nothing is checked here: the caller knows that a whole header (BATCH_OVERHEAD bytes) is there.
+These are plain functions of `struct`, because every forwarded batch goes through them.
 """
 
 import struct

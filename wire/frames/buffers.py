@@ -1,8 +1,4 @@
-"""Large receive buffers, reused without anybody having to give them back.
-
-Lives here: the pool of frames the fetcher receives into. Not here: the reader that fills them (framing.py),
-the memory budget (fetcher).
-"""
+"""Large receive buffers, reused when no view of them is left."""
 
 import sys
 from typing import Final
@@ -11,23 +7,22 @@ MIN_CLASS: Final = 1 << 16
 _STEPS: Final = 4
 """Sizes per doubling: at most a quarter of a new buffer lies idle behind its frame."""
 _LARGER: Final = 2
-"""How many times as large a free buffer may be as one that would be made: answers of a gigabyte that is copied are nearly
-equal in size, and the last one is what is left over. A buffer of its own for that would be 2 or 3 MiB more of memory."""
+"""A free buffer may be this many times as large as a new one would be. The answers of a gigabyte that is copied are nearly
+equal in size except the last one, and a buffer of its own for that would take 2 or 3 MiB more."""
 _SMALLER: Final = 4
-"""Down to which part of a buffer that is made a free one goes for it: the first answers of a mirror are of those of its
-partitions that are there already, and what they were received into would be kept beside the buffers of whole ones."""
+"""A new buffer replaces a free one that is at least this fraction of its size. A mirror's first answers cover few of its
+partitions, and their buffers would otherwise be kept beside those of full answers."""
 
 
 class FramePool:
-    """Hands out bytearrays nobody else holds.
+    """Hands out bytearrays that nobody else holds.
 
-    The pool keeps every buffer it made and finds out by itself which are free: a memoryview, and every slice
-    of one, holds a reference to its bytearray, so a buffer is free when the pool's reference is the only one.
-    Windows, responses and write queues just drop their views; there is no count of ours to get wrong.
+    The pool keeps every buffer it made and finds the free ones itself: a memoryview, and every slice of one, holds a
+    reference to its bytearray, so a buffer is free when the pool's reference is the only one. Windows, responses and
+    write queues just drop their views; there is no count of ours to get wrong.
 
-    Free buffers beyond max_idle_bytes are let go by trim(), which take() calls before it allocates; whoever
-    owns the pool calls it now and then as well, for the time when nobody takes. Buffers in use are only
-    watched: they count in the budget of whoever holds the views.
+    trim() frees idle buffers beyond max_idle_bytes. take() calls it before it allocates, and the pool's owner calls it
+    now and then for times without a take(). Buffers in use count in the budget of the holders of their views.
     """
 
     def __init__(self, max_idle_bytes: int) -> None:
@@ -37,7 +32,7 @@ class FramePool:
         self.reused = 0
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes (often more), with whatever was in it before."""
+        """A buffer of at least `size` bytes (often more). Its old contents are still in it."""
         capacity = size_class(size)
         most = capacity * _LARGER
         for larger in sorted(one for one in self._buffers if capacity <= one <= most):
@@ -55,8 +50,8 @@ class FramePool:
         return self._buffers[capacity][-1]
 
     def _let_one_go(self, capacity: int) -> None:
-        """The largest free buffer that is too small for what is asked now. Nothing goes round in circles: larger ones are
-        never let go for smaller ones."""
+        """Free the largest idle buffer that is too small for this request. Larger ones are never freed for smaller ones, so
+        buffers are not replaced in circles."""
         for smaller in sorted(
             (one for one in self._buffers if one < capacity <= _SMALLER * one), reverse=True
         ):
@@ -67,7 +62,7 @@ class FramePool:
                     return
 
     def trim(self) -> int:
-        """Let go of free buffers beyond max_idle_bytes; how many free bytes are kept."""
+        """Free idle buffers beyond max_idle_bytes. Returns the idle bytes that are kept."""
         idle = 0
         for capacity, buffers in list(self._buffers.items()):
             for position in reversed(range(len(buffers))):
@@ -92,7 +87,7 @@ def size_class(size: int) -> int:
 
 
 def size_below(size: int) -> int:
-    """What fits into a buffer of at most `size` bytes: the largest capacity up to it, or all of it if it is small."""
+    """The largest capacity of at most `size` bytes; `size` itself if it is small."""
     if size <= MIN_CLASS:
         return size
     step = (1 << size.bit_length() - 1) // _STEPS
@@ -103,5 +98,5 @@ def _references(buffers: list[bytearray], position: int) -> int:
     return sys.getrefcount(buffers[position])
 
 
-# Measured, not written down: what the interpreter itself adds differs between its versions.
+# Measured, not a constant: the references that the interpreter itself adds differ between its versions.
 _FREE: Final = _references([bytearray(1)], 0)

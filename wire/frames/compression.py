@@ -1,6 +1,6 @@
-"""Records of compressed batches, unpacked within a bound.
+"""Records of compressed batches, decompressed up to a limit.
 
-A module of its own because of the library that comes with it: a sidecar copies batches as they are, and seldom looks
+A module of its own, so that its library is loaded only when needed: a sidecar copies batches as they are and seldom looks
 into one.
 """
 
@@ -15,7 +15,7 @@ from wire.frames.primitives import INT32
 from wire.frames.types import Buffer
 
 MAX_UNCOMPRESSED = 128 << 20
-"""No batch may unpack into more: a bomb must not take the process down."""
+"""The most bytes that one batch may decompress to: a bomb must not take the process down."""
 
 
 def decompress(codec: int, data: memoryview, offset: int) -> Buffer:

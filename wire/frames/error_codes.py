@@ -1,7 +1,7 @@
-"""Kafka's error codes under Kafka's names, as plain numbers: those that this code answers with or looks for.
+"""The error codes that this code sends or tests for, by Kafka's names.
 
-Plain, because on the way of every request a member of an enumeration costs a call to be compared. The name of any code,
-and whether a client may retry: errors.py.
+They are plain numbers, because comparing a member of an enumeration costs a call, and every request compares them. errors.py
+has the name of any code, and whether a client may retry.
 """
 
 from __future__ import annotations

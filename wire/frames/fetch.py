@@ -1,4 +1,4 @@
-"""The hand-written Fetch codec in one place to import from; see fetch_request.py and fetch_response.py."""
+"""The Fetch codec in one place to import from; see fetch_request.py and fetch_response.py."""
 
 from wire.frames.fetch_request import (
     FetchPartition,

@@ -1,8 +1,6 @@
-"""Fetch requests: parsed when a follower or consumer sends one, built when we read from a source. Versions 4
-to 18.
+"""Fetch requests, versions 4 to 18: of followers and consumers parsed, to a source built.
 
-By hand, because a follower asks for thousands of partitions many times a second. Not here: what a request
-means (fetch sessions, epochs, offsets), responses (fetch_response.py).
+Without the schema codec, because a follower asks for thousands of partitions many times a second.
 """
 
 import struct
@@ -29,10 +27,10 @@ from wire.frames.whole import add_entries, whole
 API = "fetch"
 MIN_VERSION, MAX_VERSION = 4, 18
 MAX_ENTRIES = 100_000
-"""Topics plus partitions of one request: an entry grows tenfold when parsed, so their number is memory. A follower names
-whatever it copies from us; consumers may name fewer (router/dispatch.py)."""
+"""The most topics plus partitions in one request, because an entry takes ten times as much memory when parsed. A follower
+names everything that it copies from us; consumers may name fewer (router/dispatch.py)."""
 HIGH_WATERMARK_UNSUPPORTED = 0x7FFFFFFFFFFFFFFF
-"""What a v18 follower that does not track it sends (the protocol's default); we show it as -1."""
+"""The protocol's default in v18, sent by a follower that does not track the high watermark; parsed as -1."""
 
 TopicKey = str | bytes
 """Topic name up to version 12, topic id (16 bytes) from version 13."""
@@ -86,7 +84,7 @@ _LEGACY_PARTITION = {
 
 
 def parse_fetch_request(frame: Buffer, body_offset: int, version: int) -> FetchRequest:
-    """Parse the body that begins at body_offset. Anything wrong in it is a MalformedFrame."""
+    """Parse the body that begins at body_offset; MalformedFrame for anything wrong in it."""
     if not MIN_VERSION <= version <= MAX_VERSION:
         raise MalformedFrame("no such version", api=API, version=version)
     parse = _parse_flexible if version >= 12 else _parse_legacy

@@ -1,8 +1,7 @@
-"""Fetch responses: built for followers and consumers around untouched record views, parsed from a source.
+"""Fetch responses: of a source parsed, to followers and consumers built around the records' bytes.
 
-Only the envelope is read or written; records stay where they are (positions into the frame when parsing,
-memoryviews between small envelope buffers when building). Not here: requests (fetch_request.py), batches
-(batch.py).
+Only the envelope is read or written. Records stay where they are: positions into the frame when parsing, memoryviews between
+small envelope buffers when building.
 """
 
 import struct
@@ -33,7 +32,7 @@ _SNAPSHOT = struct.Struct(">qi")
 _ABORTED = struct.Struct(">qq")
 _PARTITION = struct.Struct(">ihqqq")
 MAX_ANSWERED = 300_000
-"""Topics, partitions and aborted transactions of one answer that is parsed."""
+"""The most topics, partitions and aborted transactions in one parsed answer."""
 
 # The whole fixed part of a partition when there are no aborted transactions (null array = one zero byte).
 _PARTITION_PLAIN = struct.Struct(">ihqqqBi")
@@ -171,7 +170,7 @@ def _partition_tags(result: FetchPartitionResult) -> bytes:
 
 
 def _check_size(result: FetchPartitionResult, version: int) -> None:
-    """A wrong size would shift every byte after it and show up as nonsense at the follower."""
+    """Check the sizes: a wrong one would shift every byte after it and garble the answer for the follower."""
     records = result.records
     if (len(records[0]) if len(records) == 1 else sum(map(len, records))) != result.size:
         raise LocalProtocolError(

@@ -1,14 +1,14 @@
-"""Cutting a byte stream into Kafka frames without copying. Sans-I/O: no socket and no event loop here.
+"""A byte stream cut into Kafka frames without a copy. No socket and no event loop here.
 
-Received bytes land in a scratch buffer; a frame that fits is handed out as a view of it. A scratch is never
-written again where a view may point: when its rest is too small a *new* one is taken and only the partial
-tail is copied. A frame too large for a scratch gets a buffer of its own and is received straight into it. So
-a view stays valid for as long as somebody holds it, and the memory goes when the views go.
+Received bytes land in a scratch buffer, and a frame that fits is handed out as a view of it. A scratch is never
+written again where a view may point: when its rest is too small a *new* one is taken, and only the partial tail is
+copied. A frame that is too large for a scratch gets its own buffer and is received straight into it. So a view stays
+valid while it is referenced, and the memory is freed with the last view.
 
-A stream of large frames, a producer's requests under load, is read several frames at a time into buffers of
-`alloc`, which are given up whenever nothing of a frame is left in them: an idle connection holds none. They end
-where a frame is likely to end, so that hardly a frame is cut and has to be copied. Where two frames would not fit
-into one buffer, each gets its own, and as little as possible is read before its size is known.
+A stream of large frames (a producer's requests under load) is read several frames at a time into buffers of `alloc`.
+They are given up as soon as no part of a frame is left in them, so an idle connection holds none. They end where a
+frame is likely to end, so that few frames are cut and have to be copied. Where two frames would not fit into one
+buffer, each gets its own, and as little as possible is read before its size is known.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Callable
 from wire.errors import FrameTooLarge, LocalProtocolError, MalformedFrame
 
 SCRATCH_MAX = 64 * 1024
-# Frames up to this are not asked about one by one.
+# `limit` is not called for frames up to this size.
 ORDINARY = 1024 * 1024
-# Of a stream of large frames: four of them, but no more than this.
+# The buffer of a stream holds four frames, but no more bytes than this.
 STREAM_MAX = 512 * 1024
 _STREAM_FRAMES = 4
-# Frames of at least this size make a stream; smaller ones fit into a scratch in numbers.
+# Frames of at least this size make a stream; many smaller ones fit into a scratch.
 _STREAM_FROM = SCRATCH_MAX // _STREAM_FRAMES + 1
 _STREAM_TO = STREAM_MAX // 2 - 4
-# What is read ahead of a frame that is likely to be larger than those of a stream: it has to be copied.
+# Bytes that are read ahead of a frame that is likely to be too large for a stream: they have to be copied.
 _HEAD = 16 * 1024
-# By which part of the difference frames are taken to be smaller after one that is.
+# After a smaller frame the expected size falls by this fraction of the difference.
 _FORGET = 8
-# What a peer that has sent as much in one frame before may make us allocate by announcing the next.
+# The most memory that an announcement alone gets from a peer whose frames were as large before.
 _COMMIT_PROVEN = 1024 * 1024
 # Thousands of idle connections must stay cheap, so a connection earns its large scratch by using it.
 SCRATCH_MIN = 1024
@@ -44,14 +44,14 @@ _SIZE = struct.Struct(">i")
 class FrameReader:
     """Collects received bytes into frames.
 
-    `commit_max` bounds what is allocated on the mere announcement of a size: beyond it the buffer of a large
-    frame grows as its bytes arrive. A listener uses it, so a peer that only announces costs nothing.
+    `commit_max` limits the allocation for a size that was only announced: beyond it the buffer of a large frame grows as
+    its bytes arrive. Listeners use it, so that an announcement alone costs nothing.
 
-    `limit` says what the frame may have that comes after so many others that were received with it; it is asked for frames
-    beyond ORDINARY.
+    `limit(behind)` gives the largest size of the frame after `behind` others of the same read; it is called for frames
+    beyond ORDINARY only.
 
-    `alloc` gives the buffers of large frames, and with `stream` those of many large ones in a row: at least as long as
-    asked for, with anything in them.
+    `alloc` gives the buffers of large frames, and with `stream` those of several large ones in a row: at least as long
+    as asked for, with any contents.
     """
 
     __slots__ = (
@@ -90,8 +90,8 @@ class FrameReader:
         self._alloc: Callable[[int], bytearray] = bytearray if alloc is None else alloc
         self._commit_max = max_frame if commit_max is None else commit_max
         self._stream = stream
-        self._typical = 0  # what the next frame is likely not to be larger than
-        self._proven = 0  # of the largest that had a buffer of its own
+        self._typical = 0  # the next frame is likely not larger than this
+        self._proven = 0  # size of the largest frame that had its own buffer
         self._scratch_size = SCRATCH_MIN  # of the latest one, up to SCRATCH_MAX
         self._view = memoryview(bytearray(SCRATCH_MIN))
         self._room_min = SCRATCH_MIN // 4
@@ -124,7 +124,7 @@ class FrameReader:
 
     @property
     def large_needs(self) -> int:
-        """How much longer that buffer will be with the next byte of the frame."""
+        """Bytes by which the next byte of the frame makes that buffer longer."""
         if self._large is None or self._large_filled < len(self._large):
             return 0
         return self._grown() - len(self._large)
@@ -145,7 +145,7 @@ class FrameReader:
         return self._view[self._end :]
 
     def advance(self, count: int) -> list[memoryview]:
-        """Take note of `count` bytes written into the last get_buffer(); returns the frames they complete."""
+        """Note `count` bytes written into the last get_buffer(). Returns the frames that they complete."""
         if self.error is not None:
             raise LocalProtocolError("bytes were offered to a frame reader that had failed")
         if self._large is not None:
@@ -193,14 +193,14 @@ class FrameReader:
         return frames
 
     def _note(self, size: int) -> None:
-        """A whole frame was that long. One that is too small for a stream ends it at once: a small frame that is kept is not
-        to keep a stream's buffer.
+        """Note the size of a whole frame. A frame that is too small ends the stream at once, because a small frame
+        that is kept must not keep a stream's buffer.
         """
         less = self._typical - size
         self._typical = size if less <= 0 or size < _STREAM_FROM else self._typical - -(-less // _FORGET)
 
     def _scratch_limit(self, size: int) -> int:
-        """How long a scratch may be for the sake of a frame of that size: long ones are for who sent such before."""
+        """The longest scratch for a frame of this size: only a peer that sent such frames before gets a long one."""
         return STREAM_MAX if self._streams and size <= 2 * self._typical else SCRATCH_MAX
 
     @property
@@ -208,7 +208,7 @@ class FrameReader:
         return self._stream and _STREAM_FROM <= self._typical <= _STREAM_TO
 
     def _let_go(self) -> None:
-        """Nothing of a frame is left in a stream's buffer: the next read takes another, or the same if it is free."""
+        """No part of a frame is left in a stream's buffer: the next read takes another one, or this one if it is free."""
         self._view = memoryview(bytearray())
         self._start = self._end = 0
 
@@ -226,7 +226,7 @@ class FrameReader:
         self._large_filled = len(head)
 
     def _grow_large(self) -> None:
-        """Only reached when commit_max held the first allocation back."""
+        """Only reached when commit_max limited the first allocation."""
         filled = self._large_filled
         capacity = self._grown()
         grown = memoryview(self._alloc(capacity))[:capacity]

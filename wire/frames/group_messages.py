@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch and ConsumerGroupDescribe by hand: a sync of thousands of consumer groups consists of them.
+"""OffsetCommit, OffsetFetch and ConsumerGroupDescribe for thousands of groups, without the schema codec.
 
-Older versions, newer ones that name topics by id, and requests with further fields stay with kio.
+kio still handles older versions, newer ones that name topics by id, and requests with further fields.
 """
 
 from __future__ import annotations

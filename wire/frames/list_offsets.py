@@ -1,4 +1,4 @@
-"""ListOffsets over a cluster: split by leader, asked at once, repeated while leadership moves."""
+"""ListOffsets over a cluster: split by leader, sent to all at once, repeated while leadership moves."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _SINCE: Final = {
 
 
 def unsupported(timestamp: int, version: int) -> bool:
-    """Whether a broker answers UNSUPPORTED_VERSION to it in a request of that version: it is negative and means nothing
-    there (ReplicaManager.isListOffsetsTimestampUnsupported, 4.3). An old broker takes it for a time, and answers with the
-    first offset, which is wrong: so it is not asked.
+    """Whether a broker answers UNSUPPORTED_VERSION to this timestamp in that version: it is negative and has no meaning
+    there (ReplicaManager.isListOffsetsTimestampUnsupported, 4.3). An old broker would take it for a time and answer with
+    the first offset, which is wrong, so it is not asked.
     """
     return timestamp < 0 and version < _SINCE.get(timestamp, version + 1)
 
 
 DEBUGGING_REPLICA_ID: Final = -2
-"""ListOffsetsRequest.DEBUGGING_REPLICA_ID: who asks with it is answered by followers too (ReplicaManager.fetchOffset), and
-told the log end instead of the high watermark."""
+"""ListOffsetsRequest.DEBUGGING_REPLICA_ID: followers answer it too (ReplicaManager.fetchOffset), with the log end instead of
+the high watermark."""
 
 REPEATABLE: Final = frozenset(
     {
@@ -66,12 +66,12 @@ REPEATABLE: Final = frozenset(
         OFFSET_NOT_AVAILABLE,
     }
 )
-"""Error codes of one partition, of Fetch as of ListOffsets, that are over when metadata or the broker is up to date."""
+"""Error codes of a partition, in Fetch and ListOffsets, that end when the metadata or the broker is up to date."""
 _PAUSE = 0.1
 
 
 class OffsetResult(NamedTuple):
-    """One partition's answer; offset -1 with error 0 means that no record is that young."""
+    """One partition's answer. Offset -1 with error 0: no record is as young as the timestamp."""
 
     offset: int
     timestamp: int
@@ -80,7 +80,7 @@ class OffsetResult(NamedTuple):
 
 
 class Leaders(Protocol):
-    """Who leads what, and connections to them (cluster.Cluster)."""
+    """The leaders of partitions and connections to them (cluster.Cluster)."""
 
     @property
     def topics(self) -> Mapping[str, TopicMetadata]: ...
@@ -106,9 +106,7 @@ async def list_offsets(
     isolation_level: int,
     timeout: float,
 ) -> dict[TopicPartition, OffsetResult]:
-    """Every partition gets a result; one whose leader could not be asked in time carries its last retriable
-    error.
-    """
+    """A result for every partition; the last retriable error if its leader could not be asked in time."""
     deadline = time.monotonic() + timeout
     results: dict[TopicPartition, OffsetResult] = {}
     left = dict(tps)
@@ -225,7 +223,7 @@ async def _connection(cluster: Leaders, node_id: int, deadline: float) -> Connec
 def _asked(
     version: int, wanted: Mapping[str, Mapping[int, int]], results: dict[TopicPartition, OffsetResult]
 ) -> dict[str, dict[int, int]]:
-    """Those that the broker can be asked for; the others get their result."""
+    """The partitions that the broker can be asked for; the others get their result here."""
     left: dict[str, dict[int, int]] = {}
     for topic, partitions in wanted.items():
         for index, timestamp in partitions.items():

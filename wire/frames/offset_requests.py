@@ -1,11 +1,8 @@
-"""ListOffsets and OffsetForLeaderEpoch as clients and followers send them, and WriteTxnMarkers as coordinators do: read by
-hand, and answered by hand.
+"""ListOffsets, OffsetForLeaderEpoch and WriteTxnMarkers as a broker reads and answers them, without the schema codec.
 
-By the schema an entry of such a request costs some fifteen microseconds, and one request may have a million of them; what
-one connection sends would hold up all others. Here it costs less than one, and a request has at most MAX_ENTRIES.
-
-Not here: what the offsets are (router/offsets.py, fetcher/follower_offsets.py), asking a source for them
-(partition_messages.py).
+With the schema codec an entry of such a request costs some fifteen microseconds, and a request may have a million of
+them, so one connection could hold up all others. Here an entry costs less than one, and a request has at most
+MAX_ENTRIES.
 """
 
 from __future__ import annotations
@@ -30,8 +27,8 @@ from wire.frames.types import Buffer
 from wire.frames.whole import add_entries, whole
 
 MAX_ENTRIES: Final = 40_000
-"""Topics plus partitions of one request: twenty thousand topics of one partition each. A follower or a client asks a broker
-for what it leads, once each."""
+"""The most topics plus partitions in one request: twenty thousand topics of one partition each. A follower or a client asks
+a broker once for each partition that it leads."""
 
 LIST_OFFSETS_VERSIONS: Final = (1, 11)
 OFFSET_FOR_LEADER_EPOCH_VERSIONS: Final = (2, 4)
@@ -57,7 +54,7 @@ class OffsetsRequest(NamedTuple):
         return len(self.topics) + sum(len(partitions) for _, partitions in self.topics)
 
     def named_twice(self) -> set[tuple[str, int]]:
-        """Partitions that are in it more than once. No client library does that."""
+        """Partitions that are listed more than once. No client library does that."""
         seen: set[tuple[str, int]] = set()
         again: set[tuple[str, int]] = set()
         for name, partitions in self.topics:

@@ -1,7 +1,9 @@
-"""Metadata and ListOffsets by hand: a promote asks for hundreds of partitions while their producers are held.
+"""Metadata and ListOffsets for hundreds of partitions, without the schema codec: a promote sends them while it holds
+producers.
 
-By the schema a partition of a Metadata answer costs some 50 microseconds, one of a ListOffsets request 35; a topic of a
-thousand partitions, asked of each broker of the source, was a fifth of a second. Older versions than these stay with kio.
+With the schema codec a partition of a Metadata answer costs some 50 microseconds, one of a ListOffsets request 35.
+For a topic of a thousand partitions, asked of each broker of the source, that was a fifth of a second. kio still
+handles older versions.
 """
 
 from __future__ import annotations

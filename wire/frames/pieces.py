@@ -1,11 +1,8 @@
-"""Large answers are read and written in pieces while clients ask for something.
+"""Large answers are read and written in pieces while clients wait for theirs.
 
-An answer of megabytes is taken from its socket by one system call and given to another socket by one more, a
-millisecond or two each, and whatever else has arrived meanwhile waits for their end. With nobody there who minds, that
-is the cheapest way. While clients send requests, no connection reads or writes more than a piece in one turn of the
-event loop, so that theirs come in between.
-
-Lives here: when, and how much. Not here: reading (channel.py) and writing (gathering.py) themselves.
+An answer of megabytes is read by one system call and written by another, a millisecond or two each, and everything
+that arrives meanwhile waits. Without clients that is the cheapest. While clients send requests, no connection reads
+or writes more than a piece in one turn of the event loop, so that client requests are served in between.
 """
 
 from __future__ import annotations
@@ -13,14 +10,14 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-#: Of one read or write in a turn, where clients wait. Bytes.
+#: Bytes of one read or write in a turn while clients wait.
 PIECE: Final = 512 * 1024
-#: Clients are taken to be there for that long after a request. Seconds.
+#: Seconds after a client's request for which clients count as waiting.
 LATELY: Final = 0.05
 
 
 class _Clients(threading.local):
-    """Of one thread, which runs one event loop."""
+    """The time of the last client request, per thread: each thread runs one event loop."""
 
     asked_at = float("-inf")
 
@@ -29,10 +26,10 @@ _clients = _Clients()
 
 
 def client_asked(now: float) -> None:
-    """A request that is not a follower's has come. `now`: the event loop's time."""
+    """Note a request that is not a follower's. `now`: the event loop's time."""
     _clients.asked_at = now
 
 
 def in_pieces(now: float) -> bool:
-    """Whether clients have asked for something lately."""
+    """Whether clients have sent requests lately."""
     return now - _clients.asked_at < LATELY

@@ -1,13 +1,9 @@
-"""Kafka's wire primitives for the parts that are parsed by hand: varints, strings, tagged fields.
+"""Varints, strings and tagged fields, for the messages that are parsed without the schema codec.
 
-Lives here: what Fetch, Produce, record batches and the metadata log share. Every reader takes (buffer,
-position) and returns (value, next position). Not here: anything that knows an API (fetch_*.py, produce_*.py),
-the codec for everything off the hot path (codec.py).
-
-Readers may raise IndexError, struct.error or UnicodeDecodeError on a truncated buffer; the parser of a whole
-message turns those into MalformedFrame once (whole.py), which keeps the loops free of try blocks. A slice
-beyond the end is silently short in Python, so a parser must in the end compare its position with the length
-of the frame.
+Every reader takes (buffer, position) and returns (value, next position). Readers may raise IndexError, struct.error
+or UnicodeDecodeError on a truncated buffer; the parser of a whole message turns those into MalformedFrame once
+(whole.py), which keeps the loops free of try blocks. A slice beyond the end is silently short in Python, so a parser
+must in the end compare its position with the length of the frame.
 """
 
 import struct
@@ -17,8 +13,8 @@ from wire.errors import MalformedFrame
 from wire.frames.types import Buffer
 
 MAX_TAGGED_FIELDS: Final = 16
-"""In one section. Kafka's messages have three at most, and a hostile one could hold millions: parsing them would hold up
-every connection."""
+"""The most tagged fields in one section. Kafka's messages have three at most; a hostile one could hold millions, and parsing
+them would delay every connection."""
 PARSE_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 INT16 = struct.Struct(">h")
@@ -109,7 +105,7 @@ def read_compact_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
 
 
 def read_name(buf: Buffer, pos: int) -> tuple[str, int]:
-    """A compact string that is there."""
+    """A compact string that is not null."""
     name, pos = read_compact_string(buf, pos)
     if name is None:
         raise MalformedFrame(f"a null string before byte {pos}")
@@ -158,7 +154,7 @@ def read_compact_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
 
 
 def read_array_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
-    """Length of a compact array that is there."""
+    """Length of a compact array that is not null."""
     count, pos = read_compact_count(buf, pos, min_size)
     if count < 0:
         raise MalformedFrame(f"a null array before byte {pos}")
@@ -175,7 +171,7 @@ def read_count(buf: Buffer, pos: int, min_size: int) -> tuple[int, int]:
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:
-    """Position after a tagged-field section whose content nobody here needs."""
+    """Position after a tagged-field section, whose contents are skipped."""
     if buf[pos] == 0:
         return pos + 1
     count, pos = read_tag_count(buf, pos)

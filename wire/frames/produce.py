@@ -1,4 +1,4 @@
-"""The hand-written Produce codec in one place to import from; see produce_request.py and produce_response.py."""
+"""The Produce codec in one place to import from; see produce_request.py and produce_response.py."""
 
 from wire.frames.produce_common import TopicKey
 from wire.frames.produce_request import ProduceRequest, encode_produce_request, parse_produce_request

@@ -1,4 +1,4 @@
-"""What requests and responses of Produce have in common: versions, the names of topics, limits of what is parsed."""
+"""Versions, topic names and limits that Produce requests and responses share."""
 
 from wire.errors import LocalProtocolError, MalformedFrame
 from wire.frames.primitives import compact_string, read_compact_string
@@ -7,20 +7,18 @@ from wire.frames.types import Buffer
 API = "produce"
 MIN_VERSION, MAX_VERSION = 3, 13
 MAX_ENTRIES = 50_000
-"""Topics plus partitions of one request: parsed entries take far more memory than their few bytes on the
-wire.
-"""
+"""The most topics plus partitions in one request: parsed entries take far more memory than their bytes on the wire."""
 
 TopicKey = str | bytes
 """Topic name up to version 12, topic id (16 bytes) from version 13."""
 
 ONE = 2
-"""The compact length of an array of one element: what a forwarded write usually is, one batch without anything optional, is
-read and written at one go, in the layout that the general functions have for it.
+"""The compact length of an array of one element. The usual forwarded write, one batch without optional fields, is read and
+written in one go, in the layout that the general functions produce for it.
 """
 
 SINGLE_END = b"\0\0\0"
-"""Behind the only batch of a request: no tagged fields of the partition, the topic and the message."""
+"""The bytes after the only batch of a request: no tagged fields of the partition, the topic and the message."""
 
 
 def read_key(frame: Buffer, pos: int, version: int) -> tuple[TopicKey, int]:
@@ -34,7 +32,7 @@ def read_key(frame: Buffer, pos: int, version: int) -> tuple[TopicKey, int]:
 
 
 def encode_key(key: TopicKey, version: int) -> bytes:
-    """LocalProtocolError if the key is not what the version has."""
+    """Encode the key; LocalProtocolError if the version names topics in the other form."""
     if version >= 13:
         if isinstance(key, str) or len(key) != 16:
             raise LocalProtocolError(f"topic {key!r} is not a topic id", api=API, version=version)

@@ -1,7 +1,6 @@
-"""Produce requests: a client's is taken apart, one for a source is put together; records are never touched.
+"""Produce requests: of a client parsed (versions 3 to 13), to a source built (9 to 13).
 
-Record bytes are memoryviews into the client's frame and leave in the source's request as they came. Versions
-3 to 13 from clients, 9 to 13 to a source. Not here: batches (batch.py), order and retries (router).
+Records are never touched: they are memoryviews into the client's frame and go into the source's request as they came.
 """
 
 import struct
@@ -66,12 +65,12 @@ def parse_produce_request(frame: Buffer, body_offset: int, version: int) -> Prod
     try:
         single = _parse_single(view, body_offset, version)
     except (*PARSE_ERRORS, MalformedFrame):
-        single = None  # too short for a batch: what is wrong with it, if anything is, is found out below
+        single = None  # too short for a batch: the general parser below finds the error, if there is one
     return _parse_flexible(view, body_offset, version) if single is None else single
 
 
 def _parse_single(frame: memoryview, pos: int, version: int) -> ProduceRequest | None:
-    """A request of one batch that is nobody's transaction; None if it is anything else, well-formed or not."""
+    """A request of one batch outside transactions; None for any other request, well-formed or not."""
     if frame[pos] != 0:
         return None
     acks, timeout_ms, topics = _SINGLE_REQUEST.unpack_from(frame, pos + 1)
@@ -161,9 +160,7 @@ def encode_produce_request(
     timeout_ms: int,
     topics: Sequence[tuple[TopicKey, Sequence[tuple[int, Buffer]]]],
 ) -> list[Buffer]:
-    """Buffers of the whole frame, size prefix and header included; the records' views are handed on as they
-    are.
-    """
+    """Buffers of the whole frame, size prefix and header included. The records' views are passed on unchanged."""
     if not 9 <= version <= MAX_VERSION:
         raise LocalProtocolError("only versions 9 to 13 are sent", api=API, version=version)
     buffers: list[Buffer] = []

@@ -1,6 +1,4 @@
-"""Produce responses: a source's is parsed, one for a client is put together. Versions 9 to 13 from a source, 3 to 13 to
-clients.
-"""
+"""Produce responses: of a source parsed (versions 9 to 13), to a client built (3 to 13)."""
 
 import struct
 from collections.abc import Sequence

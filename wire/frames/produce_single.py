@@ -1,6 +1,6 @@
-"""Produce of one batch, versions 9 to 13: what requests and answers about a partition have in common is put together once.
+"""Produce of one batch, versions 9 to 13: the parts that all messages about one partition share are built once.
 
-The same bytes as of ``produce_request.py`` and ``produce_response.py``, which know all other shapes.
+The bytes are those of produce_request.py and produce_response.py, which handle every other form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SingleRequest:
         self._partition = encode_key(key, version) + _PARTITION.pack(ONE, index)
 
     def encode(self, correlation_id: int, acks: int, timeout_ms: int, records: Buffer) -> list[Buffer]:
-        """Buffers of the whole frame, size prefix included; the records are handed on as they are."""
+        """Buffers of the whole frame, size prefix included. The records are passed on unchanged."""
         size = len(records)
         envelope = self._names + _ACKS.pack(acks, timeout_ms, ONE) + self._partition + uvarint(size + 1)
         total = _HEAD.size - 4 + len(envelope) + size + len(SINGLE_END)
@@ -47,7 +47,7 @@ class SingleRequest:
 
 
 class SingleAnswer:
-    """Answers about one partition, to be read and to be written."""
+    """Reads and writes answers about one partition."""
 
     __slots__ = ("_before", "_length")
 
@@ -57,7 +57,7 @@ class SingleAnswer:
         self._length = 4 + len(self._before) + _RESULT.size
 
     def acknowledged(self, frame: Buffer) -> Acknowledged | None:
-        """What a frame, from its correlation id on, says of a success; None if it says anything else, well-formed or not."""
+        """The values of a successful answer, from its correlation id on; None for any other frame, well-formed or not."""
         if len(frame) != self._length:
             return None
         at = 4 + len(self._before)

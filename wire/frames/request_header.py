@@ -1,6 +1,4 @@
-"""Request headers by hand: the listener reads one per request, and the hot path cannot afford the schema
-codec.
-"""
+"""The request header, read without the schema codec: the listener reads one per request."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = {
 }  # fmt: skip
 
 _FIXED = struct.Struct(">hhih")
-_header = tuple.__new__  # of a NamedTuple, without its own function around it: there is one for every request
+_header = tuple.__new__  # saves the NamedTuple's own function, for every request
 
 
 class RequestHeader(NamedTuple):
@@ -43,9 +41,7 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 
 def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header and where the body starts; MalformedFrame for anything that is none, an unknown api key
-    included.
-    """
+    """The header and the start of the body; MalformedFrame for anything else, an unknown api key included."""
     try:
         api_key, api_version, correlation_id, length = _FIXED.unpack_from(frame)
     except struct.error:

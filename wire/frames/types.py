@@ -1,4 +1,4 @@
-"""The few value types every package shares. No behaviour lives here beyond rendering."""
+"""The few value types that every package shares."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A message that is read by hand from its first byte to its last: everything that can be wrong with it is a MalformedFrame
-that names the API and its version.
-
-Not here: what the messages look like (fetch_*.py, produce_*.py), the readers that they are made of (primitives.py).
-"""
+"""A parser of a whole message: every error in it is a MalformedFrame that names the api and its version."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ T = TypeVar("T")
 def whole(
     api: str, what: str
 ) -> Callable[[Callable[[FrameT, int, int], tuple[T, int]]], Callable[[FrameT, int, int], T]]:
-    """For a parser of (frame, position, version) that returns what it read and where that ended. `what`: "request" or
+    """Decorates a parser of (frame, position, version) that returns its result and the end position. `what`: "request" or
     "response", for the errors.
     """
 
@@ -45,8 +41,8 @@ def whole(
 
 
 def add_entries(entries: int, count: int, most: int) -> int:
-    """The entries of a message so far and `count` more; MalformedFrame if they are more than `most`. Parsed entries take far
-    more memory than their few bytes on the wire.
+    """The entries of a message so far plus `count`; MalformedFrame above `most`. Parsed entries take far more memory
+    than their bytes on the wire.
     """
     if count < 0:
         raise MalformedFrame("array is null")

@@ -1,8 +1,4 @@
-"""Values of the metadata log's records, decoded by the generated tables.
-
-Lives here: the frame around a record (frame version, api key, version) and its fields. Not here: batches
-(wire.frames.batch), what a record means (image.py).
-"""
+"""Values of metadata records, decoded by the generated tables: frame version, api key, version, fields."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -37,8 +33,8 @@ class MetadataRecord(NamedTuple):
 def decode_metadata_value(value: Buffer) -> MetadataRecord:
     """Decode a record's value.
 
-    MalformedFrame if the bytes are damaged; UnsupportedApi if they are of a type or version newer than the
-    tables, because a record that is skipped is a change of the cluster that is missed.
+    MalformedFrame if the bytes are damaged. UnsupportedApi if type or version is newer than the tables, because to skip a
+    record is to miss a change of the cluster.
     """
     try:
         frame_version, pos = read_uvarint(value, 0)
@@ -68,7 +64,7 @@ def _within(version: int, span: Versions | None) -> bool:
 
 
 def _struct_reader(fields: Sequence[Field], version: int) -> tuple[Reader, int]:
-    """A reader for these fields at this version, and the least number of bytes they take."""
+    """A reader for these fields at this version, and their least number of bytes."""
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     defaults: dict[str, Any] = {}

@@ -1,10 +1,7 @@
-"""The target cluster as its metadata log describes it. Pure: `ClusterImage.replay` is the only thing that
-changes it.
+"""The target cluster as its metadata log describes it. Only `ClusterImage.replay` changes it.
 
-The rules are those of Kafka's own replay (org.apache.kafka.image and PartitionRegistration.merge), because
-the epochs counted here must equal the controller's: AlterPartition is refused if they do not. Not here:
-batches and snapshots (replay.py), fetching (the target's membership), what to do about a change (its
-callers).
+The rules are those of Kafka's own replay (org.apache.kafka.image and PartitionRegistration.merge), because the epochs
+counted here must equal the controller's: otherwise AlterPartition is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,9 +81,9 @@ class BrokerImage:
 class ClusterImage:
     """Everything replayed so far.
 
-    `offset` is the last record taken in (-1: none) and `epoch` the leader epoch of its batch, so the next
-    fetch asks for offset + 1 with `epoch` as the last fetched one. Records of an open transaction are held
-    back until its end, although `offset` passes them: `in_transaction` tells.
+    `offset` is the last applied record (-1: none) and `epoch` the leader epoch of its batch, so the next fetch asks for
+    offset + 1 with `epoch` as the last fetched one. Records of an open transaction are held back until its end, although
+    `offset` passes them: `in_transaction` tells.
     """
 
     def __init__(self) -> None:
@@ -105,9 +102,7 @@ class ClusterImage:
         self.adopt(ClusterImage())
 
     def adopt(self, other: "ClusterImage") -> None:
-        """Become what `other` is (outside a transaction). `other` is not to be used any more: we have its
-        dicts.
-        """
+        """Take the contents of `other` (outside a transaction). Do not use `other` any more: its dicts are ours now."""
         self.topics_by_id = other.topics_by_id
         self.topics_by_name = other.topics_by_name
         self.brokers = other.brokers
@@ -127,16 +122,15 @@ class ClusterImage:
         return topic.partitions.get(index) if topic is not None else None
 
     def advance(self, offset: int, epoch: int) -> None:
-        """Everything up to `offset`, in a batch of leader epoch `epoch`, has been taken in."""
+        """Note that everything up to `offset`, in a batch of leader epoch `epoch`, is applied."""
         self.offset = offset
         self.epoch = epoch
 
     def replay(self, record: MetadataRecord) -> frozenset[bytes]:
-        """Take in one record; the ids of the topics it touched.
+        """Apply one record. Returns the ids of the topics that it touched.
 
-        A record that contradicts the image (a change of an unknown partition, a stale broker epoch) is a
-        MalformedFrame and changes nothing, except that the end of a transaction may be half done: after such
-        an error the image is to be read anew.
+        A record that contradicts the image (a change of an unknown partition, a stale broker epoch) is a MalformedFrame and
+        changes nothing, except that the end of a transaction may be half applied: reload the image after such an error.
         """
         if record.type in _TRANSACTION_RECORDS:
             return self._replay_transaction(record)
@@ -291,7 +285,7 @@ class ClusterImage:
     def _feature_level_record(self, fields: Mapping[str, Any]) -> frozenset[bytes]:
         name, level = fields["name"], fields["feature_level"]
         if name == "kraft.version":
-            return _NOTHING  # Kafka skips it too: the quorum's own control records tell it
+            return _NOTHING  # Kafka skips it too: the quorum's control records hold it
         if level == 0:
             self.features.pop(name, None)
         else:

@@ -1,7 +1,4 @@
-"""Batches of the metadata log and of its snapshots, fed into a ClusterImage.
-
-Lives here: batch order, offsets, control batches, CRC. Not here: what a record does (image.py), fetching.
-"""
+"""Batches of the metadata log and of its snapshots, applied to a ClusterImage: order, offsets, control batches, CRC."""
 
 from typing import Final
 
@@ -19,12 +16,11 @@ SNAPSHOT_FOOTER: Final = 4
 def replay_batches(
     image: ClusterImage, buf: Buffer, *, high_watermark: int | None = None
 ) -> frozenset[bytes]:
-    """Replay the whole batches in buf; the ids of the topics they touched.
+    """Replay the whole batches in buf. Returns the ids of the topics that they touched.
 
-    What the image already has is skipped (an answer begins with the batch that holds the fetch offset); a
-    partial batch at the end is left for the next fetch. With high_watermark, batches at or above it are left
-    too: an observer is sent uncommitted records. A batch is replayed as a whole or, if its bytes are damaged,
-    not at all.
+    Records that the image has already are skipped (an answer begins with the batch that holds the fetch offset). A partial
+    batch at the end is left for the next fetch. With high_watermark, batches at or above it are left too, because an
+    observer is sent uncommitted records. A batch is replayed as a whole, or not at all if its bytes are damaged.
     """
     touched: set[bytes] = set()
     for header in iter_batch_headers(buf, 0, len(buf)):
@@ -37,16 +33,16 @@ def replay_batches(
         for offset, record in _records(buf, header):
             if offset > image.offset:
                 touched |= _replay(image, record, offset)
-                # One by one: were a later one refused, a second try must not count epochs twice.
+                # One by one: if a later one is refused, a second try must not count epochs twice.
                 image.advance(offset, header.leader_epoch)
         image.advance(header.last_offset, header.leader_epoch)
     return frozenset(touched)
 
 
 def load_snapshot(image: ClusterImage, buf: Buffer, end_offset: int, epoch: int) -> frozenset[bytes]:
-    """Make the image what the whole snapshot says; the ids of the topics that were or are there.
+    """Replace the image by the whole snapshot. Returns the ids of the topics before and after.
 
-    On any error the image stays as it was.
+    On any error the image stays unchanged.
     """
     fresh = ClusterImage()
     last_control = -1

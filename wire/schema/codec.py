@@ -1,8 +1,7 @@
-"""Requests and responses as plain dicts in, kio's schema entities out. Off the hot path only.
+"""Requests from plain dicts, responses as kio's schema entities. Off the hot path only.
 
-Callers give the fields they care about; what a version lacks is dropped and what they leave out gets the
-schema's default or a neutral value. So one dict serves every version. A name that *no* version knows is a bug
-of ours.
+Callers give the fields that they care about. Fields that a version lacks are dropped, and fields that are left out get the
+schema's default or a neutral value, so one dict serves every version. A name that *no* version knows is a bug of ours.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ _VERSIONS: dict[str, tuple[int, int]] = {
     name: (min(schema_name_map[name]), max(schema_name_map[name])) for name in _API_KEYS
 }
 
-# Decoding takes about a second per 4 MiB of small structs, and meanwhile no connection is served. Nothing
-# lawful
-# off the hot path comes near: 100,000 partitions in one ListOffsets are 2 MiB.
+# Decoding takes about a second per 4 MiB of small structs, and meanwhile no connection is served. No legitimate request off
+# the hot path comes near: 100,000 partitions in one ListOffsets are 2 MiB.
 MAX_DECODED_REQUEST = 4 * 1024 * 1024
 
 _BY_HAND: fast_messages.Messages = {**group_messages.MESSAGES, **partition_messages.MESSAGES}
@@ -56,7 +54,7 @@ def api_key(api: str) -> int:
 
 
 def api_name(key: int) -> str:
-    """The snake-case name of an api key; MalformedFrame for a key nobody knows."""
+    """The snake-case name of an api key; MalformedFrame for an unknown key."""
     try:
         return _API_NAMES[key]
     except KeyError:
@@ -293,10 +291,10 @@ def _api_of(entity_type: Any) -> str:
 
 @functools.cache
 def _unknown_name(api: str, entity_type: Any, absent: tuple[str, ...]) -> str | None:
-    """One of the names that this version lacks which no other one has either.
+    """One of the names that this version lacks and no other version has.
 
-    The newest and the oldest are asked first, for between them they know nearly all: the others are not loaded then
-    (megabytes, for Fetch).
+    The newest and the oldest version are tried first, because together they know nearly all names: the others then need not
+    be loaded (megabytes, for Fetch).
     """
     versions = sorted(schema_name_map[api]) if api in _API_KEYS else []
     unknown = _without(absent, _names(entity_type))

@@ -1,6 +1,4 @@
-"""What kio's entity dataclasses say about their fields: shape and default. Shared by codec.py and
-entity_reader.py.
-"""
+"""Form and default of each field of kio's entity dataclasses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Reads kio's entities from bytes that may be hostile.
+"""A reader of kio's entities that is safe with hostile bytes.
 
-kio's native reader allocates for an array as many slots as the peer *announces*, before it looks whether that
-many bytes are there: a frame of 30 bytes can abort the process. It also refuses a whole answer for one error
-code newer than its table. This reader does neither; an unknown code becomes an unnamed ErrorCode that
-compares like its number. One reader function is built per entity type, from the same dataclasses.
+kio's native reader allocates as many array slots as the peer *announces*, before it checks whether that many bytes
+are there: a frame of 30 bytes can abort the process. It also refuses a whole answer for one error code newer than its
+table. This reader does neither; an unknown code becomes an unnamed ErrorCode that compares like its number. One
+reader function is built per entity type, from the same dataclasses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def error_code(code: int) -> ErrorCode:
 
 
 def read_entity(entity_type: Any, data: bytes, offset: int) -> tuple[Any, int]:
-    """The entity at `offset` and the offset after it; MalformedFrame for anything that is none."""
+    """The entity at `offset` and the offset after it; MalformedFrame for anything else."""
     try:
         return _entity_reader(entity_type)(data, offset)
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:

@@ -1,8 +1,7 @@
-"""Messages that are encoded and decoded by hand because there are thousands of things in them, or producers wait meanwhile.
+"""The large or urgent messages that have a codec of their own: they hold thousands of entries, or producers wait for them.
 
-The codec looks here first: the same fields in, the same attributes out as by the schema, of which only those are kept
-that somebody reads; error codes are plain numbers. Everything else stays with kio. Not here: what the messages look like
-(group_messages.py, partition_messages.py), and Fetch and Produce, which are not decoded at all.
+The codec looks here first. Fields and attributes are those of the schema, but only the attributes that are used somewhere,
+and error codes are plain numbers. kio handles everything else. Fetch and Produce are not decoded at all.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 
 
 class Message(NamedTuple):
-    """A version of an API whose request, answer or both are done by hand; both are flexible versions."""
+    """A version of an api whose request, answer or both have a codec here; both are flexible versions."""
 
     fields: frozenset[str] = frozenset()  # that a request has to have to be encoded here
     encode: Encode | None = None
@@ -31,7 +30,7 @@ Messages = Mapping[tuple[str, int], Message]
 
 
 def encode_body(messages: Messages, api: str, version: int, fields: Mapping[str, Any]) -> bytearray | None:
-    """A request after its header; None for what is not encoded by hand."""
+    """A request after its header; None if it has no codec here."""
     message = messages.get((api, version))
     if message is None or message.encode is None:
         return None
@@ -44,7 +43,7 @@ def encode_body(messages: Messages, api: str, version: int, fields: Mapping[str,
 
 
 def decode_answer(messages: Messages, api: str, version: int, data: bytes) -> Any:
-    """A response from its correlation id on; None for what is not decoded by hand. Raises MalformedFrame."""
+    """A response from its correlation id on; None if it has no codec here. Raises MalformedFrame."""
     message = messages.get((api, version))
     if message is None or message.decode is None:
         return None

@@ -1,7 +1,7 @@
 """One accepted connection of a listener: cuts requests, and sends answers in request order.
 
-What a request means and how it is answered is the handler's business; this module owns order, flow control, the limits of
-one connection and its death. Not here: accepting, and what is counted over all connections (server.py).
+This module owns order, flow control, the limits of one connection and its end. The listener's handler decides what a request
+means and how it is answered.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from wire.server.patience import Patience
 
 # The least request: api key, version, correlation id, client id length.
 _MIN_REQUEST: Final = 10
-# What a connection may make us allocate by announcing a size, before it has sent that much.
+# The most memory that a connection gets by announcing a size, before it has sent that much.
 _COMMIT_MAX: Final = 64 * 1024
 _FETCH: Final = 1
-# Of answers, what may wait for the peer to read although it is said that they were taken.
+# Answers of no more than this may wait for the peer to read and still count as taken.
 _LITTLE: Final = 64 * 1024
 _NO_FRAME: Final = memoryview(b"")
 _NO_HEADER: Final = RequestHeader(-1, -1, -1, None)
 
 
 class Owner(Protocol):
-    """What a connection is of: the listener."""
+    """The listener that a connection belongs to; listener.Listener documents the methods."""
 
     info: ListenerInfo
     limits: ListenerLimits
@@ -42,23 +42,12 @@ class Owner(Protocol):
     alloc: Callable[[int], bytearray] | None
     partial: PartialFrames
 
-    def refuse(self, address: str, why: str) -> None:
-        """A connection from there is not taken, or ended: count it, and tell of it now and then."""
-
-    def garbled(self, peer: str, error: MalformedFrame) -> None:
-        """A connection is ended because of what it sent: the same."""
-
-    def know_broker(self, address: str) -> None:
-        """A broker of the target has come from there."""
-
-    def arrived(self, connection: ServerConnection) -> WireError | None:
-        """It is open; why it may not stay so."""
-
-    def forget(self, connection: ServerConnection) -> None:
-        """It is closed."""
-
-    def note_progress(self) -> None:
-        """An exchange or a connection ended."""
+    def refuse(self, address: str, why: str) -> None: ...
+    def garbled(self, peer: str, error: MalformedFrame) -> None: ...
+    def know_broker(self, address: str) -> None: ...
+    def arrived(self, connection: ServerConnection) -> WireError | None: ...
+    def forget(self, connection: ServerConnection) -> None: ...
+    def note_progress(self) -> None: ...
 
 
 class Exchange:
@@ -71,7 +60,7 @@ class Exchange:
     ) -> None:
         self.connection = connection
         self.header = header
-        #: The whole request without its size prefix; valid for as long as it is referenced. Gone once it is answered.
+        #: The whole request without its size prefix. Valid while it is referenced; dropped when the request is answered.
         self.frame = frame
         self.body_offset = body_offset
         self._answer: Sequence[Buffer] = ()
@@ -79,7 +68,7 @@ class Exchange:
         self.done = False
 
     def reply(self, buffers: Sequence[Buffer]) -> None:
-        """Answer with a framed response (size prefix included). It leaves when all earlier ones have left."""
+        """Answer with a framed response, size prefix included. It is sent after all earlier answers."""
         self._finish(buffers)
 
     def no_reply(self) -> None:
@@ -87,7 +76,7 @@ class Exchange:
         self._finish(())
 
     def fail(self, error: WireError) -> None:
-        """Close the connection: the only honest answer where none can be made."""
+        """Close the connection, because no correct answer can be given."""
         if not self.done:
             self.done = True
             self.connection.abort(error)
@@ -100,7 +89,7 @@ class Exchange:
                 f"a request with api key {self.header.api_key} was answered twice", peer=self.connection.peer
             )
         self.done = True
-        # The answer may have to wait for those to earlier requests, and nobody counts the bytes of this one any more.
+        # The answer may wait behind earlier ones, and no budget counts the bytes of this request any more.
         self.frame = _NO_FRAME
         self._answer = buffers
         self.connection._flush()  # noqa: SLF001 - the two classes are one mechanism
@@ -134,7 +123,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.write_paused = False
         self._reading_paused = False
         self._dispatching = False
-        self._in_parts = False  # something of a large request has come, and not all of it
+        self._in_parts = False  # part of a large request has arrived
         self._on_close: list[Callable[[], None]] = []
         self._on_taken: list[Callable[[], None]] = []
         # Bound once: finding the running loop asks the kernel for the process id, for every request.
@@ -146,22 +135,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.address = "?"
         self.closed = False
         self.closed_reason: BaseException | None = None
-        #: Whatever handlers want to remember about this connection.
+        #: For handlers, to keep what they know about this connection.
         self.local: dict[str, Any] = {}
 
-    # --- for handlers ---------------------------------------------------------------------------------------
+    # --- for handlers ---
 
     def logged_in(self) -> None:
-        """The peer has proved who it is: it may send frames of any size that the listener takes."""
+        """The peer has authenticated: it may send frames of any size that the listener takes."""
         self._patience.known = True
         self._reader.set_max_frame(self._limits.max_frame)
 
     def is_broker(self) -> None:
-        """The peer is one of the target's brokers: its address has a place when there are too many connections."""
+        """The peer is one of the target's brokers: connections from its address are accepted even when there are too
+        many."""
         self._owner.know_broker(self.address)
 
     def take_bare(self, handler: Callable[[Exchange], None] | None) -> None:
-        """From the next frame on there is no request header: each is this handler's as it is, until it is taken away."""
+        """Pass the following frames to this handler without looking for a request header; None ends that."""
         self._bare = handler
         self._reader.set_min_frame(_MIN_REQUEST if handler is None else 0)
 
@@ -177,12 +167,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._dispatch()
 
     def garbled(self, error: MalformedFrame) -> None:
-        """Close because of a request that was looked at later than when it came."""
+        """Close because a request that was dispatched before turned out to be malformed."""
         if not self.closed:
             self._protocol_error(error)
 
     def limit_unsent(self, high: int) -> None:
-        """Of answers that are large: no request is looked at while more than that waits for the peer to read."""
+        """Dispatch no request while more than `high` bytes of answers wait for the peer to read."""
         if self._transport is not None and not self.closed:
             self._transport.set_write_buffer_limits(high=high)
 
@@ -193,8 +183,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return waiting if self._writer is None else waiting + self._writer.pending
 
     def offer_answers(self) -> bool:
-        """Give the network what it takes of them now: whether it has taken every answer so far, but for little. Not while
-        one waits behind an earlier one."""
+        """Send what the network takes now. True if it has taken every answer so far, except for a little.
+
+        False while an answer waits behind an earlier request.
+        """
         for exchange in self._open:
             if exchange.done:
                 return False
@@ -205,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self.write_paused
 
     def when_taken(self, callback: Callable[[], None]) -> None:
-        """Call back once when offer_answers is true (never, if the connection ends first)."""
+        """Call back once when offer_answers becomes true; never if the connection ends first."""
         self._on_taken.append(callback)
 
     def add_close_callback(self, callback: Callable[[], None]) -> None:
@@ -218,13 +210,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort(self, reason: BaseException | None = None) -> None:
         """Close at once; open exchanges can no longer be answered."""
         if self._writer is not None and not self.closed:
-            self._writer.flush()  # what was answered was answered
+            self._writer.flush()  # answers given so far are still sent
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def finish(self) -> None:
-        """Close once what was answered has left."""
+        """Close after all answers so far have been sent."""
         if self._transport is not None and self._writer is not None:
             self._writer.flush()
             self._transport.close()
@@ -269,7 +261,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._in_parts = False
             self._owner.partial.forget(self)
         if not frames and reader.error is None:
-            return  # a part of a large one
+            return  # part of a large frame
         self._backlog.extend(frames)
         with gathered_writes():
             self._dispatch()
@@ -304,8 +296,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _dispatch(self) -> None:
-        # A handler that answers at once comes back here through _flush: the loop below goes on, it does not
-        # recurse.
+        # A handler that answers at once comes back here through _flush: the loop below goes on without recursion.
         if self._dispatching:
             return
         self._dispatching = True
@@ -333,7 +324,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedFrame as error:
             self._protocol_error(error)
             return
-        if header.api_key != _FETCH:  # which is what followers send, all the time
+        if header.api_key != _FETCH:  # followers send Fetch all the time
             client_asked(now)
         self._serve(self._owner.handler, Exchange(self, header, frame, body_offset))
 
@@ -360,7 +351,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._owner.note_progress()
         if self._on_taken:
             self._look_for_taken()
-        if self._reading_paused:  # else everything that came is dispatched, and room matters to nobody
+        if self._reading_paused:  # otherwise everything received is dispatched already
             self._dispatch()
 
     def _look_for_taken(self) -> None:

@@ -15,28 +15,28 @@ class ListenerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """Bounds of one connection."""
+    """Bounds of a listener and of each of its connections."""
 
     max_frame: int = 110 * 1024 * 1024
-    #: On SASL listeners, until the handler says that the peer is known: the requests of strangers are kept, too. Kafka's own
-    #: bound (sasl.server.max.receive.size) is 512 KiB; Kerberos tokens of users with many groups take tens of KiB.
+    #: On SASL listeners, until the peer has logged in, because requests of strangers take memory too. Kafka's own limit
+    #: (sasl.server.max.receive.size) is 512 KiB; Kerberos tokens of users with many groups take tens of KiB.
     max_frame_before_login: int = 64 * 1024
-    #: Who has sent no request, or on SASL listeners has not logged in, is gone by then.
+    #: A connection without a request, or on SASL listeners without a login, is closed after this time.
     stranger_timeout: float = 30.0
     max_pipelined: int = 32
     write_high_water: int = 4 * 1024 * 1024
-    #: Without a whole request for that long a connection with nothing open is closed; half a request does not
-    #: count. So is one that is owed more than write_high_water and has read nothing of it for that long.
+    #: A connection with no open request is closed after this time without a whole request. So is a connection that is owed
+    #: more than write_high_water and has read nothing of it for as long.
     idle_timeout: float = 600.0
     tls_handshake_timeout: float = 15.0
-    #: Of the whole listener, those in their TLS handshake included; a connection beyond is closed at once.
+    #: Of the whole listener, TLS handshakes included. A connection beyond this is closed at once.
     max_connections: int = 10_000
-    #: Of those, from one address: clients behind one gateway are many, and one host is not to keep out all others.
+    #: From one address. Many clients may share a gateway, but one host must not keep out all others.
     max_per_address: int = 5_000
-    #: Of those, for the target's brokers, known by the addresses that they have come from as such.
+    #: Of max_connections, reserved for addresses from which brokers of the target have connected.
     kept_for_brokers: int = 200
-    #: TLS handshakes of the whole listener at one time; who comes then waits to be accepted.
+    #: Concurrent TLS handshakes of the whole listener. Further peers wait to be accepted.
     max_handshakes: int = 256
-    #: While somebody waits, a handshake that takes longer is given up for it. A peer needs milliseconds of ours and a
-    #: round trip or two; one that says nothing is not to keep others out.
+    #: While other peers wait, a handshake that takes longer than this is given up. A handshake needs milliseconds here and
+    #: a round trip or two, and a silent peer must not keep others out.
     handshake_patience: float = 2.0

@@ -1,7 +1,4 @@
-"""The listener side: accepts connections, counts them, and closes.
-
-What one connection does is connection.py's; what a request means and how it is answered is the handler's.
-"""
+"""A listener: accepts connections, counts them, and closes them."""
 
 from __future__ import annotations
 
@@ -56,12 +53,13 @@ class Listener:
         self.alloc = alloc
         self.connections: set[ServerConnection] = set()
         self.closing = False
-        #: Connections closed because what they sent was not the protocol (metric listener_protocol_errors).
+        #: Connections closed because they sent malformed bytes (metric listener_protocol_errors).
         self.protocol_errors = 0
         self._sparing = Sparing()
-        #: Connections closed because there were too many, of one address or of all, or their peers said or read nothing.
+        #: Connections closed because there were too many, of one address or in all, or because the peer sent or read
+        #: nothing.
         self.refused_connections = 0
-        #: What has come of requests that are not whole yet.
+        #: The memory of requests that have not arrived in full.
         self.partial = partial
         self._by_address: Counter[str] = Counter()
         self._brokers: set[str] = set()
@@ -80,7 +78,7 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     def arrived(self, connection: ServerConnection) -> WireError | None:
-        """It is open; why it may not stay so."""
+        """The connection is open. Returns the reason if it may not stay."""
         if isinstance(self._server, TlsAcceptor):
             self._server.arrived(connection)
         why = None if self.closing else self.too_many(connection.address, len(self.connections))
@@ -94,8 +92,9 @@ class Listener:
         return None
 
     def too_many(self, address: str, already: int, arriving: int = 0) -> str | None:
-        """Why another connection from there is not taken, besides so many, and so many from there that are not open yet;
-        None if it is.
+        """The reason to refuse another connection from this address, None if it is taken.
+
+        `already`: connections of the listener, handshakes included; `arriving`: handshakes from this address.
         """
         limits = self.limits
         if already >= limits.max_connections:
@@ -110,10 +109,12 @@ class Listener:
         return None
 
     def know_broker(self, address: str) -> None:
+        """A broker of the target connects from this address."""
         if len(self._brokers) < _MOST_BROKERS:
             self._brokers.add(address)
 
     def refuse(self, address: str, why: str) -> None:
+        """Count a connection that was refused or ended, and log it now and then."""
         self.refused_connections += 1
         self._untold += 1
         now = asyncio.get_running_loop().time()
@@ -128,6 +129,7 @@ class Listener:
             self._told_of_refusals, self._untold = now, 0
 
     def garbled(self, peer: str, error: MalformedFrame) -> None:
+        """As `refuse`, for a connection that sent malformed bytes."""
         self.protocol_errors += 1
         more = self._sparing.spare()
         if more is not None:
@@ -140,6 +142,7 @@ class Listener:
             )
 
     def forget(self, connection: ServerConnection) -> None:
+        """The connection is closed."""
         if connection in self.connections:
             self.connections.discard(connection)
             self._by_address[connection.address] -= 1
@@ -148,7 +151,7 @@ class Listener:
         self.note_progress()
 
     def note_progress(self) -> None:
-        """An exchange or a connection ended; what close() waits for."""
+        """An exchange or a connection ended; close() waits for that."""
         if self.closing and not any(connection.open_exchanges for connection in self.connections):
             self._quiet.set()
             if not self.connections:
@@ -168,7 +171,7 @@ class Listener:
                     connection.finish()
                 await self._empty.wait()
         except TimeoutError:
-            pass  # who is not answered by now sees the connection close
+            pass  # requests that are still open see the connection close
         for connection in list(self.connections):
             connection.abort()
         if self._server is not None:
@@ -190,9 +193,10 @@ async def start_listener(
 ) -> Listener:
     """Listen on host:port (0: an ephemeral port); every request goes to `handler`, which must not block.
 
-    `bound` is a socket that is bound there already; it is closed with the listener, and when this fails.
-    `alloc` gives receive buffers for large requests, at least as long as asked for (FramePool.take); they are free
-    when nobody holds a view of them any more. `partial` is the budget of requests that are not whole, of several listeners.
+    `bound`: a socket that is bound there already. It is closed with the listener, and when this call fails. `alloc`:
+    gives receive buffers for large requests, at least as long as asked for (FramePool.take). A buffer is free again
+    when no view of it is left. `partial`: the budget of requests that have not arrived in full; listeners may share
+    it.
     """
     listener = Listener(info, handler, limits or ListenerLimits(), alloc, partial or PartialFrames())
     try:
@@ -211,7 +215,7 @@ async def start_listener(
 
 
 def _tls_acceptor(listener: Listener, context: ssl.SSLContext, server: asyncio.Server) -> TlsAcceptor:
-    """In the place of a server that is bound and does not serve yet: the loop knows best which addresses a host has."""
+    """Replace a server that is bound but does not serve yet: the event loop has resolved the host to its addresses."""
     sockets: list[socket.socket] = []
     try:
         for one in server.sockets:

@@ -1,11 +1,11 @@
-"""How much must have arrived before the event loop is woken for it: SO_RCVLOWAT on a socket that receives.
+"""SO_RCVLOWAT: the event loop is woken only when enough of a large frame has arrived.
 
-An answer of megabytes arrives in dozens of pieces, each of them worth a wake-up, two system calls and a turn of the
-event loop, and nothing can be done with any of them before the last one is there. So the kernel is told to keep them.
-It wakes us all the same when the peer hangs up, when the receive window is full, and at half of net.ipv4.tcp_rmem's
-largest at the latest (tcp_stream_is_readable and tcp_set_rcvlowat in Linux), so nobody waits for what cannot come.
+An answer of megabytes arrives in dozens of pieces. Each would cost a wake-up, two system calls and a turn of the
+event loop, although nothing can be done before the last piece is there. So the kernel is told to keep them. It wakes
+us all the same when the peer hangs up, when the receive window is full, and at half of net.ipv4.tcp_rmem's largest at
+the latest (tcp_stream_is_readable and tcp_set_rcvlowat in Linux), so the wait always ends.
 
-Not here: what a frame is (framing.py). Not for TLS: what is missing there is not counted in the socket's bytes.
+TLS connections do not use it: the bytes that a frame lacks are not the bytes that the socket lacks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import asyncio
 import socket
 from typing import Final
 
-#: Less than this is not worth asking the kernel: it is there in one or two reads. Bytes.
+#: Bytes. Less than this arrives in one or two reads and is not worth a system call.
 LEAST: Final = 128 * 1024
 
 
 class LowWater:
-    """Of one transport. Where the socket cannot do it, everything arrives as before."""
+    """The low-water mark of one transport. Without support by the socket nothing changes."""
 
     __slots__ = ("_asked", "_socket")
 
@@ -29,8 +29,10 @@ class LowWater:
         self._asked = 1
 
     def wait_for(self, missing: int) -> None:
-        """No wake-up until `missing` bytes are there (0: any will do). To be called after each read, with the rest:
-        what is asked for may never be more than the peer still has to send."""
+        """Ask for no wake-up before `missing` bytes have arrived (0: wake for any).
+
+        Call it after each read with the rest: it must never ask for more than the peer still has to send.
+        """
         wanted = missing if missing >= LEAST else 1
         if wanted == self._asked or self._socket is None:
             return

@@ -1,9 +1,9 @@
-"""What has come of requests that are not whole yet, of all connections in one budget.
+"""The memory budget of requests that have not arrived in full, over all connections.
 
-Nobody else counts it: a request is its handler's when it is whole. Anybody can send the larger half of one, as often as he
-has connections. When the budget is used up, who would need more room is not read from until there is some. One of them is
-always read from, or none would ever be whole. And while some wait, whose request has not come within a time loses it,
-the oldest first.
+Handlers count a request only when it is whole, and any peer can send the larger half of a request on each of its
+connections. When the budget is used up, connections that need more room are not read from until there is some. One of
+them is always read from, otherwise no request would ever be completed. While some wait, requests that take too long
+lose their connection, the oldest first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wire.server.rate_limited_log import Sparing
 
 log = logging.getLogger(__name__)
 
-#: In which a request arrives, if others wait for the room that it takes. Seconds.
+#: Seconds in which a request has to arrive while others wait for the room that it takes.
 PATIENCE: Final = 30.0
 LIMIT: Final = 48 * 1024 * 1024
 
 
 class Sender(Protocol):
-    """A connection, as far as a request is coming in on it."""
+    """A connection on which a request is arriving."""
 
     peer: str
 
@@ -38,8 +38,8 @@ class _Part:
     __slots__ = ("begun", "needs", "size")
 
     def __init__(self, begun: float) -> None:
-        self.size = 0  # of its buffer, or of the one that it may have
-        self.needs = 0  # beyond that, while it waits
+        self.size = 0  # of the request's buffer
+        self.needs = 0  # bytes that it waits for
         self.begun = begun
 
 
@@ -59,7 +59,7 @@ class PartialFrames:
         return len(self._waiting)
 
     def note(self, sender: Sender, size: int, needs: int) -> None:
-        """Its request takes `size` bytes now, and the next byte of it will take `needs` more."""
+        """The sender's request takes `size` bytes now, and its next byte will take `needs` more."""
         part = self._parts.get(sender)
         if part is None:
             part = self._parts[sender] = _Part(asyncio.get_running_loop().time())
@@ -76,7 +76,7 @@ class PartialFrames:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE / 4, self._look)
 
     def forget(self, sender: Sender) -> None:
-        """Its request is whole, or will never be."""
+        """The sender's request is whole, or will never be."""
         part = self._parts.pop(sender, None)
         if part is None:
             return
@@ -93,7 +93,7 @@ class PartialFrames:
         return True
 
     def _serve(self) -> None:
-        """Who needs least goes first: most requests are small, and whoever keeps the budget full has large ones."""
+        """Resume the sender that needs least first: most requests are small, and only large ones fill the budget."""
         while self._waiting:
             sender = min(self._waiting, key=lambda one: self._parts[one].needs)
             part = self._parts[sender]
@@ -105,7 +105,7 @@ class PartialFrames:
             sender.resume_reading()
 
     def _look(self) -> None:
-        """Somebody waits: whose request has been coming for long?"""
+        """While senders wait, close the connections whose requests have taken too long."""
         self._timer = None
         now = asyncio.get_running_loop().time()
         late = [sender for sender, part in self._parts.items() if now - part.begun >= PATIENCE]

@@ -1,4 +1,4 @@
-"""Log lines that a stranger can cause, as often as he likes: some of them a minute, the others by their number."""
+"""Log lines that a peer can cause: a few per minute, the others only counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER = 60.0
 class Sparing(logging.Filter):
     """At most MOST lines in PER seconds; the first one after that says how many were left out.
 
-    As a filter of a logger it counts the lines whose beginning it is given.
+    As a filter of a logger it limits the lines that begin with `begins`.
     """
 
     def __init__(self, begins: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class Sparing(logging.Filter):
         self._left_out = 0
 
     def spare(self) -> str | None:
-        """None: say nothing. Else what to append to the line, mostly nothing."""
+        """The text to append to the line, mostly empty; None if the line is to be left out."""
         now = self._clock()
         more = ""
         if now >= self._until:

@@ -1,8 +1,8 @@
 """Accepting on TLS listeners: a connection counts from the moment it is accepted.
 
-An event loop tells a protocol of its connection when the TLS handshake is done. Whoever connects and says nothing would
-be counted nowhere until the handshake's time is over, and only file descriptors would limit how many do. So the sockets
-are accepted here, and given to the loop one by one. Not here: what a connection does (connection.py).
+An event loop reports a connection to its protocol only after the TLS handshake. A peer that connects and sends nothing would
+not be counted until the handshake times out, and only file descriptors would limit how many such peers there are. So sockets
+are accepted here, and passed to the loop one by one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from wire.server.connection import Owner, ServerConnection
 
 # Seconds without accepting after the system has refused a socket (no file descriptors left); as asyncio's own.
 _ACCEPT_RETRY: Final = 1.0
-# By how much shorter than for others the patience is with those who say nothing.
+# A peer that has sent nothing gets this fraction of the usual time.
 _OF_THE_SILENT: Final = 8
-# Accepted in one turn of the event loop: who connects in crowds does not hold up the others.
+# Accepted in one turn of the event loop, so that a crowd of new peers does not delay the others.
 _AT_ONCE: Final = 64
 
 
 class TlsOwner(Owner, Protocol):
-    """The listener, as far as accepting is concerned."""
+    """The part of the listener that accepting needs."""
 
     connections: set[ServerConnection]
 
     def too_many(self, address: str, already: int, arriving: int = 0) -> str | None:
-        """Why another connection from there is not taken, besides so many, and so many from there that are not open yet."""
+        """The reason to refuse another connection from this address; see Listener.too_many."""
 
 
 class _Handshake:
@@ -43,12 +43,12 @@ class _Handshake:
         self.sock = sock
         self.since = since
         self.begun = False
-        self.silent = True  # nothing has come of it
+        self.silent = True  # the peer has sent nothing
         self.task: asyncio.Task[None] | None = None
 
 
 class TlsAcceptor:
-    """Accepts on sockets that are bound and listen; from the start to close()."""
+    """Accepts on bound, listening sockets, from the start to close()."""
 
     def __init__(self, owner: TlsOwner, context: ssl.SSLContext, sockets: Sequence[socket.socket]) -> None:
         self._owner = owner
@@ -68,11 +68,11 @@ class TlsAcceptor:
         return len(self._handshakes)
 
     def arrived(self, connection: ServerConnection) -> None:
-        """Its handshake is done: the listener counts it."""
+        """The handshake is done: from now on the listener counts the connection."""
         self._handshakes.pop(connection, None)
 
     def close(self) -> None:
-        """Accept nothing more, and give up what is not open yet."""
+        """Accept nothing more, and give up handshakes that are under way."""
         self._pause()
         sockets, self.sockets = self.sockets, ()
         for sock in sockets:
@@ -87,7 +87,7 @@ class TlsAcceptor:
     # Accepting
 
     def _ready(self, listening: socket.socket) -> None:
-        """Somebody waits to be accepted."""
+        """A peer waits to be accepted."""
         limits = self._owner.limits
         if len(self._handshakes) >= limits.max_handshakes:
             self._pause()
@@ -120,7 +120,7 @@ class TlsAcceptor:
         self._again = self._loop.call_at(self._due(self._first_to_go()), self._make_room)
 
     def _make_room(self) -> None:
-        """Somebody still waits, and the first to go has had its time, unless it has spoken meanwhile."""
+        """Peers still wait: give up the handshake that is due, unless its peer has sent something meanwhile."""
         if self._handshakes:
             connection = self._first_to_go()
             if self._loop.time() < self._due(connection):
@@ -132,14 +132,14 @@ class TlsAcceptor:
         self._resume()
 
     def _first_to_go(self) -> ServerConnection:
-        """Of those who have said nothing the oldest, else of all."""
+        """The oldest handshake whose peer has sent nothing, otherwise the oldest of all."""
         for connection, handshake in self._handshakes.items():
             if handshake.silent:
                 return connection
         return next(iter(self._handshakes))
 
     def _due(self, connection: ServerConnection) -> float:
-        """A client speaks first, in the moment in which it is connected."""
+        """The time at which a handshake may be given up. A TLS client sends first, right after it has connected."""
         handshake, patience = self._handshakes[connection], self._owner.limits.handshake_patience
         return handshake.since + (patience / _OF_THE_SILENT if handshake.silent else patience)
 
@@ -182,7 +182,7 @@ class TlsAcceptor:
         )
 
     async def _first_bytes(self, handshake: _Handshake) -> None:
-        """Until the peer has said something, or hung up."""
+        """Wait until the peer has sent something or hung up."""
         spoken = asyncio.Event()
         self._loop.add_reader(handshake.sock, spoken.set)
         try:
@@ -203,7 +203,7 @@ class TlsAcceptor:
             handshake.sock.close()
         if not task.cancelled():
             error = task.exception()
-            # OSError, TLS's included, is the peer's trouble, and the peer is told. asyncio's servers are as quiet.
+            # An OSError, TLS errors included, concerns the peer, which sees it too. asyncio's servers do not log it either.
             if error is not None and not isinstance(error, OSError):
                 self._loop.call_exception_handler(
                     {"message": "a TLS handshake failed", "exception": error, "task": task}
