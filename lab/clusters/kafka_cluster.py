@@ -74,6 +74,61 @@ class KafkaClusterSpec:
     jvm_options: Sequence[str] = ()
 
 
+def node_roles(spec: KafkaClusterSpec) -> dict[int, str]:
+    """`process.roles` by node id."""
+    roles = dict.fromkeys(range(1, spec.brokers + 1), "broker")
+    if spec.controllers == 0:
+        roles[1] = "broker,controller"
+    return roles | {FIRST_CONTROLLER_ID + index: "controller" for index in range(spec.controllers)}
+
+
+def node_properties(
+    spec: KafkaClusterSpec,
+    node_id: int,
+    roles: str,
+    *,
+    listeners: Mapping[str, str],
+    voters: str,
+    log_dirs: str,
+) -> dict[str, str]:
+    """The properties of one node. `listeners`: host:port by listener name, as the node binds them."""
+    copies = str(min(3, spec.brokers))
+    quorum = str(min(2, spec.brokers))
+    protocols = {**spec.listeners, CONTROLLER: spec.controller_protocol}
+    is_broker = "broker" in roles
+    has_rack = is_broker and node_id <= len(spec.racks)
+    return {
+        **SMALL_CLUSTER_PROPERTIES,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": quorum,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": quorum,
+        **spec.properties,
+        **({"broker.rack": spec.racks[node_id - 1]} if has_rack else {}),
+        "process.roles": roles,
+        "node.id": str(node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": CONTROLLER,
+        "listeners": ",".join(f"{listener}://{address}" for listener, address in listeners.items()),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in protocols.items()
+        ),
+        "log.dirs": log_dirs,
+        **({"inter.broker.listener.name": next(iter(spec.listeners))} if is_broker else {}),
+        **(spec.node_properties(node_id) if spec.node_properties else {}),
+    }
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """The properties as a file of Java's."""
+    lines = []
+    for key, value in properties.items():
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"{key}={escaped}\n")
+    return "".join(lines)
+
+
 class KafkaNode(ChildProcess):
     """One process of a cluster."""
 
@@ -115,47 +170,26 @@ class KafkaNode(ChildProcess):
         """The port of a listener; of the first one if not named."""
         return self._ports[listener or next(iter(self._ports))].port
 
-    def prepare(self, cluster_id: str, voters: str, rack: str | None, checkpoint: bytes) -> None:
+    def prepare(self, cluster_id: str, voters: str, checkpoint: bytes) -> None:
         """Format the data directory and write the node's properties."""
         self.data.mkdir(parents=True)
         (self.data / "meta.properties").write_text(
             f"version=1\nnode.id={self.node_id}\ncluster.id={cluster_id}\ndirectory.id={random_uuid()}\n"
         )
         (self.data / "bootstrap.checkpoint").write_bytes(checkpoint)
-        spec = self.spec
-        copies = str(min(3, spec.brokers))
-        quorum = str(min(2, spec.brokers))
-        protocols = {**spec.listeners, CONTROLLER: spec.controller_protocol}
-        properties = {
-            **SMALL_CLUSTER_PROPERTIES,
-            "offsets.topic.replication.factor": copies,
-            "transaction.state.log.replication.factor": copies,
-            "transaction.state.log.min.isr": quorum,
-            "share.coordinator.state.topic.replication.factor": copies,
-            "share.coordinator.state.topic.min.isr": quorum,
-            **spec.properties,
-            **({"broker.rack": rack} if rack is not None and self.is_broker else {}),
-            "process.roles": self.roles,
-            "node.id": str(self.node_id),
-            "controller.quorum.voters": voters,
-            "controller.listener.names": CONTROLLER,
-            "listeners": ",".join(f"{listener}://{self.address(listener)}" for listener in self._ports),
-            "listener.security.protocol.map": ",".join(
-                f"{name}:{protocol}" for name, protocol in protocols.items()
-            ),
-            "log.dirs": str(self.data),
-            **({"inter.broker.listener.name": next(iter(spec.listeners))} if self.is_broker else {}),
-            **(spec.node_properties(self.node_id) if spec.node_properties else {}),
-        }
+        properties = node_properties(
+            self.spec,
+            self.node_id,
+            self.roles,
+            listeners={listener: self.address(listener) for listener in self._ports},
+            voters=voters,
+            log_dirs=str(self.data),
+        )
         self.write_properties(properties)
 
     def write_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the node's properties; they hold from its next start."""
-        lines = []
-        for key, value in properties.items():
-            escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
-            lines.append(f"{key}={escaped}\n")
-        (self.directory / "server.properties").write_text("".join(lines))
+        (self.directory / "server.properties").write_text(properties_text(properties))
 
     async def start(self, timeout: float = START_TIMEOUT) -> None:
         """Start the node and wait until it serves; a broker only says so once it is unfenced."""
@@ -227,6 +261,11 @@ class KafkaCluster:
         return self.bootstrap_for(next(iter(self.spec.listeners)))
 
     @property
+    def inside(self) -> str:
+        """`bootstrap.servers` for a sidecar: on loopback the same as for clients."""
+        return self.bootstrap
+
+    @property
     def controller_bootstrap(self) -> str:
         """`controller.quorum.bootstrap.servers`, so to say."""
         return ",".join(node.address(CONTROLLER) for node in self.controllers)
@@ -252,18 +291,11 @@ class KafkaCluster:
         )
         if self.directory.exists():
             raise ChildError(f"{self.directory} exists already: give each cluster a directory of its own")
-        roles = dict.fromkeys(range(1, spec.brokers + 1), "broker")
-        if spec.controllers == 0:
-            roles[1] = "broker,controller"
-        roles |= {FIRST_CONTROLLER_ID + index: "controller" for index in range(spec.controllers)}
-        for node_id, role in roles.items():
+        for node_id, role in node_roles(spec).items():
             self.nodes[node_id] = KafkaNode(spec, dist, node_id, role, self.directory / f"node-{node_id}")
         voters = ",".join(f"{node.node_id}@{node.address(CONTROLLER)}" for node in self.controllers)
         for node in self.nodes.values():
-            rack = (
-                spec.racks[node.node_id - 1] if node.is_broker and node.node_id <= len(spec.racks) else None
-            )
-            node.prepare(self.cluster_id, voters, rack, checkpoint)
+            node.prepare(self.cluster_id, voters, checkpoint)
         for node in self.nodes.values():
             node.launch()
         for node in self.nodes.values():

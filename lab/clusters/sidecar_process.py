@@ -42,6 +42,13 @@ class CommandResult(NamedTuple):
         """The answer of a command that was run with `-o json`."""
         return json.loads(self.output)
 
+    def succeeded(self, arguments: Sequence[str]) -> CommandResult:
+        """This result; a CommandError that says why if the command failed."""
+        if self.exit_code != 0:
+            why = (self.errors.strip() or self.output.strip())[-1500:]
+            raise CommandError(f"linker {' '.join(arguments)} failed with exit code {self.exit_code}: {why}")
+        return self
+
 
 def sidecar_path() -> dict[str, str]:
     """Where a sidecar and its commands find this very package, and miss what is for tests only."""
@@ -204,13 +211,7 @@ class SidecarProcess(ChildProcess):
 
     async def linker(self, *arguments: str, timeout: float = COMMAND_TIMEOUT) -> CommandResult:
         """Run `linker ARGUMENTS`, which has to succeed."""
-        result = await self.run(*arguments, timeout=timeout)
-        if result.exit_code != 0:
-            why = (result.errors.strip() or result.output.strip())[-1500:]
-            raise CommandError(
-                f"linker {' '.join(arguments)} failed with exit code {result.exit_code}: {why}"
-            )
-        return result
+        return (await self.run(*arguments, timeout=timeout)).succeeded(arguments)
 
     async def close(self) -> None:
         """End the process if it still runs, and give the ports back."""
