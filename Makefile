@@ -10,7 +10,7 @@ REAL_WORKERS ?= 2
 # Where this is set, each of the sidecars that are started here would compile all it loads, which none that is installed does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast lint format bench bench-soak chaos fleet-figures clients sim sim-mutations clean
+.PHONY: help demo test test-fast test-containers lint format bench bench-soak chaos fleet-figures clients sim sim-mutations clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -40,6 +40,9 @@ test: $(STAMP)  ## the whole suite: fast part on fakes, then real brokers
 
 test-fast: $(STAMP)  ## only what needs no broker
 	$(BIN)/python -m pytest -m "not real and not slow" --ignore=tests/real -n $(WORKERS)
+
+test-containers: $(STAMP)  ## the main story in containers; skipped without a Docker engine; MAKER=jars on jars instead
+	@MAKER=$(MAKER) $(BIN)/python -m tests.containers
 
 lint: $(STAMP)  ## ruff, mypy --strict, import contracts and circles, how pages are written, generated tables
 	$(BIN)/ruff check .
