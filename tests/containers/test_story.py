@@ -43,12 +43,9 @@ def maker(tmp_path: Path) -> Maker:
 
 
 def create_topic(bootstrap: str) -> None:
-    for created in (
-        AdminClient({"bootstrap.servers": bootstrap})
-        .create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
-        .values()
-    ):
-        created.result(timeout=WAIT)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # held: without it its futures end in an error
+    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+    admin.create_topics([topic])[TOPIC].result(timeout=WAIT)
 
 
 def write(bootstrap: str, first: int, count: int) -> None:
@@ -98,7 +95,8 @@ def read(bootstrap: str) -> list[Row]:
 
 
 def leaders(bootstrap: str) -> set[int]:
-    partitions = AdminClient({"bootstrap.servers": bootstrap}).list_topics(TOPIC, timeout=WAIT).topics[TOPIC]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = admin.list_topics(TOPIC, timeout=WAIT).topics[TOPIC]
     return {partition.leader for partition in partitions.partitions.values()}
 
 
