@@ -5,7 +5,7 @@
 - `compare/`: comparing logs batch by batch, and the verdict
 - `driver`: the validator process: commands in, events out, one Spark session, one run at a time
 - `evidence/`: the evidence of a promote: page, JSON and Parquet
-- `messages`: what a validator process is told on stdin and what it answers on stdout: one JSON object per line
+- `messages`: the messages to a validator process (stdin) and from it (stdout): one JSON object per line
 - `mode`: how two logs are compared
 - `read/`: reading batches and records of a named replica, in Spark's executors
 - `record_logs`: the logs of one attempt at a group of partitions, both sides', as frames of records

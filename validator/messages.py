@@ -1,10 +1,10 @@
-"""What a validator process is told on stdin and what it answers on stdout: one JSON object per line.
+"""The messages to a validator process (stdin) and from it (stdout): one JSON object per line.
 
 The sidecar starts the process with `python -m validator`, sends Configure, waits for Ready and then sends Run after Run.
 Secrets (`Side.properties`) travel in these lines only, never in argv or an environment; `SecretProperties` keeps them
 out of a model's repr. Offsets are absolute; an `end` or a `through` is exclusive: everything below it is meant.
 
-Lives here: the messages, their JSON and the limits of a line. No PySpark is imported: the sidecar imports this module.
+No PySpark is imported: the sidecar imports this module.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What is compared."""
+    """The unit of a comparison."""
 
     BATCHES = "batches"
     RECORDS = "records"

@@ -1,7 +1,4 @@
-"""The logs of one attempt at a group of partitions, both sides', as frames of records.
-
-Not here: what is made of them (records.py, explain.py, second_look.py).
-"""
+"""The logs of one attempt at a group of partitions, both sides', as frames of records."""
 
 from __future__ import annotations
 

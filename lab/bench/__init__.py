@@ -15,7 +15,7 @@
   at the source, and the link brings that over
 - `growth`: how fast a follower's log grows: from the first byte in its files to the last, looked at from outside
 - `guard`: the regression guard: a ratio that was recorded and has fallen by a quarter fails the benchmark
-- `latency`: what a forwarded write costs in time: librdkafka at a steady rate through the sidecar, beside straight to
+- `latency`: the added latency of a forwarded write: librdkafka at a steady rate through the sidecar, beside straight to
   the source
 - `load`: fills topics quickly: the same pre-built record batch, sent again and again over raw Produce requests
 - `many_partitions`: A thousand partitions, mostly idle: how soon the link has them, what they cost when nothing
@@ -26,7 +26,7 @@
   lies beside this file
 - `paced`: A producer at a steady rate over raw Produce requests, which notes how long each answer took
 - `page`: the report as one HTML file: goals, figures and plots of every case
-- `page_cache`: what a finished round leaves in the page cache, given back
+- `page_cache`: frees the page cache that a finished round has filled
 - `perf_tools`: kafka's own `kafka-consumer-perf-test` and `kafka-producer-perf-test`: how fast one client of Kafka's
   reads and writes
 - `producer_process`: A live producer in a process of its own, as an application has one: it waits for nobody else's
@@ -36,12 +36,12 @@
   it
 - `replication`: replication to one stock follower: through the link, beside Kafka's own follower with the same bytes
 - `report`: report.json and the table under it: where it was measured, what came out, which goals are met
-- `results`: what cases hand back: raw rounds, figures made of them, and goals that a figure meets or misses
+- `results`: results of cases: raw rounds, figures made of them, and goals that a figure meets or misses
 - `run`: `python -m lab.bench.run --out DIR [--quick] [--case NAME ...]`: the whole benchmark on real clusters
 - `settings`: how much is measured: a full run, or a quick one that only shows that everything works
 - `soak`: A day in small: half an hour of writes, copies, clients that come and go, mirrors that are made, paused and
   deleted
-- `stage`: what a case runs on: a filled source cluster, a target cluster beside it, and the sidecar between them
+- `stage`: the stage of a case: a filled source cluster, a target cluster beside it, and the sidecar between them
 - `stalls`: memory where nothing moves: a source that stalls in the middle of a copy, and thousands of clients that
   only hold a connection
 - `turns`: rounds of the sides that are compared, in turn

@@ -1,4 +1,4 @@
-"""What a forwarded write costs in time: librdkafka at a steady rate through the sidecar, beside straight to the source.
+"""The added latency of a forwarded write: librdkafka at a steady rate through the sidecar, beside straight to the source.
 
 Idempotent, acks=all, linger 0, so librdkafka itself decides what travels together, as it would anywhere. Both producers
 live through all rounds and take turns on one topic; each latency is from produce() to the delivery report.

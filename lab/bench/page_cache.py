@@ -1,4 +1,4 @@
-"""What a finished round leaves in the page cache, given back.
+"""Frees the page cache that a finished round has filled.
 
 On a virtual machine memory that is written for the first time has to be found by the host, page by page, and whoever
 writes then is charged for it: with every gigabyte that stayed cached, the next rounds of a broker took more CPU (2 s/GB at

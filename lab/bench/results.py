@@ -1,4 +1,4 @@
-"""What cases hand back: raw rounds, figures made of them, and goals that a figure meets or misses. Pure."""
+"""Results of cases: raw rounds, figures made of them, and goals that a figure meets or misses. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case runs on: a filled source cluster, a target cluster beside it, and the sidecar between them.
+"""The stage of a case: a filled source cluster, a target cluster beside it, and the sidecar between them.
 
 Brokers run with the JIT that they have in production (only a quick look starts them as the demonstration does), each cluster
 has one controller inside its first broker, and both clusters get the same settings. A case uses a fresh target

@@ -2,7 +2,6 @@
 
 Nodes keep their ports for the life of the cluster object, so that one that was killed returns under the same
 address.
-What is *in* a cluster is none of this module's business; jars and Java are kafka_jars.py's.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SMALL_CLUSTER_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaClusterSpec:
-    """What a cluster is to look like. With `controllers=0` the first broker is the controller too."""
+    """The shape of a cluster. With `controllers=0` the first broker is the controller too."""
 
     name: str
     brokers: int = 1
@@ -227,7 +226,7 @@ class KafkaNode(ChildProcess):
 class KafkaCluster:
     """`async with KafkaCluster(spec, directory) as cluster:` a running cluster, gone with the block.
 
-    Data directories stay where they are: whoever gave the directory removes it.
+    Data directories stay; the caller that gave the directory removes them.
     """
 
     def __init__(
@@ -302,7 +301,7 @@ class KafkaCluster:
             await node.wait_started()
 
     async def close(self) -> None:
-        """End every node at once: nobody will read what a controlled shutdown would still write."""
+        """End every node at once: a controlled shutdown would only write files that are not read any more."""
         for node in self.nodes.values():
             if node.running:
                 await node.kill()

@@ -32,7 +32,7 @@ class CommandError(LinkerError):
 
 
 class CommandResult(NamedTuple):
-    """What a command of `linker` left behind."""
+    """The result of a command of `linker`."""
 
     exit_code: int
     output: str
@@ -58,7 +58,7 @@ def sidecar_path() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSpec:
-    """What goes into the sidecar's configuration file."""
+    """The sidecar's configuration file, as far as tests vary it."""
 
     target_bootstrap: str
     broker_id: int = 900
@@ -69,7 +69,7 @@ class SidecarSpec:
     target: Mapping[str, Any] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)
     fleet: Mapping[str, Any] = field(default_factory=dict)
-    # Whoever promotes often does not want to start Spark each time; what a promote does with it is said by hand.
+    # A test that promotes often does not start Spark each time; one that wants the proof says so itself.
     validation: Mapping[str, Any] = field(default_factory=lambda: {"policy": "skip"})
     # Listener name -> host:port that others are told, where it is not the one that is bound (a proxy in front).
     advertised: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,4 @@
-"""What the demonstration waits for between its steps; each wait has a deadline and says then how far it came.
-
-Not here: the steps themselves (scenario.py), and what is written, read and judged.
-"""
+"""Waits between the steps of the demonstration; each has a deadline and says then how far it came."""
 
 from __future__ import annotations
 

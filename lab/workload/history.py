@@ -1,4 +1,4 @@
-"""What clients did and saw: the only input of the checker besides the final logs.
+"""The clients' acts and observations: the only input of the checker besides the final logs.
 
 Every record of a live producer says who wrote it and as which number of that producer (its *sequence*: the
 order in which the application handed it to the client, over all partitions, never re-used). Outcomes are ok,

@@ -1,7 +1,7 @@
-"""What the source cluster holds before anything is linked: one topic for each thing that real topics hold.
+"""Data of the source cluster before anything is linked: one topic for each thing that real topics hold.
 
 Every compression codec, headers, null keys and values, an empty partition, a record of 900 kB, committed and
-aborted transactions that overlap, and compaction gaps. The clients that go on writing are live_clients.py's.
+aborted transactions that overlap, and compaction gaps. Clients that go on writing are in live_producers.py.
 """
 
 from __future__ import annotations

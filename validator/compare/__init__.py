@@ -4,7 +4,7 @@
 - `columns`: the columns of `kafka-batches`, and how headers in a buffer become Arrow batches: field by field for all
   batches at once
 - `digest`: A digest of a set of batches that does not depend on their order and adds up over ranges
-- `facts`: what a comparison found: the kinds of difference, the batches concerned, and the small types that go with
+- `facts`: findings of a comparison: the kinds of difference, the batches concerned, and the small types that go with
   them
 - `judging`: from sorted rows to verdicts: finds the runs in which all sides agree column by column, shows the rest to
   a Judge
@@ -16,5 +16,5 @@
 - `tail_range`: the batches behind a watermark, at the source and on each replica, compared by their checksums inside
   a fence
 - `tally`: adds the verdicts of a replica's ranges up to one result, and judges where the replica starts and ends
-- `verdict`: what is wrong with a replica, decided from the batches that source and replica hold at the same offsets
+- `verdict`: decides how a replica differs, from the batches that source and replica hold at the same offsets
 """

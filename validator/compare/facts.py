@@ -1,4 +1,4 @@
-"""What a comparison found: the kinds of difference, the batches concerned, and the small types that go with them.
+"""Findings of a comparison: the kinds of difference, the batches concerned, and the small types that go with them.
 
 Plain data, shared by the messages of the validator process and by the evidence. Record contents never get in here, only
 sizes and checksums: findings are shown to people, stored and logged.

@@ -4,7 +4,6 @@ Inside the fence of a promote there is no time to read a log again, but the last
 base offset, last offset, size and CRC are equal on two logs only if both end with the same write. A real follower serves a
 consumer's Fetch up to its high watermark even while it is outside the ISR (KIP-392), so each replica is asked itself.
 
-Does not live here: comparing whole logs.
 """
 
 from __future__ import annotations

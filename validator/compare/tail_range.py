@@ -5,7 +5,6 @@ runs and the end is compared here batch by batch, as far as few bytes and little
 round, and a partition whose rest does not fit is left to the run after the hand-over. The CRC of every batch of a
 replica is computed from its bytes.
 
-Does not live here: how far the Spark runs have come, and what a difference means.
 """
 
 from __future__ import annotations

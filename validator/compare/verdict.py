@@ -1,4 +1,4 @@
-"""What is wrong with a replica, decided from the batches that source and replica hold at the same offsets.
+"""Decides how a replica differs, from the batches that source and replica hold at the same offsets.
 
 Pure. A Judge is shown one piece of a partition (a range of offsets) in the order of the offsets: runs in which all sides
 agree as sums (`clean`), everything else batch by batch (`group`). What may lawfully differ:

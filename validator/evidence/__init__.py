@@ -5,13 +5,12 @@
   the page
 - `model`: evidence as data
 - `page`: the evidence as one HTML page: the verdict first, then how it came about, then every replica
-- `parquet`: the evidence as a Parquet file: one row per replica, for whoever keeps the evidence of many promotes in a
-  table
+- `parquet`: the evidence as a Parquet file: one row per replica, so that many promotes fit one table
 - `samples`: A bounded number of looks out of many, for charts: the first, the last, and those between at even steps
 - `series`: the curves of the page out of the samples: validated offsets of all partitions per broker, lag and
   throughput of the partitions that matter most
 - `table`: the tables of the page: what differs, every replica with its offsets and digests, the runs
 - `text`: numbers, times and foreign texts as the page shows them
-- `verdict`: what the evidence says in one word, and why
+- `verdict`: the evidence's verdict in one word, and why
 - `write`: evidence into a directory: `evidence.html`, `evidence.json`, `evidence.parquet`
 """

@@ -1,4 +1,4 @@
-"""The evidence as a Parquet file: one row per replica, for whoever keeps the evidence of many promotes in a table.
+"""The evidence as a Parquet file: one row per replica, so that many promotes fit one table.
 
 What belongs to the promote as a whole is repeated in every row where one would group by it (link, promote, verdict), and
 stands complete in the file's metadata under `kafka-linker.evidence`, as JSON without partitions.

@@ -1,4 +1,4 @@
-"""What the evidence says in one word, and why. Unknown is never rounded to equal, and equal is said only of logs whose
+"""The evidence's verdict in one word, and why. Unknown is never rounded to equal, and equal is said only of logs whose
 start, end and every batch agree; what is nearly so has a word of its own."""
 
 from __future__ import annotations

@@ -11,8 +11,7 @@
 - `reader`: reads spans of logs from the brokers that hold them, as Arrow batches of headers
 - `reading`: A span that is being read: which node is asked, for how much of it, and what an answer brings
 - `session`: the Spark session of a validator process: embedded by default, any master on request
-- `shipping`: what executors on other machines get from us: this project's own packages as one zip, on their Python
-  path
+- `shipping`: ships this project's own packages to executors on other machines, as one zip on their Python path
 - `source`: `spark.read.format("kafka-batches")`: one row per record batch of a named replica, as a PySpark 4 Python
   data source
 - `spans`: pieces of replicas' logs to read, and the walk over the bytes a broker answered with

@@ -1,4 +1,4 @@
-"""What executors on other machines get from us: this project's own packages as one zip, on their Python path.
+"""Ships this project's own packages to executors on other machines, as one zip on their Python path.
 
 `validator` and `wire` are pure Python and go along with every session, so executors always run the code of this driver.
 numpy, pandas, pyarrow, kio, crc32c and cramjam are compiled for a platform and have to be there

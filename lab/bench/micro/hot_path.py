@@ -1,4 +1,4 @@
-"""What the hand-written hot path costs: stamping batches, parsing fetches, building answers. No sockets.
+"""The cost of the hand-written hot path: stamping batches, parsing fetches, building answers. No sockets.
 
 python -m lab.bench.micro.hot_path
 """
