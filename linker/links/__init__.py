@@ -17,11 +17,13 @@
 - `producer_view`: the source's producers, for status
 - `proved`: the proof of a link, for status: watermarks with their age, runs, evidence
 - `reads`: decides per client id whether a consumer may read a mirror before its promote
+- `reassignments`: opens the reassignments to the real brokers, and drops the copies of failed mirrors
 - `replica_ends`: offsets from single brokers, leader or not; the latest is the broker's own log end offset
 - `replica_starts`: finds replicas whose log starts later than the source's
 - `running`: the links of this process by name: start, stop, restart, and follow the link controller
 - `runtime`: the tasks of one link, from the first connection to the source to the last promote
-- `source`: a client of a link's source, made from its properties with the secrets resolved
+- `served_copies`: gives each partition that this sidecar leads to the fetcher, and takes it back when that ends
+- `source`: a client of a link's source, made from its properties with the secrets resolved, and its fetcher
 - `source_alive`: checks whether a source still answers; a failover is wrong while it does
 - `source_events`: writes the reports of a link's fetchers to the controller's state, in order
 - `source_ids`: how far the source's allocator of producer ids is, as far as this sidecar knows

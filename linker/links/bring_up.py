@@ -19,35 +19,31 @@ from collections.abc import Callable, Iterable
 
 from controller.decide.mirrors import Leadership
 from controller.errors import ControllerError
-from controller.phases import ENDED, PROMOTING, Phase
-from controller.plan.replicas import copies_asked_for
+from controller.phases import ENDED, Phase
 from controller.state import UNBOUND, MirrorTopic
 from controller.state import MirrorPartition as PartitionState
 from fetcher.link_fetcher import FetcherManager
-from fetcher.spec import MirrorSpec
 from fleet.fleet_controller import Head
 from fleet.link_controller import LinkController
 from linker.links import forks
-from linker.links.copy_specs import CopySpecs, spec_of, start_offsets
+from linker.links.copy_specs import CopySpecs, start_offsets
 from linker.links.due import DueTopics
 from linker.links.leaderless import lead_again, stranded
+from linker.links.reassignments import Reassignments
+from linker.links.served_copies import ServedCopies
 from linker.links.topic_shape import (
-    all_asked_for,
-    cancelled,
     first_leaders,
     grown_at_target,
     leadership_of,
     led_by_others,
     on_link_brokers_alone,
-    plain_copies,
-    reduced,
     undone_late,
 )
 from linker.membership import TargetCluster
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.types import TopicPartition
-from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
+from wire.metadata.image import ClusterImage, TopicImage
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +85,12 @@ class BringUp:
         self.settled = asyncio.Event()
         #: What keeps a mirror from being complete, by topic.
         self.trouble: dict[str, str] = {}
-        #: How often somebody cancelled a mirror's reassignment, by topic.
-        self.cancelled: dict[str, int] = {}
-        #: Leader epoch under which the followers' positions were seen.
-        self._epochs: dict[TopicPartition, int] = {}
+        self._served = ServedCopies(
+            link, target, controller, fetcher, self.specs, lambda: self._link_brokers()
+        )
+        self._reassignments = Reassignments(link, target, controller, fetcher, lambda: self._link_brokers())
+        #: How often a mirror's reassignment was cancelled, by topic.
+        self.cancelled = self._reassignments.cancelled
 
     # --- what asks for work ------------------------------------------------------------------------------------------
 
@@ -103,21 +101,11 @@ class BringUp:
         for topic_id in topics:
             topic = image.topics_by_id.get(topic_id)
             if topic is not None:
-                self._forget_stale_positions(topic)
+                self._served.forget_stale_positions(topic)
         for mirror in state.link_mirrors(self._link):
             topic = image.topics_by_name.get(mirror.topic)
             if mirror.topic_id in topics or (topic is not None and topic.id in topics):
                 self.ask(mirror.topic)
-
-    def _forget_stale_positions(self, topic: TopicImage) -> None:
-        for index, partition in topic.partitions.items():
-            tp = TopicPartition(topic.name, index)
-            copy = self._fetcher.partitions.get(tp)
-            if copy is None or self._epochs.get(tp) == partition.leader_epoch:
-                continue
-            if tp in self._epochs:
-                copy.forget_followers()
-            self._epochs[tp] = partition.leader_epoch
 
     def ask(self, topic: str) -> None:
         """Have a mirror looked at."""
@@ -163,21 +151,10 @@ class BringUp:
             states = self._controller.image.topic_partitions(self._link, topic)
             failed = [state.tp for state in states if state.phase is Phase.FAILED]
             self._fetcher.remove(failed)
-            await self._drop_copies(failed)
+            await self._reassignments.drop_copies(failed)
             for tp in failed:
                 await self._controller.restart_partition(self._link, tp)
         self.ask(topic)
-
-    async def _drop_copies(self, tps: list[TopicPartition]) -> None:
-        """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
-        are no part of any reassignment, and go with one to the link brokers alone."""
-        await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(lambda image: cancelled(image, tps), _CALL_TIMEOUT)
-        ours = self._link_brokers()
-        plain = plain_copies(self._target.image, tps, ours)
-        if plain:
-            await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
-            await self._target.metadata.wait_for(lambda image: reduced(image, plain), _CALL_TIMEOUT)
 
     async def delete(self, topic: str, *, topic_too: bool, force: bool = False) -> None:
         """End a mirror, and its topic at the target with it; `force` is the controller's.
@@ -206,7 +183,7 @@ class BringUp:
                 self._fetcher.remove([tp for tp in self._fetcher.partitions if tp.topic == topic])
                 return
             if not self._decides:
-                await self._serve(mirror)
+                await self._served.follow(mirror)
                 return
             await self._tidy(mirror)
             found = await self._topic(mirror)
@@ -216,8 +193,8 @@ class BringUp:
             stuck, refused = await self._lead_stranded(mirror, found)
             await self._adopt(mirror, found, stuck)
             refused += await self._establish(mirror, found, stuck)
-            await self._serve(mirror)
-            await self._reassign(mirror, found)
+            await self._served.follow(mirror)
+            await self._reassignments.open(mirror, found)
             for error in refused:
                 raise error  # the others are copied meanwhile
             grown = grown_at_target(mirror, found)
@@ -391,90 +368,3 @@ class BringUp:
                 start_offset=offsets[state.tp],
             )
         return list(refused.values())
-
-    async def _serve(self, mirror: MirrorTopic) -> None:
-        """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""
-        waiting = []
-        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
-            mine = (
-                self._leads(mirror, state)
-                and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
-                and state.session_epoch >= 0
-                and state.failover is None  # else a replica stands in for the source (replica_as_source.py)
-            )
-            copy = self._fetcher.partitions.get(state.tp)
-            if copy is not None and not (mine and _same_session(copy.spec, state)):
-                if state.phase in PROMOTING - {Phase.HANDED_OVER} and not self._led_by_link(mirror, state):
-                    continue  # the promote decides what a new leader means
-                self._fetcher.remove([state.tp])
-                copy = None
-            if mine and copy is None:
-                waiting.append(state)
-            elif copy is not None and copy.paused != mirror.paused:
-                (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
-        if not waiting:
-            return
-        segment_bytes = await self.specs.segment_bytes(mirror.topic)
-        specs = [spec_of(mirror, state, segment_bytes) for state in waiting]
-        self._fetcher.add(specs)
-        image = self._target.image
-        for spec in specs:
-            partition = image.partition(mirror.topic_id, spec.partition)
-            if partition is not None:
-                self._epochs[spec.topic_partition] = partition.leader_epoch
-        if mirror.paused:
-            self._fetcher.pause([spec.topic_partition for spec in specs])
-
-    def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
-        """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""
-        partition = self._target.image.partition(mirror.topic_id, state.partition)
-        own = self._target.broker_id
-        if partition is None:
-            return False
-        return partition.leader == own or (partition.leader < 0 and own in partition.isr)
-
-    def _led_by_link(self, mirror: MirrorTopic, state: PartitionState) -> bool:
-        partition = self._target.image.partition(mirror.topic_id, state.partition)
-        return partition is None or partition.leader in self._link_brokers()
-
-    async def _reassign(self, mirror: MirrorTopic, topic: TopicImage) -> None:
-        """Open the reassignment to the real brokers; again, if somebody cancelled it."""
-        wanted: dict[TopicPartition, list[int]] = {}
-        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
-            partition = topic.partitions.get(state.partition)
-            if (
-                partition is None
-                or state.session_epoch < 0
-                or state.phase in ENDED | PROMOTING | {Phase.FAILED}
-            ):
-                continue
-            replicas = mirror.replicas_of(state.partition)
-            if (
-                replicas
-                and partition.leader in self._link_brokers()
-                and not copies_asked_for(partition, replicas)
-            ):
-                wanted[state.tp] = list(replicas)
-        if not wanted:
-            return
-        opened = [tp for tp in wanted if self._was_cancelled(topic.partitions[tp.partition], tp)]
-        if opened:
-            self.cancelled[mirror.topic] = self.cancelled.get(mirror.topic, 0) + 1
-            log.warning(
-                "somebody cancelled the reassignment of %s (link %s): asked for again, the copies start from nothing",
-                ", ".join(str(tp) for tp in opened[:5]),
-                self._link,
-            )
-        # Whatever was proved of copies before: these begin from nothing.
-        await self._controller.forget_validation(self._link, wanted)
-        await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
-        await self._target.metadata.wait_for(lambda image: all_asked_for(image, wanted), _CALL_TIMEOUT)
-
-    def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
-        copy = self._fetcher.partitions.get(tp)
-        return not partition.adding and copy is not None and copy.bytes_served > 0
-
-
-def _same_session(spec: MirrorSpec, state: PartitionState) -> bool:
-    """Whether a copy is of this mirror and not of one that was begun again since."""
-    return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)

@@ -18,9 +18,7 @@ from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
 from controller.state import MirrorPartition as PartitionState
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.link_fetcher import FetcherManager
 from fetcher.partition_copy import MirrorPartition
-from fetcher.source_ports import FetchLimits
 from fleet.fleet_controller import Head
 from fleet.link_controller import LinkController
 from fleet.progress import copy_lag
@@ -37,7 +35,7 @@ from linker.links.link_groups import LinkGroups
 from linker.links.producer_ids import ProducerIdGuard
 from linker.links.reads import ReadPolicy
 from linker.links.replica_starts import ReplicaStarts
-from linker.links.source import nowhere, source_cluster, source_side
+from linker.links.source import nowhere, source_cluster, source_fetcher, source_side
 from linker.links.source_events import SourceEvents
 from linker.links.source_watch import SourceWatch
 from linker.links.throttle import BESIDE_WRITES, LinkThrottle
@@ -52,10 +50,9 @@ from linker.validation.evidence import close_evidence
 from linker.validation.runner import INTERVAL_OPTION, LinkValidation
 from linker.validation.validator import Validator
 from router.dispatch import Router
-from wire.client.connection import Connection
 from wire.errors import ClusterUnreachable, LinkerError
 from wire.frames.buffers import FramePool
-from wire.frames.types import Node, TopicPartition
+from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 from wire.task_group import TaskGroup
 
@@ -90,7 +87,6 @@ class LinkRuntime:
         validator: Validator,
     ) -> None:
         self.name = link.name
-        self._frames = frames
         self._secrets = secrets
         self.link = link
         self.controller = controller
@@ -108,20 +104,8 @@ class LinkRuntime:
         self.reads = ReadPolicy(options)
         self.events = SourceEvents(link.name, controller, lambda tp: self.fetcher.partitions.get(tp))
         self.throttle = LinkThrottle(link.name, controller, router.stats.forwarded_produces)
-        self.fetcher = FetcherManager(
-            link.name,
-            self.source,
-            budget,
-            copies,
-            self.events,
-            open_connection=self._open_fetch_connection,
-            client_id=self.source.client_id,
-            rack=self.source.rack,
-            limits=FetchLimits(
-                partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes
-            ),
-            fetchers_per_node=options.fetchers_per_node,
-            rate=self.throttle.rate,
+        self.fetcher = source_fetcher(
+            link.name, self.source, options, budget, copies, self.events, frames, self.throttle.rate
         )
         self._head = head
         self._link_brokers = link_brokers
@@ -358,10 +342,6 @@ class LinkRuntime:
         return self._reign.reigning and any(
             group.phase in HELD_GROUPS | UNDER_WAY for group in self.controller.image.link_groups(self.name)
         )
-
-    async def _open_fetch_connection(self, node: Node) -> Connection:
-        """For a fetcher: its large answers are received into buffers that are used again."""
-        return await self.source.open_connection(node, alloc=self._frames.take)
 
     # --- promote -----------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,28 @@
-"""A client of a link's source, made from its Kafka client properties with the secrets resolved."""
+"""A client of a link's source, made from its Kafka client properties with the secrets resolved, and its fetcher."""
 
 from __future__ import annotations
 
 import contextlib
 
+from admin.models import LinkOptions
 from controller.state import Link
+from fetcher.budget import MemoryBudget
+from fetcher.directory import MirrorDirectory
+from fetcher.link_fetcher import FetcherManager
+from fetcher.source_ports import FetchLimits
+from fetcher.source_rate import SourceRate
+from fetcher.spec import FetcherEvents
 from linker.config.link_secrets import LinkSecrets
 from linker.validation.validator import side
 from validator import messages as m
 from wire.client.cluster import Cluster
+from wire.client.connection import Connection
 from wire.client.properties import parse_bootstrap_servers
 from wire.client.secrets import hiding_values
 from wire.client.security import ClientSecurity
 from wire.errors import InvalidSecurityConfig
+from wire.frames.buffers import FramePool
+from wire.frames.types import Node
 
 
 def source_cluster(
@@ -33,6 +43,39 @@ def source_cluster(
 def nowhere(name: str) -> Cluster:
     """In the place of a source whose properties cannot even be read."""
     return Cluster(f"source {name}", (), ClientSecurity.from_properties({}), "kafka-linker")
+
+
+def source_fetcher(
+    link: str,
+    source: Cluster,
+    options: LinkOptions,
+    budget: MemoryBudget,
+    copies: MirrorDirectory,
+    events: FetcherEvents,
+    frames: FramePool,
+    rate: SourceRate,
+) -> FetcherManager:
+    """The fetcher of a link, as its options ask for."""
+
+    async def open_connection(node: Node) -> Connection:
+        """The large answers to a fetcher are received into buffers that are used again."""
+        return await source.open_connection(node, alloc=frames.take)
+
+    return FetcherManager(
+        link,
+        source,
+        budget,
+        copies,
+        events,
+        open_connection=open_connection,
+        client_id=source.client_id,
+        rack=source.rack,
+        limits=FetchLimits(
+            partition_bytes=options.partition_fetch_bytes, max_bytes=options.request_fetch_bytes
+        ),
+        fetchers_per_node=options.fetchers_per_node,
+        rate=rate,
+    )
 
 
 def source_side(link: Link, secrets: LinkSecrets) -> m.Side:

@@ -5,7 +5,7 @@
 - `controller_channel`: requests to the active controller, over one connection per purpose
 - `discovery`: finds the active controller by asking the controllers, or the target's brokers
 - `errors`: errors of the membership, each one line that says what to do
-- `hosting`: the partitions that need a broker, and keep a link broker from leaving the target
+- `hosting`: how a broker leaves the target: the partitions that keep it there, and its unregistration
 - `identity`: the sidecar's identity in the target, and the features it registers with
 - `inter_broker`: the listeners on which the target's brokers talk to each other
 - `internal_topics`: makes the target create Kafka's own topics before a link broker could be given them
@@ -16,6 +16,7 @@
 - `raft_requests`: Fetch and FetchSnapshot requests for the metadata partition, as an observer sends them
 - `refusals`: explains why the target does not accept this sidecar as a broker
 - `registration`: the life of a broker of the target: registration, heartbeats, leaving
+- `snapshots`: reads a snapshot of the metadata log from the active controller (FetchSnapshot, KIP-630)
 - `topic_operations`: requests of a link broker to the controller about topics and their configs
 - `uncommitted`: the end of the metadata log that is fetched but not committed
 - `versions`: the API versions that a controller must have

@@ -23,7 +23,8 @@ from typing import TypeVar
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import ClusterIdChanged, MetadataLogFailed, MissingRight, TargetUnsupported
 from linker.membership.quorum import Quorum, Verdict
-from linker.membership.raft_requests import fetch_request, fetch_snapshot_request
+from linker.membership.raft_requests import fetch_request
+from linker.membership.snapshots import SnapshotGone, SnapshotReader
 from linker.membership.uncommitted import OffsetGap, UncommittedTail
 from wire.errors import (
     AuthenticationFailed,
@@ -33,7 +34,6 @@ from wire.errors import (
     UnsupportedApi,
     WireError,
 )
-from wire.frames.error_codes import POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
 from wire.frames.types import TopicId
 from wire.metadata import ClusterImage, load_snapshot, replay_batches
 
@@ -44,8 +44,6 @@ Subscriber = Callable[[ClusterImage, frozenset[TopicId]], None]
 
 # Decoding blocks the event loop, so not too much at a time; snapshots are decoded in a thread.
 _MAX_BYTES = 1 << 20
-_MAX_SNAPSHOT_BYTES = 8 << 20
-_MAX_SNAPSHOT = 1 << 30
 _MIN_VERSION, _MAX_VERSION = 12, 18
 _HIGH_WATERMARK_VERSION = 18
 _MAX_WAIT_MS = 500
@@ -53,10 +51,6 @@ _SHORT_WAIT_MS = 20
 _REQUEST_TIMEOUT = 3.0
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
-
-
-class _SnapshotGone(LinkerError):
-    """The snapshot was replaced while it was read."""
 
 
 class MetadataLog:
@@ -68,6 +62,7 @@ class MetadataLog:
         self._tail = UncommittedTail()  # continues the image, or the one that is to replace it
         self._replacement: ClusterImage | None = None
         self.quorum = Quorum(channel)
+        self._snapshots = SnapshotReader(channel, self.quorum)
         self.high_watermark = -1
         self.last_contact = float("-inf")
         self.snapshots_loaded = 0
@@ -313,8 +308,8 @@ class MetadataLog:
     async def _load_snapshot(self, end_offset: int, epoch: int) -> None:
         started = time.monotonic()
         try:
-            data = await self._fetch_snapshot(end_offset, epoch)
-        except _SnapshotGone as gone:
+            data = await self._snapshots.fetch(end_offset, epoch)
+        except SnapshotGone as gone:
             log.info("metadata log: %s", gone)
             return
         fresh = ClusterImage()
@@ -346,52 +341,6 @@ class MetadataLog:
         if not replacing:
             self._publish(touched)
             self._wake()
-
-    async def _fetch_snapshot(self, end_offset: int, epoch: int) -> bytes:
-        """All bytes of one snapshot (KIP-630); positions may lie inside a batch."""
-        data = bytearray()
-        size = -1
-        while size < 0 or len(data) < size:
-            active, connection = await self._channel.connection("metadata", timeout=_REQUEST_TIMEOUT)
-            try:
-                response = await connection.call(
-                    "fetch_snapshot",
-                    fetch_snapshot_request(
-                        cluster_id=self.quorum.cluster_id,
-                        quorum_epoch=self.quorum.epoch,
-                        snapshot=(end_offset, epoch),
-                        position=len(data),
-                        max_bytes=_MAX_SNAPSHOT_BYTES,
-                    ),
-                    timeout=_REQUEST_TIMEOUT,
-                    max_version=1,
-                )
-            except LinkerError:
-                self._channel.moved(active)
-                raise
-            self.quorum.check_top_level(int(response.error_code), "fetch_snapshot", active)
-            if not response.topics or not response.topics[0].partitions:
-                raise MalformedFrame("no metadata partition", api="fetch_snapshot", peer=active.address)
-            partition = response.topics[0].partitions[0]
-            if int(partition.error_code) in (SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE):
-                raise _SnapshotGone(f"snapshot {end_offset}-{epoch} is gone, asking anew")
-            if self.quorum.check_partition(partition, "fetch_snapshot", active) is not Verdict.TAKE:
-                raise _SnapshotGone(f"the leader changed while snapshot {end_offset}-{epoch} was read")
-            size = partition.size
-            if size > _MAX_SNAPSHOT:
-                raise MetadataLogFailed(
-                    f"a metadata snapshot of {size} bytes is above the limit {_MAX_SNAPSHOT}"
-                )
-            chunk = partition.unaligned_records
-            if partition.position != len(data) or not chunk:
-                raise MalformedFrame(
-                    f"snapshot bytes at {partition.position}, asked for {len(data)}",
-                    api="fetch_snapshot",
-                    offset=end_offset,
-                    peer=active.address,
-                )
-            data += chunk
-        return bytes(data)
 
 
 def _again(error: BaseException) -> BaseException:

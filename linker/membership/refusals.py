@@ -13,7 +13,7 @@ from wire.frames.error_codes import (
     INVALID_REGISTRATION,
     UNSUPPORTED_VERSION,
 )
-from wire.frames.types import format_address
+from wire.frames.types import format_address, topic_id_str
 from wire.metadata.image import BrokerImage, ClusterImage
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,20 @@ def taken_text(cluster_name: str, broker_id: int, existing: BrokerImage | None) 
         f"{text}; choose another broker.id, or if that broker is gone for good and no partition names it any more, "
         f"remove it with kafka-cluster.sh unregister --id {broker_id}"
     )
+
+
+def check_identity(identity: Identity, cluster_name: str, image: ClusterImage) -> None:
+    """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
+    existing = image.brokers.get(identity.broker_id)
+    if existing is not None and existing.incarnation_id != identity.incarnation_id:
+        raise BrokerIdTaken(taken_text(cluster_name, identity.broker_id, existing))
+    for broker in image.brokers.values():
+        if broker.id != identity.broker_id and identity.log_dir_id in broker.log_dirs:
+            raise BrokerIdTaken(
+                f"broker {broker.id} of {cluster_name} has this sidecar's log dir "
+                f"{topic_id_str(identity.log_dir_id)}: two sidecars were started from one copied "
+                "state"
+            )
 
 
 def check_refused(

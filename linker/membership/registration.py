@@ -35,7 +35,7 @@ from linker.membership.errors import (
     TargetUnsupported,
     check_error,
 )
-from linker.membership.hosting import hosted_partitions
+from linker.membership.hosting import hosted_partitions, unregister
 from linker.membership.identity import (
     AdvertisedListener,
     Identity,
@@ -45,12 +45,11 @@ from linker.membership.identity import (
     too_new,
 )
 from linker.membership.metadata_log import MetadataLog
-from linker.membership.refusals import check_refused, taken_text
+from linker.membership.refusals import check_identity, check_refused, taken_text
 from linker.membership.versions import check_versions
 from wire.client.waiting import until_set
-from wire.errors import ConnectionLost, LinkerError, RequestTimedOut
+from wire.errors import LinkerError, RequestTimedOut
 from wire.frames.error_codes import BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH
-from wire.frames.types import topic_id_str
 from wire.metadata.image import ClusterImage
 
 log = logging.getLogger(__name__)
@@ -146,7 +145,7 @@ class Registration:
         active, connection = await self._channel.connection("heartbeat", timeout=timeout)
         check_versions(connection, self._channel.cluster_name, active.address)
         await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
-        self._check_identity(self._metadata.image)
+        check_identity(self.identity, self._channel.cluster_name, self._metadata.image)
         unknown = too_new(connection.finalized_features, self._metadata.image.features)
         if unknown is not None:
             raise TargetUnsupported(f"{self._channel.cluster_name} {unknown}")
@@ -172,19 +171,6 @@ class Registration:
         log.info("registered as broker %d, epoch %d, rack %s", self.broker_id, epoch, self.rack)
         self._registered.set()
         self._hurry.set()
-
-    def _check_identity(self, image: ClusterImage) -> None:
-        """Refuse before anything changes: KIP-631 would let us take over a broker that is merely down."""
-        existing = image.brokers.get(self.broker_id)
-        if existing is not None and existing.incarnation_id != self.identity.incarnation_id:
-            raise BrokerIdTaken(taken_text(self._channel.cluster_name, self.broker_id, existing))
-        for broker in image.brokers.values():
-            if broker.id != self.broker_id and self.identity.log_dir_id in broker.log_dirs:
-                raise BrokerIdTaken(
-                    f"broker {broker.id} of {self._channel.cluster_name} has this sidecar's log dir "
-                    f"{topic_id_str(self.identity.log_dir_id)}: two sidecars were started from one copied "
-                    "state"
-                )
 
     async def _register_once(self, timeout: float) -> tuple[int, int]:
         features = await self._offered(timeout)
@@ -380,7 +366,7 @@ class Registration:
             # Asked again: placement may have used us until the controller knew of the shutdown.
             await self._metadata.caught_up(max(0.001, deadline - time.monotonic()))
             self._check_hosts_nothing()
-            await self._unregister(deadline)
+            await unregister(self._channel, self._metadata, self.broker_id, deadline)
         finally:
             self._left = self.broker_id not in self._metadata.image.brokers
             self._stopping = self._left
@@ -401,26 +387,3 @@ class Registration:
                     "the controller did not grant the shutdown in time", sent=True, api="broker_heartbeat"
                 )
             await asyncio.sleep(_STARTING_INTERVAL)
-
-    async def _unregister(self, deadline: float) -> None:
-        name = self._channel.cluster_name
-        while self.broker_id in self._metadata.image.brokers:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise RequestTimedOut(
-                    "not unregistered in time", sent=True, api="unregister_broker", peer=name
-                )
-            try:
-                response = await self._channel.call(
-                    "unregister_broker", {"broker_id": self.broker_id}, timeout=remaining, idempotent=True
-                )
-            except ConnectionLost as error:
-                log.warning("unregister: %s", error)
-            else:
-                code = int(response.error_code)
-                if code != BROKER_ID_NOT_REGISTERED:
-                    check_error(code, "unregister_broker", name, response.error_message)
-            await self._metadata.wait_for(
-                lambda image: True if self.broker_id not in image.brokers else None,
-                max(0.001, deadline - time.monotonic()),
-            )

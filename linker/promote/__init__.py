@@ -17,6 +17,7 @@
 - `producer_states`: the producers of a partition (DescribeProducers, KIP-664), and abort markers for them
 - `rehearsal`: measures for doctor how a promote would go now
 - `replica_as_source`: copies from the longest replica while a partition is failed over
+- `replica_proof`: the proof that a promote asks of the replicas: validated almost to the end, no late log start
 - `source_fence`: makes a source refuse writes to a topic, with a DENY WRITE ACL
 - `source_fence_debts`: opens the source again after a promote that could not do so for certain
 - `source_fencing`: the step of a promote that makes the source refuse writes

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from controller.errors import PromoteAbandoned
@@ -20,11 +19,10 @@ from controller.judge.alignment import (
     judge_positions,
 )
 from controller.judge.hand_over import HandOverPlan, broker_trouble
-from controller.judge.late_starts import lost, refusal, refusal_text, worst
 from controller.phases import Phase
-from controller.state import ValidationPolicy
 from linker.promote.at_source import SourceTransactions, name_writers
 from linker.promote.context import BatchContext
+from linker.promote.replica_proof import ReplicaProof
 from linker.promote.source_fencing import close_source
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -71,6 +69,7 @@ class Checks:
         self._settings = context.settings
         self._baseline: Mapping[TopicPartition, SourceEnd] = {}
         self._transactions = SourceTransactions(context)
+        self._proof = ReplicaProof(context)
 
     def expect_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """After a restart: where the source ended when the batch was validated."""
@@ -84,7 +83,7 @@ class Checks:
         await context.controller.advance(context.link, context.tps, Phase.CATCHING_UP)
         deadline = context.now() + self._settings.catch_up_timeout
         with context.timed("catch_up"):
-            async with self._validator():
+            async with self._proof.validator():
                 while not await self._nearly_there(deadline):
                     if context.now() >= deadline:
                         raise PromoteAbandoned(
@@ -93,13 +92,6 @@ class Checks:
                         )
         context.waiting = {}
         context.tell()
-
-    def _validator(self) -> AbstractAsyncContextManager[None]:
-        """At work on the batch while it catches up."""
-        validation = self._ports.validation
-        if self._settings.validation is ValidationPolicy.SKIP or validation is None:
-            return nullcontext()
-        return validation.run(self._context.tps)
 
     async def _nearly_there(self, deadline: float) -> bool:
         context, tps = self._context, self._context.tps
@@ -132,11 +124,11 @@ class Checks:
             context.tell()
             await asyncio.sleep(min(left, self._settings.idle_poll))
             return False
-        if not await self._proved(tps, left):
+        if not await self._proof.proved(tps, left):
             return False
         try:
             # A broker that sleeps does not hold this up: behind the fence each has to tell.
-            await self._check_starts(tps, min(left, self._settings.call_timeout), every=False)
+            await self._proof.check_starts(tps, min(left, self._settings.call_timeout), every=False)
         except PromoteAbandoned:
             raise
         except LinkerError as error:
@@ -145,55 +137,6 @@ class Checks:
             await asyncio.sleep(min(left, self._settings.idle_poll))
             return False
         return True
-
-    async def _check_starts(
-        self, tps: Collection[TopicPartition], timeout: float, *, every: bool = True
-    ) -> None:
-        """Replicas that start later than the source, whatever the validation says or is not asked: what lies before would
-        be lost with the source. Raises unless so many records were accepted."""
-        context, port = self._context, self._ports.replica_starts
-        if port is None:
-            return
-        late = await context.within(
-            port.late(tps, timeout=timeout, every=every), timeout, "asking the replicas where they start"
-        )
-        accepted, before = context.accept_missing, context.missing_before
-        refused = refusal(late, accepted, before)
-        if refused:
-            raise PromoteAbandoned(refusal_text(late, accepted, before), refused)
-        context.missing = lost(late)
-        told = {f"{tp}: {worst(those)} (accepted)" for tp, those in late.items() if context.missing[tp]}
-        context.warnings = (*context.warnings, *sorted(told.difference(context.warnings)))
-
-    async def _proved(self, tps: Collection[TopicPartition], left: float) -> bool:
-        """Whether every replica is validated almost to its end, or that is not to keep the fence from closing.
-
-        Raises when it is required and will never be. What is only to be warned of is waited for as long as the
-        validator gets on with it.
-        """
-        context, policy = self._context, self._settings.validation
-        if policy is ValidationPolicy.SKIP:
-            return True
-        if self._ports.validation is None:
-            raise PromoteAbandoned("the replicas are to be validated, but there is no validator")
-        missing = self._ports.validation.unproved(tps)
-        warn = policy is ValidationPolicy.WARN
-        hopeless = {tp: one.reason for tp, one in missing.items() if one.hopeless}
-        if hopeless and not warn:
-            raise PromoteAbandoned("the replicas are not validated, and cannot be", hopeless)
-        waited = {
-            tp: one.reason for tp, one in missing.items() if not (warn and (one.failing or one.hopeless))
-        }
-        if not waited:
-            unproved = tuple(f"{tp}: {one.reason}" for tp, one in sorted(missing.items()))
-            context.warnings = (*context.warnings, *unproved)
-            return True
-        context.waiting = waited
-        context.tell()
-        await context.within(
-            self._ports.validation.wait(timeout=min(left, 1.0)), min(left, 1.0), "waiting for the validator"
-        )
-        return False
 
     def _behind(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         late: dict[TopicPartition, str] = {}
@@ -250,7 +193,7 @@ class Checks:
             steps: list[Awaitable[object]] = [
                 self._compare_tails(aligned.ends),
                 self._source_rests(tps),
-                self._check_starts(tps, min(context.fence_left(), self._settings.call_timeout)),
+                self._proof.check_starts(tps, min(context.fence_left(), self._settings.call_timeout)),
             ]
             if all(context.phase_of(tp) is Phase.FENCED for tp in tps):
                 # Written while the tails are compared: both have to be done before VALIDATED.

@@ -1,0 +1,88 @@
+"""Opens the reassignments to the real brokers, and drops the copies of failed mirrors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from controller.phases import ENDED, PROMOTING, Phase
+from controller.plan.replicas import copies_asked_for
+from controller.state import MirrorTopic
+from fetcher.link_fetcher import FetcherManager
+from fleet.link_controller import LinkController
+from linker.links.topic_shape import all_asked_for, cancelled, plain_copies, reduced
+from linker.membership import TargetCluster
+from wire.frames.types import TopicPartition
+from wire.metadata.image import PartitionImage, TopicImage
+
+log = logging.getLogger(__name__)
+
+_CALL_TIMEOUT = 15.0
+
+
+class Reassignments:
+    """The reassignments of one link's mirrors, made by the link controller alone."""
+
+    def __init__(
+        self,
+        link: str,
+        target: TargetCluster,
+        controller: LinkController,
+        fetcher: FetcherManager,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self._link = link
+        self._target = target
+        self._controller = controller
+        self._fetcher = fetcher
+        self._link_brokers = link_brokers
+        #: How often a mirror's reassignment was cancelled, by topic.
+        self.cancelled: dict[str, int] = {}
+
+    async def open(self, mirror: MirrorTopic, topic: TopicImage) -> None:
+        """Open the reassignment to the real brokers; again, if somebody cancelled it."""
+        wanted: dict[TopicPartition, list[int]] = {}
+        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+            partition = topic.partitions.get(state.partition)
+            if (
+                partition is None
+                or state.session_epoch < 0
+                or state.phase in ENDED | PROMOTING | {Phase.FAILED}
+            ):
+                continue
+            replicas = mirror.replicas_of(state.partition)
+            if (
+                replicas
+                and partition.leader in self._link_brokers()
+                and not copies_asked_for(partition, replicas)
+            ):
+                wanted[state.tp] = list(replicas)
+        if not wanted:
+            return
+        opened = [tp for tp in wanted if self._was_cancelled(topic.partitions[tp.partition], tp)]
+        if opened:
+            self.cancelled[mirror.topic] = self.cancelled.get(mirror.topic, 0) + 1
+            log.warning(
+                "somebody cancelled the reassignment of %s (link %s): asked for again, the copies start from nothing",
+                ", ".join(str(tp) for tp in opened[:5]),
+                self._link,
+            )
+        # Whatever was proved of copies before: these begin from nothing.
+        await self._controller.forget_validation(self._link, wanted)
+        await self._target.operations.reassign(wanted, timeout=_CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: all_asked_for(image, wanted), _CALL_TIMEOUT)
+
+    def _was_cancelled(self, partition: PartitionImage, tp: TopicPartition) -> bool:
+        copy = self._fetcher.partitions.get(tp)
+        return not partition.adding and copy is not None and copy.bytes_served > 0
+
+    async def drop_copies(self, tps: list[TopicPartition]) -> None:
+        """A cancel takes out what is being added. Copies that became plain replicas, since link brokers joined or left,
+        are no part of any reassignment, and go with one to the link brokers alone."""
+        await self._target.operations.reassign(dict.fromkeys(tps), timeout=_CALL_TIMEOUT)
+        await self._target.metadata.wait_for(lambda image: cancelled(image, tps), _CALL_TIMEOUT)
+        ours = self._link_brokers()
+        plain = plain_copies(self._target.image, tps, ours)
+        if plain:
+            await self._target.operations.reassign(plain, timeout=_CALL_TIMEOUT)
+            await self._target.metadata.wait_for(lambda image: reduced(image, plain), _CALL_TIMEOUT)

@@ -1,0 +1,98 @@
+"""Gives each partition that this sidecar leads to the fetcher, and takes it back when that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.phases import ENDED, PROMOTING, Phase
+from controller.state import MirrorPartition as PartitionState
+from controller.state import MirrorTopic
+from fetcher.link_fetcher import FetcherManager
+from fetcher.spec import MirrorSpec
+from fleet.link_controller import LinkController
+from linker.links.copy_specs import CopySpecs, spec_of
+from linker.membership import TargetCluster
+from wire.frames.types import TopicPartition
+from wire.metadata.image import TopicImage
+
+
+class ServedCopies:
+    """The copies of one link that this sidecar serves to followers."""
+
+    def __init__(
+        self,
+        link: str,
+        target: TargetCluster,
+        controller: LinkController,
+        fetcher: FetcherManager,
+        specs: CopySpecs,
+        link_brokers: Callable[[], frozenset[int]],
+    ) -> None:
+        self._link = link
+        self._target = target
+        self._controller = controller
+        self._fetcher = fetcher
+        self._specs = specs
+        self._link_brokers = link_brokers
+        #: Leader epoch under which the followers' positions were seen.
+        self._epochs: dict[TopicPartition, int] = {}
+
+    def forget_stale_positions(self, topic: TopicImage) -> None:
+        for index, partition in topic.partitions.items():
+            tp = TopicPartition(topic.name, index)
+            copy = self._fetcher.partitions.get(tp)
+            if copy is None or self._epochs.get(tp) == partition.leader_epoch:
+                continue
+            if tp in self._epochs:
+                copy.forget_followers()
+            self._epochs[tp] = partition.leader_epoch
+
+    async def follow(self, mirror: MirrorTopic) -> None:
+        """Give to the fetchers what they do not have yet, and take from them what is not theirs any more."""
+        waiting = []
+        for state in self._controller.image.topic_partitions(self._link, mirror.topic):
+            mine = (
+                self._leads(mirror, state)
+                and state.phase not in ENDED | {Phase.FAILED, Phase.HANDED_OVER}
+                and state.session_epoch >= 0
+                and state.failover is None  # else a replica stands in for the source (replica_as_source.py)
+            )
+            copy = self._fetcher.partitions.get(state.tp)
+            if copy is not None and not (mine and _same_session(copy.spec, state)):
+                if state.phase in PROMOTING - {Phase.HANDED_OVER} and not self._led_by_link(mirror, state):
+                    continue  # the promote decides what a new leader means
+                self._fetcher.remove([state.tp])
+                copy = None
+            if mine and copy is None:
+                waiting.append(state)
+            elif copy is not None and copy.paused != mirror.paused:
+                (self._fetcher.pause if mirror.paused else self._fetcher.resume)([state.tp])
+        if not waiting:
+            return
+        segment_bytes = await self._specs.segment_bytes(mirror.topic)
+        specs = [spec_of(mirror, state, segment_bytes) for state in waiting]
+        self._fetcher.add(specs)
+        image = self._target.image
+        for spec in specs:
+            partition = image.partition(mirror.topic_id, spec.partition)
+            if partition is not None:
+                self._epochs[spec.topic_partition] = partition.leader_epoch
+        if mirror.paused:
+            self._fetcher.pause([spec.topic_partition for spec in specs])
+
+    def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+        """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""
+        partition = self._target.image.partition(mirror.topic_id, state.partition)
+        own = self._target.broker_id
+        if partition is None:
+            return False
+        return partition.leader == own or (partition.leader < 0 and own in partition.isr)
+
+    def _led_by_link(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+        partition = self._target.image.partition(mirror.topic_id, state.partition)
+        return partition is None or partition.leader in self._link_brokers()
+
+
+def _same_session(spec: MirrorSpec, state: PartitionState) -> bool:
+    """Whether a copy is of this mirror and not of one that was begun again since."""
+    return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)
