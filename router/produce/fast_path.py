@@ -1,12 +1,12 @@
 """The usual write in one piece: nothing waits before any of its batches, and the source takes them all.
 
-Lives here: the decisions of ``produce.py``, ``admission.py``, ``routes.py`` and ``lanes.py`` for that case, each of
-them made
-anew for each batch, but once and without what they need for everything else. Whatever is not usual is left to them, and
-nothing has changed then. What is kept from one batch to the next is bytes, and where to look: never a decision.
+For that case this module decides again what ``admission.py``, ``routes.py``, ``lanes.py`` and ``session.py`` decide, because
+one pass is cheaper than their steps. Each decision is made anew for each batch; only bytes, and where to look, are kept
+between batches. Everything else is left to the other modules, with nothing changed. A new rule has to be written here as
+well: ``tests/router/test_two_paths.py`` compares both paths, byte for byte, over random stories.
 
 Most requests are one batch of one partition. Kafka's own client sends what is ready of all partitions that a broker leads
-in one; of a mirror we lead them all, so such a request may go on to several nodes of the source.
+in one request. We lead all partitions of a mirror, so such a request may go on to several nodes of the source.
 """
 
 from __future__ import annotations
