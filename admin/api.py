@@ -36,7 +36,7 @@ from admin.models import (
     MirrorDescription,
     MirrorSummary,
     PromoteGroupsRequest,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePlan,
     PromoteRequest,
     SidecarDescription,
@@ -177,7 +177,7 @@ async def create_mirrors(
 @router.post("/links/{link:text}/mirrors:promote", status_code=202)
 async def promote(
     link: LinkPath, body: PromoteRequest, query: Change, service: Service, response: Response
-) -> PromoteJob | PromotePlan:
+) -> PromoteJobStatus | PromotePlan:
     if query.dry_run:
         response.status_code = 200
         return await _within(service.plan_promote(link, body))
@@ -189,7 +189,7 @@ async def promote(
 @router.post("/links/{link:text}/mirrors:failover", status_code=202)
 async def failover(
     link: LinkPath, body: FailoverRequest, query: Change, service: Service, response: Response
-) -> PromoteJob | FailoverPlan:
+) -> PromoteJobStatus | FailoverPlan:
     if query.dry_run:
         response.status_code = 200
         return await _within(service.plan_failover(link, body))
@@ -306,12 +306,12 @@ async def cancel_validation(run: JobPath, service: Service) -> ValidationRun:
 
 
 @router.get("/links/{link:text}/promotes")
-async def list_promotes(link: LinkPath, service: Service) -> list[PromoteJob]:
+async def list_promotes(link: LinkPath, service: Service) -> list[PromoteJobStatus]:
     return await _within(service.list_promotes(link))
 
 
 @router.get("/promotes/{promote_id:text}")
-async def describe_promote(promote_id: JobPath, service: Service) -> PromoteJob:
+async def describe_promote(promote_id: JobPath, service: Service) -> PromoteJobStatus:
     return await _within(service.describe_promote(promote_id))
 
 

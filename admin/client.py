@@ -30,7 +30,7 @@ from admin.models import (
     MirrorDescription,
     MirrorSummary,
     PromoteGroupsRequest,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePlan,
     PromoteRequest,
     SidecarDescription,
@@ -164,28 +164,32 @@ class AdminClient:
         path = f"/v1/links/{_quoted(link)}/mirrors:promote"
         return self._call("POST", path, PromotePlan, body=request, query={"dry_run": True})
 
-    def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
-        return self._call("POST", f"/v1/links/{_quoted(link)}/mirrors:promote", PromoteJob, body=request)
+    def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
+        return self._call(
+            "POST", f"/v1/links/{_quoted(link)}/mirrors:promote", PromoteJobStatus, body=request
+        )
 
     def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan:
         path = f"/v1/links/{_quoted(link)}/mirrors:failover"
         return self._call("POST", path, FailoverPlan, body=request, query={"dry_run": True})
 
-    def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
-        return self._call("POST", f"/v1/links/{_quoted(link)}/mirrors:failover", PromoteJob, body=request)
+    def failover(self, link: str, request: FailoverRequest) -> PromoteJobStatus:
+        return self._call(
+            "POST", f"/v1/links/{_quoted(link)}/mirrors:failover", PromoteJobStatus, body=request
+        )
 
-    def describe_promote(self, promote_id: str) -> PromoteJob:
-        return self._call("GET", f"/v1/promotes/{_quoted(promote_id)}", PromoteJob)
+    def describe_promote(self, promote_id: str) -> PromoteJobStatus:
+        return self._call("GET", f"/v1/promotes/{_quoted(promote_id)}", PromoteJobStatus)
 
     def follow_promote(
         self,
         promote_id: str,
-        seen: Callable[[PromoteJob], None],
+        seen: Callable[[PromoteJobStatus], None],
         *,
         interval: float = 0.25,
         unreachable_for: float = 60.0,
         lost: Callable[[AdminError], None] = lambda _error: None,
-    ) -> PromoteJob:
+    ) -> PromoteJobStatus:
         """Poll until the promote is over, its evidence closed; `seen` gets each reading.
 
         A sidecar that restarts goes on with its promotes, so not reaching it is only an error after a while;
@@ -210,8 +214,8 @@ class AdminClient:
                     return job
             time.sleep(interval)
 
-    def list_promotes(self, link: str) -> list[PromoteJob]:
-        return self._call("GET", f"/v1/links/{_quoted(link)}/promotes", list[PromoteJob])
+    def list_promotes(self, link: str) -> list[PromoteJobStatus]:
+        return self._call("GET", f"/v1/links/{_quoted(link)}/promotes", list[PromoteJobStatus])
 
     # --- groups
 

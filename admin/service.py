@@ -26,7 +26,7 @@ from admin.models import (
     MirrorDescription,
     MirrorSummary,
     PromoteGroupsRequest,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePlan,
     PromoteRequest,
     SidecarDescription,
@@ -106,7 +106,7 @@ class GroupNotFound(ServiceError):
         super().__init__(f"link {link} has no group {shown_id(group)}")
 
 
-class AlreadyExists(ServiceError):
+class NameTaken(ServiceError):
     """A link, mirror or target topic of this name is there already."""
 
     status, error_code = 409, 40901
@@ -200,16 +200,16 @@ class LinkService(Protocol):
 
     async def plan_promote(self, link: str, request: PromoteRequest) -> PromotePlan: ...
 
-    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
         """Start a promote and return at once; when it returns, the job is durable."""
 
     async def plan_failover(self, link: str, request: FailoverRequest) -> FailoverPlan: ...
 
-    async def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
+    async def failover(self, link: str, request: FailoverRequest) -> PromoteJobStatus:
         """Start a failover and return at once; a job like a promote's. IllegalState while the source answers, unless
         it is forced."""
 
-    async def describe_promote(self, promote_id: str) -> PromoteJob: ...
+    async def describe_promote(self, promote_id: str) -> PromoteJobStatus: ...
 
     async def list_groups(self, link: str) -> list[GroupSummary]: ...
 
@@ -225,7 +225,7 @@ class LinkService(Protocol):
         self, link: str, request: DemoteGroupsRequest, *, dry_run: bool
     ) -> ChangeResult: ...
 
-    async def list_promotes(self, link: str) -> list[PromoteJob]:
+    async def list_promotes(self, link: str) -> list[PromoteJobStatus]:
         """The newest first."""
 
     async def validation(self, link: str) -> LinkValidationDescription: ...

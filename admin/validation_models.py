@@ -14,7 +14,7 @@ Policy = Literal["require", "warn", "skip"]
 ValidationMode = Literal["batches", "records"]
 
 
-class Model(BaseModel):
+class ValidationModel(BaseModel):
     """As the base of all other models, which are made of these."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class ValidationState(StrEnum):
         return self not in (ValidationState.QUEUED, ValidationState.RUNNING)
 
 
-class StartValidationRequest(Model):
+class StartValidationRequest(ValidationModel):
     """Either topics or all: an empty list never means everything."""
 
     topics: list[TopicName] = []
@@ -54,7 +54,7 @@ class StartValidationRequest(Model):
         return self
 
 
-class ContinuousValidationRequest(Model):
+class ContinuousValidationRequest(ValidationModel):
     """Begins, changes or ends the continuous validation of a link."""
 
     enabled: bool
@@ -69,7 +69,7 @@ class ContinuousValidationRequest(Model):
         return self
 
 
-class ValidationProgress(Model):
+class ValidationProgress(ValidationModel):
     tasks_done: int
     tasks: int
     partitions_done: int
@@ -78,7 +78,7 @@ class ValidationProgress(Model):
     batches: int
 
 
-class ValidationFinding(Model):
+class ValidationFinding(ValidationModel):
     topic: str
     partition: int
     broker: int
@@ -89,7 +89,7 @@ class ValidationFinding(Model):
     replica: str | None = None
 
 
-class ValidationRun(Model):
+class ValidationRun(ValidationModel):
     """One run. Its numbers count what it has read itself, not what earlier runs had proved."""
 
     id: str
@@ -112,7 +112,7 @@ class ValidationRun(Model):
     left_out: list[str] = Field(default=[], description="What could not be compared, and why.")
 
 
-class ValidatorStatus(Model):
+class ValidatorStatus(ValidationModel):
     """The process that compares."""
 
     state: Literal["off", "starting", "ready"]
@@ -123,7 +123,7 @@ class ValidatorStatus(Model):
     log: str
 
 
-class LinkValidation(Model):
+class LinkValidation(ValidationModel):
     """What is proved of a link's mirrors."""
 
     link: str
@@ -152,7 +152,7 @@ class LinkValidationDescription(LinkValidation):
     runs: list[ValidationRun] = Field(default=[], description="Of this link controller, the newest first.")
 
 
-class PromoteValidation(Model):
+class PromoteValidation(ValidationModel):
     """What was proved for a promote. `state`: null until it has promoted something; PENDING while the last run, with
     exact ends, is under way; CLOSED; INCOMPLETE with the reason."""
 

@@ -67,7 +67,7 @@ def check_transition(subject: str, current: Phase, wanted: Phase) -> None:
         raise IllegalTransition(subject, current, wanted)
 
 
-class MirrorState(StrEnum):
+class ShownState(StrEnum):
     """What a person is shown for a topic or partition."""
 
     LINKING = "LINKING"
@@ -82,29 +82,29 @@ class MirrorState(StrEnum):
 
 # Worst first: the first one that any partition has is the topic's.
 _WORST_FIRST = (
-    MirrorState.FAILED,
-    MirrorState.SOURCE_UNAVAILABLE,
-    MirrorState.PROMOTING,
-    MirrorState.LINKING,
-    MirrorState.PAUSED,
-    MirrorState.ACTIVE,
-    MirrorState.FAILED_OVER,
-    MirrorState.PROMOTED,
+    ShownState.FAILED,
+    ShownState.SOURCE_UNAVAILABLE,
+    ShownState.PROMOTING,
+    ShownState.LINKING,
+    ShownState.PAUSED,
+    ShownState.ACTIVE,
+    ShownState.FAILED_OVER,
+    ShownState.PROMOTED,
 )
 
 
-def shown_state(phase: Phase, *, source_available: bool = True) -> MirrorState:
+def shown_state(phase: Phase, *, source_available: bool = True) -> ShownState:
     """A partition's state as shown. Whether the source answers is known at run time only, never stored."""
     if phase in PROMOTING:
-        return MirrorState.PROMOTING
+        return ShownState.PROMOTING
     if not source_available and phase in (Phase.LINKING, Phase.ACTIVE):
-        return MirrorState.SOURCE_UNAVAILABLE
-    return MirrorState(phase.value)
+        return ShownState.SOURCE_UNAVAILABLE
+    return ShownState(phase.value)
 
 
-def worst(states: list[MirrorState]) -> MirrorState:
+def worst(states: list[ShownState]) -> ShownState:
     """The topic's state out of its partitions'."""
     for state in _WORST_FIRST:
         if state in states:
             return state
-    return MirrorState.LINKING
+    return ShownState.LINKING

@@ -26,7 +26,7 @@ class ReadPartition(Protocol):
     def source_epoch_before(self, offset: int) -> int: ...
 
 
-class LaneFetcher(Protocol):
+class CursorFetcher(Protocol):
     """The fetcher that asks the source for a lane (source_fetcher.SourceFetcher)."""
 
     @property
@@ -45,7 +45,7 @@ class LaneFetcher(Protocol):
 MirrorT = TypeVar("MirrorT", bound=ReadPartition)
 
 
-class Lane(Generic[MirrorT]):
+class Cursor(Generic[MirrorT]):
     __slots__ = (
         "active_at",
         "appended",
@@ -78,7 +78,7 @@ class Lane(Generic[MirrorT]):
         self.expected_until = 0.0
         #: Changes whenever the position moves other than by reading on: answers to older requests are stale.
         self.generation = 0
-        self.fetcher: LaneFetcher | None = None
+        self.fetcher: CursorFetcher | None = None
         #: When it last got records, or something about it changed (the event loop's clock; kept by its fetcher).
         self.active_at = 0.0
         #: Got records while it was with a quiet fetcher.

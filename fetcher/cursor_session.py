@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from fetcher.fetch_session import PartitionKey, SessionRequest, SourceSession
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from wire.frames.fetch import FetchedPartition, FetchPartition
 
 # The first Fetch version that has topic ids instead of names (KIP-516).
@@ -21,7 +21,7 @@ FIRST_ID_VERSION = 13
 _HEADERS, _PARTITION_HEADERS, _ID, _NAME = 64, 48, 24, 260
 
 
-class LaneSession:
+class CursorSession:
     def __init__(self) -> None:
         self.lanes: dict[PartitionKey, PartitionLane] = {}
         #: Whether topics are named by id.
@@ -37,7 +37,7 @@ class LaneSession:
 
     # --- lanes
 
-    def key(self, mirror: MirrorPartition) -> PartitionKey:
+    def key(self, mirror: PartitionCopy) -> PartitionKey:
         spec = mirror.spec
         topic_id = spec.source_topic_id if self.by_id else None
         return (spec.topic if topic_id is None else topic_id, spec.partition)

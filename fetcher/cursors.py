@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from fetcher.cursor import Lane, ReadPartition
+from fetcher.cursor import Cursor, ReadPartition
 from fetcher.progress import FollowerProgress
 from fetcher.spec import MirrorSpec
 
@@ -37,18 +37,18 @@ MirrorT = TypeVar("MirrorT", bound=LanesPartition)
 class LaneHost(Protocol[MirrorT]):
     """Whoever fetches for lanes (the manager; a recorder in tests). Calls must not re-enter the partition."""
 
-    def lane_opened(self, lane: Lane[MirrorT]) -> None: ...
+    def lane_opened(self, lane: Cursor[MirrorT]) -> None: ...
 
-    def lane_changed(self, lane: Lane[MirrorT]) -> None:
+    def lane_changed(self, lane: Cursor[MirrorT]) -> None:
         """Its position, room or right to fetch changed."""
 
-    def lane_closed(self, lane: Lane[MirrorT]) -> None: ...
+    def lane_closed(self, lane: Cursor[MirrorT]) -> None: ...
 
     def watch(self, mirror: MirrorT) -> None:
         """Call mirror.tick() now and then until it returns False."""
 
 
-class Lanes(Generic[MirrorT]):
+class Cursors(Generic[MirrorT]):
     """Sizes in bytes, times in seconds of the caller's monotonic clock."""
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Lanes(Generic[MirrorT]):
         detach_after: float,
         attach_grace: float,
     ) -> None:
-        self.open: list[Lane[MirrorT]] = []
+        self.open: list[Cursor[MirrorT]] = []
         self._mirror = mirror
         self._host = host
         self._window_bytes = window_bytes
@@ -98,7 +98,7 @@ class Lanes(Generic[MirrorT]):
         if offset < self._mirror.log_start_offset:
             self.close_empty()
             return  # the follower must move to the log start first
-        best: Lane[MirrorT] | None = None
+        best: Cursor[MirrorT] | None = None
         for lane in self.open:
             if lane.window.covers(offset) and (best is None or lane.position > best.position):
                 best = lane
@@ -124,7 +124,7 @@ class Lanes(Generic[MirrorT]):
         if close:
             self.close_empty()
 
-    def _attach(self, lane: Lane[MirrorT], replica: int, progress: FollowerProgress, offset: int) -> None:
+    def _attach(self, lane: Cursor[MirrorT], replica: int, progress: FollowerProgress, offset: int) -> None:
         had_none = not lane.followers
         lane.followers[replica] = offset
         lane.expected.discard(replica)
@@ -148,10 +148,10 @@ class Lanes(Generic[MirrorT]):
 
     # --- lanes
 
-    def begin(self, offset: int, now: float) -> Lane[MirrorT]:
+    def begin(self, offset: int, now: float) -> Cursor[MirrorT]:
         """A lane that reads from `offset` on."""
         mirror = self._mirror
-        lane = Lane(mirror, offset, self.window_limit())
+        lane = Cursor(mirror, offset, self.window_limit())
         if not self.open:
             # All replicas of a new mirror begin together: give them a moment, so the source is read once.
             lane.expected = {r for r in mirror.spec.target_replicas if r not in mirror.followers}
@@ -176,7 +176,7 @@ class Lanes(Generic[MirrorT]):
             lane.truncate(offset)
             self._host.lane_changed(lane)
 
-    def truncate_others(self, lane: Lane[MirrorT], offset: int) -> None:
+    def truncate_others(self, lane: Cursor[MirrorT], offset: int) -> None:
         """Those that have read beyond what `lane` has found to be the end of what they read."""
         for other in list(self.open):
             if other is not lane and other.position > offset:
@@ -209,11 +209,11 @@ class Lanes(Generic[MirrorT]):
                 self._detach_all(lane)
         self.close_empty()
 
-    def _detach_all(self, lane: Lane[MirrorT]) -> None:
+    def _detach_all(self, lane: Cursor[MirrorT]) -> None:
         for replica in list(lane.followers):
             self.leave(replica, self._mirror.followers[replica], close=False)
 
-    def _release(self, lane: Lane[MirrorT], *, with_tail: bool = False) -> int:
+    def _release(self, lane: Cursor[MirrorT], *, with_tail: bool = False) -> int:
         """Drop what is not needed any more; a window that was full has room again and says so."""
         was_full = lane.full
         # With several lanes the leading ones keep a tail that laggards can join.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from wire.errors import LinkerError
 from wire.frames.fetch import TopicKey
 from wire.frames.types import TopicPartition
@@ -15,24 +15,24 @@ from wire.frames.types import TopicPartition
 
 class MirrorDirectory:
     def __init__(self) -> None:
-        self._by_id: dict[tuple[TopicKey, int], MirrorPartition] = {}
-        self._by_name: dict[TopicPartition, MirrorPartition] = {}
+        self._by_id: dict[tuple[TopicKey, int], PartitionCopy] = {}
+        self._by_name: dict[TopicPartition, PartitionCopy] = {}
         #: Called with each one that is added.
-        self.listeners: list[Callable[[MirrorPartition], None]] = []
+        self.listeners: list[Callable[[PartitionCopy], None]] = []
 
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def __iter__(self) -> Iterator[MirrorPartition]:
+    def __iter__(self) -> Iterator[PartitionCopy]:
         return iter(list(self._by_name.values()))
 
-    def __call__(self, key: TopicKey, index: int) -> MirrorPartition | None:
+    def __call__(self, key: TopicKey, index: int) -> PartitionCopy | None:
         """By topic id (16 bytes) or name."""
         if isinstance(key, str):
             return self._by_name.get(TopicPartition(key, index))
         return self._by_id.get((key, index))
 
-    def add(self, mirror: MirrorPartition) -> None:
+    def add(self, mirror: PartitionCopy) -> None:
         other = self._by_name.get(mirror.tp)
         if other is not None:
             raise LinkerError(
@@ -43,13 +43,13 @@ class MirrorDirectory:
         for listener in self.listeners:
             listener(mirror)
 
-    def remove(self, mirror: MirrorPartition) -> None:
+    def remove(self, mirror: PartitionCopy) -> None:
         if self._by_name.get(mirror.tp) is mirror:
             del self._by_name[mirror.tp]
         key = (mirror.spec.topic_id, mirror.spec.partition)
         if self._by_id.get(key) is mirror:
             del self._by_id[key]
 
-    def of(self, tps: Iterable[TopicPartition]) -> list[MirrorPartition]:
+    def of(self, tps: Iterable[TopicPartition]) -> list[PartitionCopy]:
         """Those of the partitions that are mirrored here."""
         return [mirror for tp in tps if (mirror := self._by_name.get(tp)) is not None]

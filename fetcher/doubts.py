@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import Behind
 from wire.client.channel import describe
 from wire.frames.types import TopicPartition
@@ -45,7 +45,7 @@ class Doubts:
         self._ask = ask
         self._asked: dict[TopicPartition, _Asked] = {}
 
-    def verdict(self, mirror: MirrorPartition, now: float) -> Behind:
+    def verdict(self, mirror: PartitionCopy, now: float) -> Behind:
         """Of a mirror all of whose followers say that they end before the source begins. WAIT while they are asked."""
         asked = self._asked.get(mirror.tp)
         if asked is None or (asked.task.done() and now - asked.at > _FRESH):
@@ -60,7 +60,7 @@ class Doubts:
             return Behind.WAIT
         return judge(mirror, {} if asked.task.cancelled() else asked.task.result())
 
-    async def _find_out(self, mirror: MirrorPartition) -> Mapping[int, LogEnds]:
+    async def _find_out(self, mirror: PartitionCopy) -> Mapping[int, LogEnds]:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 return await self._ask(mirror.tp, mirror.spec.target_replicas)
@@ -77,7 +77,7 @@ class Doubts:
         self._asked.clear()
 
 
-def judge(mirror: MirrorPartition, ends: Mapping[int, LogEnds]) -> Behind:
+def judge(mirror: PartitionCopy, ends: Mapping[int, LogEnds]) -> Behind:
     """By the brokers' own words. What a replica has up to the mirror's start is of an earlier session."""
     data = False
     for replica in mirror.spec.target_replicas:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 
-class Noted(Enum):
+class EpochNoted(Enum):
     KNOWN = "nothing new"
     EARLIER = "before all that was known"
     REPLACED = "from here on the history had another epoch, or none"
@@ -54,26 +54,26 @@ class EpochHistory:
                 return start
         return None
 
-    def note(self, epoch: int, offset: int) -> Noted:
+    def note(self, epoch: int, offset: int) -> EpochNoted:
         """A batch of `epoch` begins at `offset`."""
         index = bisect.bisect_right(self._entries, offset, key=_start_of)
         if index:
             if self._entries[index - 1][0] == epoch:
-                return Noted.KNOWN
+                return EpochNoted.KNOWN
             # Whatever began there or later is not true any more.
             self.truncate(offset)
             if not self._entries or self._entries[-1][0] != epoch:
                 self._entries.append((epoch, offset))
-            return Noted.REPLACED
+            return EpochNoted.REPLACED
         if self._entries and self._entries[0][0] < epoch:
             # As well it may be a log whose epochs went back; but what is copied again is right in any case.
             self._entries = [(epoch, offset)]
-            return Noted.REPLACED
+            return EpochNoted.REPLACED
         if self._entries and self._entries[0][0] == epoch:
             self._entries[0] = (epoch, offset)
         else:
             self._entries.insert(0, (epoch, offset))
-        return Noted.EARLIER
+        return EpochNoted.EARLIER
 
     def truncate(self, offset: int) -> None:
         """Forget what begins at `offset` or beyond."""

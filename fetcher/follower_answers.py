@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fetcher.budget import Charge
 from fetcher.doubts import Doubts
 from fetcher.follower_sessions import SessionPartition
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import Behind
 from wire.frames.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
@@ -37,7 +37,7 @@ _WITH_BROKER_EPOCH = 10
 
 
 @dataclass(slots=True)
-class Answer:
+class FollowerAnswer:
     result: FetchPartitionResult
     tell: bool
     """Worth a place in an incremental answer."""
@@ -53,7 +53,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FollowerRefusal:
     error: int
     leader: tuple[int, int] | None = None
     passing: bool = False
@@ -63,7 +63,7 @@ class Refusal:
 class FollowerAnswers:
     def __init__(
         self,
-        directory: Callable[[TopicKey, int], MirrorPartition | None],
+        directory: Callable[[TopicKey, int], PartitionCopy | None],
         image: Callable[[], ClusterImage],
         broker_id: int,
         doubts: Doubts | None = None,
@@ -88,7 +88,7 @@ class FollowerAnswers:
 
     def mirror_for(
         self, key: TopicKey, index: int, current_leader_epoch: int, replica_id: int
-    ) -> MirrorPartition | Refusal:
+    ) -> PartitionCopy | FollowerRefusal:
         """The loaded mirror partition a replica may ask us for, or the error it gets."""
         image = self._image()
         if isinstance(key, str):
@@ -96,27 +96,27 @@ class FollowerAnswers:
         else:
             topic = image.topics_by_id.get(key)
         if topic is None:
-            return Refusal(UNKNOWN_TOPIC_OR_PARTITION if isinstance(key, str) else UNKNOWN_TOPIC_ID)
+            return FollowerRefusal(UNKNOWN_TOPIC_OR_PARTITION if isinstance(key, str) else UNKNOWN_TOPIC_ID)
         partition = topic.partitions.get(index)
         if partition is None:
-            return Refusal(UNKNOWN_TOPIC_OR_PARTITION)
+            return FollowerRefusal(UNKNOWN_TOPIC_OR_PARTITION)
         refusal = self._refusal(partition, current_leader_epoch, replica_id)
         if refusal is not None:
             return refusal
         mirror = self._directory(topic.id, index)
         if mirror is None or mirror.closed or not mirror.loaded:
-            return Refusal(NOT_LEADER_OR_FOLLOWER, passing=True)
+            return FollowerRefusal(NOT_LEADER_OR_FOLLOWER, passing=True)
         return mirror
 
-    def _refusal(self, partition: PartitionImage, epoch: int, replica_id: int) -> Refusal | None:
+    def _refusal(self, partition: PartitionImage, epoch: int, replica_id: int) -> FollowerRefusal | None:
         if partition.leader != self._broker_id:
-            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+            return FollowerRefusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
         if 0 <= epoch < partition.leader_epoch:
-            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+            return FollowerRefusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
         if epoch > partition.leader_epoch:
-            return Refusal(UNKNOWN_LEADER_EPOCH)
+            return FollowerRefusal(UNKNOWN_LEADER_EPOCH)
         if replica_id not in partition.replicas:
-            return Refusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
+            return FollowerRefusal(NOT_LEADER_OR_FOLLOWER, (partition.leader, partition.leader_epoch))
         return None
 
     # --- fetch
@@ -127,7 +127,7 @@ class FollowerAnswers:
         found = self.mirror_for(
             partition.key, request.index, request.current_leader_epoch, partition.session.replica_id
         )
-        if isinstance(found, Refusal):
+        if isinstance(found, FollowerRefusal):
             # Bound all the same where there is a mirror: it tells when it is loaded.
             partition.bind(self._directory(partition.key, request.index))
             partition.progress = None
@@ -136,7 +136,7 @@ class FollowerAnswers:
         self._note_progress(partition, found, now)
 
     @staticmethod
-    def _note_progress(partition: SessionPartition, mirror: MirrorPartition, now: float) -> None:
+    def _note_progress(partition: SessionPartition, mirror: PartitionCopy, now: float) -> None:
         request = partition.request
         progress = mirror.follower_fetched(
             partition.session.replica_id, request.fetch_offset, request.log_start_offset, now
@@ -145,17 +145,17 @@ class FollowerAnswers:
         progress.broker_epoch = partition.session.replica_epoch
         partition.progress = progress
 
-    def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> Answer:
+    def answer(self, partition: SessionPartition, room: int, now: float, *, first: bool) -> FollowerAnswer:
         """What there is to tell now. Changes nothing that the follower could notice: note_told does."""
         request = partition.request
         index: int = request.index
         found = self.mirror_for(
             partition.key, index, request.current_leader_epoch, partition.session.replica_id
         )
-        if isinstance(found, Refusal):
+        if isinstance(found, FollowerRefusal):
             result = FetchPartitionResult(index, found.error, current_leader=found.leader)
             passing = found.passing and now < partition.patient_until
-            return Answer(result, tell=True, now=True, again=True, passing=passing)
+            return FollowerAnswer(result, tell=True, now=True, again=True, passing=passing)
         mirror = found
         if partition.mirror is not mirror:
             partition.bind(mirror)
@@ -179,7 +179,7 @@ class FollowerAnswers:
         diverging = self._diverging(partition, mirror)
         if diverging is not None:
             result.diverging = diverging
-            return Answer(result, tell=True, now=True, again=True)
+            return FollowerAnswer(result, tell=True, now=True, again=True)
         if progress.lane is None and offset < mirror.log_start_offset:
             return self._behind(partition, mirror, result, now)
         reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
@@ -192,27 +192,27 @@ class FollowerAnswers:
         result.size = reading.size
         usable = min(reading.next_offset, mirror.high_watermark)
         result.log_start_offset = max(min(mirror.log_start_offset, usable), 0)
-        return Answer(
+        return FollowerAnswer(
             result, tell=True, now=True, again=True, next_offset=reading.next_offset, charges=reading.charges
         )
 
-    def _kept(self, partition: SessionPartition, result: FetchPartitionResult) -> Answer:
+    def _kept(self, partition: SessionPartition, result: FetchPartitionResult) -> FollowerAnswer:
         """Nothing changes any more: what the follower has it keeps. A log start at its end would delete all of it."""
         result.log_start_offset = min(result.log_start_offset, max(partition.request.log_start_offset, 0))
         return self._quiet(partition, result)
 
     @staticmethod
-    def _quiet(partition: SessionPartition, result: FetchPartitionResult) -> Answer:
+    def _quiet(partition: SessionPartition, result: FetchPartitionResult) -> FollowerAnswer:
         """No records. Only a high watermark that the follower can use at once is worth waking it."""
         usable = min(result.high_watermark, partition.request.fetch_offset)
         news = (
             result.high_watermark != partition.high_watermark_sent
             or result.log_start_offset != partition.log_start_sent
         )
-        return Answer(result, tell=news, now=partition.high_watermark_sent < usable)
+        return FollowerAnswer(result, tell=news, now=partition.high_watermark_sent < usable)
 
     @staticmethod
-    def _diverging(partition: SessionPartition, mirror: MirrorPartition) -> tuple[int, int] | None:
+    def _diverging(partition: SessionPartition, mirror: PartitionCopy) -> tuple[int, int] | None:
         request = partition.request
         offset = request.fetch_offset
         session_epoch = mirror.spec.session_epoch
@@ -231,8 +231,8 @@ class FollowerAnswers:
         return None
 
     def _behind(
-        self, partition: SessionPartition, mirror: MirrorPartition, result: FetchPartitionResult, now: float
-    ) -> Answer:
+        self, partition: SessionPartition, mirror: PartitionCopy, result: FetchPartitionResult, now: float
+    ) -> FollowerAnswer:
         """The follower's log ends before the source's log begins."""
         verdict, reason = mirror.judge_behind(now)
         if verdict is Behind.FAIL and self._doubts is not None:
@@ -252,10 +252,10 @@ class FollowerAnswers:
             )
         error = OFFSET_OUT_OF_RANGE if verdict is Behind.MOVE else NOT_LEADER_OR_FOLLOWER
         refused = FetchPartitionResult(partition.index, error)
-        return Answer(refused, tell=True, now=True, again=True)
+        return FollowerAnswer(refused, tell=True, now=True, again=True)
 
     @staticmethod
-    def note_told(partition: SessionPartition, answer: Answer) -> None:
+    def note_told(partition: SessionPartition, answer: FollowerAnswer) -> None:
         result = answer.result
         if answer.next_offset >= 0 and partition.progress is not None:
             partition.progress.told_to = answer.next_offset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from wire.frames.error_codes import INVALID_REQUEST
 from wire.frames.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from wire.frames.offset_requests import (
@@ -38,7 +38,7 @@ class FollowerOffsets:
 
     def _list_one(self, topic: str, asked: AskedPartition, replica_id: int) -> OffsetAnswer:
         found = self._answers.mirror_for(topic, asked.index, asked.current_leader_epoch, replica_id)
-        if not isinstance(found, MirrorPartition):
+        if not isinstance(found, PartitionCopy):
             return OffsetAnswer(asked.index, found.error)
         if asked.wanted == LATEST:
             offset = found.high_watermark
@@ -59,7 +59,7 @@ class FollowerOffsets:
     def _epoch_end(self, topic: str, asked: AskedPartition, replica_id: int) -> OffsetAnswer:
         """Epoch and offset -1: nothing is known of that epoch."""
         found = self._answers.mirror_for(topic, asked.index, asked.current_leader_epoch, replica_id)
-        if not isinstance(found, MirrorPartition):
+        if not isinstance(found, PartitionCopy):
             return OffsetAnswer(asked.index, found.error)
         epoch, session_epoch = asked.wanted, found.spec.session_epoch
         if epoch == session_epoch:

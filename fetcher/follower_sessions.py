@@ -2,7 +2,7 @@
 
 A session remembers what its follower asks for, and which of its partitions may have something to tell
 (`dirty`, in turn order). A fetch then costs what changed. Partitions mark themselves through
-MirrorPartition.listeners; what is told about a partition is decided in followers.py.
+PartitionCopy.listeners; what is told about a partition is decided in followers.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import FollowerProgress
 from wire.frames.error_codes import (
     FETCH_SESSION_ID_NOT_FOUND,
@@ -39,19 +39,19 @@ class SessionPartition:
         "session",
     )
 
-    def __init__(self, session: Session, key: TopicKey, request: FetchPartition) -> None:
+    def __init__(self, session: FollowerFetchSession, key: TopicKey, request: FetchPartition) -> None:
         self.session = session
         self.key = key
         self.index: int = request.index
         self.request = request
-        self.mirror: MirrorPartition | None = None
+        self.mirror: PartitionCopy | None = None
         self.progress: FollowerProgress | None = None
         self.high_watermark_sent = -1
         self.log_start_sent = -1
         #: Until then its follower is not told of an error that may be over in a moment (monotonic).
         self.patient_until = 0.0
 
-    def bind(self, mirror: MirrorPartition | None) -> None:
+    def bind(self, mirror: PartitionCopy | None) -> None:
         """Listen to this mirror partition from now on, and to no other."""
         if mirror is self.mirror:
             return
@@ -62,11 +62,11 @@ class SessionPartition:
         if mirror is not None:
             mirror.listeners.add(self.changed)
 
-    def changed(self, mirror: MirrorPartition) -> None:
+    def changed(self, mirror: PartitionCopy) -> None:
         self.session.mark(self)
 
 
-class Session:
+class FollowerFetchSession:
     """A follower's session, or, with id 0, the partitions of one fetch without a session."""
 
     def __init__(self, session_id: int, replica_id: int, by_id: bool, now: float) -> None:
@@ -89,7 +89,7 @@ class Session:
         if self.wake is not None:
             self.wake()
 
-    def added(self, mirror: MirrorPartition) -> None:
+    def added(self, mirror: PartitionCopy) -> None:
         """It was not there when the follower named it, maybe: what it becomes able to tell is heard from now on."""
         for key in (mirror.spec.topic_id, mirror.tp.topic):
             partition = self.partitions.get((key, mirror.tp.partition))
@@ -141,15 +141,15 @@ class SessionCache:
     def __init__(self, limit: int = 1000, evict_after: float = 120.0) -> None:
         self._limit = limit
         self._evict_after = evict_after
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, FollowerFetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[FollowerFetchSession]:
         return list(self._sessions.values())
 
-    def create(self, replica_id: int, by_id: bool, now: float) -> Session | None:
+    def create(self, replica_id: int, by_id: bool, now: float) -> FollowerFetchSession | None:
         """A new session, or None when there is no room: the follower then sends full fetches."""
         if len(self._sessions) >= self._limit:
             oldest = min(self._sessions.values(), key=lambda session: session.last_used)
@@ -159,11 +159,11 @@ class SessionCache:
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = secrets.randbelow(MAX_EPOCH)
-        session = Session(session_id, replica_id, by_id, now)
+        session = FollowerFetchSession(session_id, replica_id, by_id, now)
         self._sessions[session_id] = session
         return session
 
-    def find(self, request: FetchRequest, by_id: bool) -> Session | int:
+    def find(self, request: FetchRequest, by_id: bool) -> FollowerFetchSession | int:
         """The session an incremental fetch belongs to, or the error it gets."""
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:

@@ -15,10 +15,16 @@ from collections.abc import Callable, Sequence
 
 from fetcher.budget import Charge
 from fetcher.doubts import AskEnds, Doubts
-from fetcher.follower_answers import Answer, FollowerAnswers
+from fetcher.follower_answers import FollowerAnswer, FollowerAnswers
 from fetcher.follower_offsets import FollowerOffsets
-from fetcher.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH, Session, SessionCache, SessionPartition
-from fetcher.partition_copy import MirrorPartition
+from fetcher.follower_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FollowerFetchSession,
+    SessionCache,
+    SessionPartition,
+)
+from fetcher.partition_copy import PartitionCopy
 from wire.frames.error_codes import FETCH_SESSION_ID_NOT_FOUND, NOT_LEADER_OR_FOLLOWER
 from wire.frames.fetch import FetchPartitionResult, FetchRequest, TopicKey, encode_fetch_response
 from wire.frames.offset_requests import OffsetsRequest
@@ -33,7 +39,7 @@ _PATIENCE = 1.0
 # Timers go by the time of the event loop's turn, which is a little behind.
 _A_MOMENT = 0.02
 
-Directory = Callable[[TopicKey, int], MirrorPartition | None]
+Directory = Callable[[TopicKey, int], PartitionCopy | None]
 
 
 class _ConnectionState:
@@ -57,7 +63,12 @@ class _Waiting:
     __slots__ = ("exchange", "full", "patient", "request", "scheduled", "session", "state", "timer")
 
     def __init__(
-        self, exchange: Exchange, request: FetchRequest, session: Session, full: bool, state: _ConnectionState
+        self,
+        exchange: Exchange,
+        request: FetchRequest,
+        session: FollowerFetchSession,
+        full: bool,
+        state: _ConnectionState,
     ) -> None:
         self.exchange = exchange
         self.request = request
@@ -124,7 +135,7 @@ class FollowerServer:
             created = None
             if request.session_epoch == INITIAL_EPOCH and any(partitions for _, partitions in request.topics):
                 created = self.sessions.create(request.replica_id, by_id, now)
-            session = created or Session(0, request.replica_id, by_id, now)
+            session = created or FollowerFetchSession(0, request.replica_id, by_id, now)
         session.connection = exchange.connection
         session.last_used = now
         session.replica_epoch = request.replica_epoch
@@ -147,7 +158,7 @@ class FollowerServer:
     def handle_offset_for_leader_epoch(self, exchange: Exchange, request: OffsetsRequest) -> None:
         self._offsets.offset_for_leader_epoch(exchange, request)
 
-    def mirror_added(self, mirror: MirrorPartition) -> None:
+    def mirror_added(self, mirror: PartitionCopy) -> None:
         """Followers learn of a new mirror as early as we do, and may have asked already."""
         for session in self.sessions.all():
             session.added(mirror)
@@ -201,7 +212,7 @@ class FollowerServer:
         session = waiting.session
         request = waiting.request
         room = min(request.max_bytes, self._max_response_bytes)
-        told: list[tuple[SessionPartition, Answer]] = []
+        told: list[tuple[SessionPartition, FollowerAnswer]] = []
         size = 0
         urgent = last_chance
         quiet: list[SessionPartition] = []
@@ -299,7 +310,7 @@ class FollowerServer:
                 self._leave(session)
                 self.sessions.remove(session.id)
 
-    def _leave(self, session: Session) -> None:
+    def _leave(self, session: FollowerFetchSession) -> None:
         """Windows need not wait for this follower until it is back."""
         for partition in session.partitions.values():
             mirror, progress = partition.mirror, partition.progress
@@ -308,7 +319,7 @@ class FollowerServer:
                 mirror.follower_gone(session.replica_id)
 
     @staticmethod
-    def _let_go(session: Session) -> None:
+    def _let_go(session: FollowerFetchSession) -> None:
         """A fetch without a session ends with its answer; the windows keep the follower's place."""
         for partition in session.partitions.values():
             if partition.progress is not None and partition.progress.session is session:
@@ -316,6 +327,6 @@ class FollowerServer:
         session.close()
 
 
-def _more_than_data(told: Sequence[tuple[SessionPartition, Answer]]) -> bool:
+def _more_than_data(told: Sequence[tuple[SessionPartition, FollowerAnswer]]) -> bool:
     """Whether an answer below min_bytes is due all the same."""
     return any(answer.now and not answer.result.size for _, answer in told)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from fetcher.cursor import LaneFetcher
+from fetcher.cursor import CursorFetcher
 from fetcher.fetch_session import PartitionKey
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from fetcher.source_ports import FetchLimits
 
 
-class Sibling(LaneFetcher, Protocol):
+class Sibling(CursorFetcher, Protocol):
     """One of the two fetchers (source_fetcher.SourceFetcher)."""
 
     @property
@@ -26,7 +26,7 @@ class Sibling(LaneFetcher, Protocol):
     @property
     def lanes(self) -> Mapping[PartitionKey, PartitionLane]: ...
 
-    def holds_name_of(self, mirror: MirrorPartition) -> bool: ...
+    def holds_name_of(self, mirror: PartitionCopy) -> bool: ...
 
     def adopt(self, lane: PartitionLane) -> None: ...
 

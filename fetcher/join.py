@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fetcher.epochs import EpochHistory
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.batch import BatchHeader, iter_batch_headers
@@ -104,7 +104,7 @@ async def _batch_at(cluster: Cluster, node_id: int, tp: TopicPartition, offset: 
     raise LinkerError(f"the source answered nothing at offset {offset} of {tp}")
 
 
-def note_looked_up(mirror: MirrorPartition, found: Iterable[tuple[int, int, str | None]]) -> None:
+def note_looked_up(mirror: PartitionCopy, found: Iterable[tuple[int, int, str | None]]) -> None:
     """What follows from (epoch, position, what else the source has there)."""
     for epoch, position, other in found:
         if other is not None:

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.error_table import Action, classify
+from fetcher.error_table import ErrorAction, classify
 from fetcher.idle_partitions import sibling_slot
 from fetcher.join import note_looked_up, refused_in_range
-from fetcher.partition_copy import MirrorPartition, PartitionLane
-from fetcher.resolve import Resolver, Verdict
+from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import SourceFetcher
 from fetcher.source_ports import FetchLimits
@@ -42,7 +42,7 @@ _LOOK_AGAIN = 15.0
 _LEADER_ONLY = 300.0
 
 
-class FetcherManager:
+class LinkFetcher:
     """Of one link."""
 
     def __init__(
@@ -69,7 +69,7 @@ class FetcherManager:
         self.link = link
         self.budget = budget
         self.directory = directory
-        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        self.partitions: dict[TopicPartition, PartitionCopy] = {}
         #: Counters of partitions that were removed.
         self.gone_bytes_fetched = 0
         self.gone_bytes_served = 0
@@ -86,7 +86,7 @@ class FetcherManager:
         self._queue = ResolveQueue(
             self._resolver, is_ours=self._is_ours, judged=self._judged, located=self._located
         )
-        self._watched: set[MirrorPartition] = set()
+        self._watched: set[PartitionCopy] = set()
         self._fetchers = Fetchers(self._make, self._queue.put, per_node=fetchers_per_node)
         self._reclaimed_at = 0.0
 
@@ -113,11 +113,11 @@ class FetcherManager:
         """By source node and slot; the quiet ones have slots below 0."""
         return self._fetchers.at_work
 
-    def add(self, specs: Iterable[MirrorSpec]) -> list[MirrorPartition]:
+    def add(self, specs: Iterable[MirrorSpec]) -> list[PartitionCopy]:
         """Begin to mirror. LinkerError if one of them is mirrored already."""
         added = []
         for spec in specs:
-            mirror = MirrorPartition(
+            mirror = PartitionCopy(
                 spec,
                 self._events,
                 self,
@@ -174,7 +174,7 @@ class FetcherManager:
         if lane.fetcher is not None:
             lane.fetcher.remove(lane)
 
-    def watch(self, mirror: MirrorPartition) -> None:
+    def watch(self, mirror: PartitionCopy) -> None:
         self._watched.add(mirror)
 
     # --- FetcherOwner
@@ -182,17 +182,17 @@ class FetcherManager:
     def partition_error(self, lane: PartitionLane, fetcher: SourceFetcher, code: int) -> None:
         mirror = lane.mirror
         action, reason = classify(code)
-        if action is Action.FAIL:
+        if action is ErrorAction.FAIL:
             mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
             return
-        if action is Action.RERESOLVE:
+        if action is ErrorAction.RERESOLVE:
             if self._keep_to_the_leader(lane, fetcher):
                 self._displace(lane)
             else:
                 self._doubt(lane)
             return
         mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
-        if action is Action.REFRESH:
+        if action is ErrorAction.REFRESH:
             self._keep_to_the_leader(lane, fetcher)
             self._displace(lane)
         else:
@@ -338,10 +338,10 @@ class FetcherManager:
 
     # --- what the resolve queue found ---
 
-    def _is_ours(self, mirror: MirrorPartition) -> bool:
+    def _is_ours(self, mirror: PartitionCopy) -> bool:
         return self.partitions.get(mirror.tp) is mirror and mirror.failed is None
 
-    def _located(self, mirror: MirrorPartition, offsets: Offsets) -> None:
+    def _located(self, mirror: PartitionCopy, offsets: Offsets) -> None:
         """The source said where the partition's log begins and ends, or why it does not."""
         now = time.monotonic()
         if isinstance(offsets, str):
@@ -355,7 +355,7 @@ class FetcherManager:
             mirror.load(latest, latest, earliest, now)
             mirror.source_fine()
 
-    def _judged(self, mirror: MirrorPartition, verdict: Verdict) -> None:
+    def _judged(self, mirror: PartitionCopy, verdict: SourceVerdict) -> None:
         now = time.monotonic()
         if verdict.failure is not None:
             mirror.fail(verdict.failure)
@@ -372,7 +372,7 @@ class FetcherManager:
         if not self._resolver.needs_offsets(mirror):
             self._place_lanes(mirror)
 
-    def _place_lanes(self, mirror: MirrorPartition) -> None:
+    def _place_lanes(self, mirror: PartitionCopy) -> None:
         for lane in list(mirror.lanes):
             node = self._resolver.choose(mirror, leader_only=lane.leader_only)
             if node is None:
@@ -382,7 +382,7 @@ class FetcherManager:
         if not mirror.lanes:
             mirror.source_fine()  # nobody reads it just now, but it could be read
 
-    def _settle(self, mirror: MirrorPartition, earliest: int, latest: int) -> None:
+    def _settle(self, mirror: PartitionCopy, earliest: int, latest: int) -> None:
         """The source said that a fetch offset of ours is out of range, and now where its log begins and ends."""
         mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
         mirror.leave_behind_log_start()

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fetcher.cursor import Lane
-from fetcher.cursors import LaneHost, Lanes
-from fetcher.epochs import EpochHistory, Noted
+from fetcher.cursor import Cursor
+from fetcher.cursors import Cursors, LaneHost
+from fetcher.epochs import EpochHistory, EpochNoted
 from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
 from fetcher.spec import FetcherEvents, MirrorSpec
-from fetcher.window import Reading, WindowChunk
+from fetcher.window import WindowChunk, WindowRead
 from wire.frames.types import TopicPartition
 
 
-class MirrorPartition:
+class PartitionCopy:
     def __init__(
         self,
         spec: MirrorSpec,
         events: FetcherEvents,
-        host: LaneHost[MirrorPartition],
+        host: LaneHost[PartitionCopy],
         *,
         window_bytes: int = 4 << 20,
         answer_bytes: int = 1 << 20,
@@ -62,7 +62,7 @@ class MirrorPartition:
         self._copying_anew: set[int] = set()
         #: replica -> offset it must truncate to before it gets data again.
         self.untruncated: dict[int, int] = dict(spec.untruncated)
-        self.listeners: set[Callable[[MirrorPartition], None]] = set()
+        self.listeners: set[Callable[[PartitionCopy], None]] = set()
         self.bytes_fetched = 0
         self.bytes_mirrored = 0
         """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of lanes and
@@ -75,7 +75,7 @@ class MirrorPartition:
         self._events = events
         self._host = host
         self._attach_grace = attach_grace
-        self._lanes: Lanes[MirrorPartition] = Lanes(
+        self._lanes: Cursors[PartitionCopy] = Cursors(
             self,
             host,
             window_bytes=window_bytes,
@@ -87,7 +87,7 @@ class MirrorPartition:
         self._loaded_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<MirrorPartition {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
+        return f"<PartitionCopy {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
 
     # --- what the source said
 
@@ -176,9 +176,9 @@ class MirrorPartition:
         if epoch < 0:
             return
         noted = self._epochs.note(epoch, offset)
-        if noted is Noted.KNOWN:
+        if noted is EpochNoted.KNOWN:
             return
-        if noted is Noted.REPLACED:
+        if noted is EpochNoted.REPLACED:
             # Most logs have many epochs: one that begins where nothing was copied yet has replaced nothing.
             known = self._mirrored_to > offset
             if known:
@@ -336,7 +336,9 @@ class MirrorPartition:
             at_end = at_end or (offset == lane.position >= self.high_watermark and lane.followed)
         return ([], 0) if at_end else None
 
-    def read_for(self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool) -> Reading | None:
+    def read_for(
+        self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool
+    ) -> WindowRead | None:
         lane = progress.lane
         if lane is None:
             return None
@@ -446,4 +448,4 @@ class MirrorPartition:
             listener(self)
 
 
-PartitionLane = Lane[MirrorPartition]
+PartitionLane = Cursor[PartitionCopy]

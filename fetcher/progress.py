@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol
 
-from fetcher.cursor import Lane
+from fetcher.cursor import Cursor
 
 UNKNOWN_OFFSET = -1
 _KEPT_RESTARTS = 8
@@ -78,7 +78,7 @@ class FollowerProgress:
         #: Last time its fetch offset was at the high watermark.
         self.caught_up_monotonic = 0.0
         self.high_watermark_sent = UNKNOWN_OFFSET
-        self.lane: Lane[Any] | None = None
+        self.lane: Cursor[Any] | None = None
         self.session: FollowerSession | None = None
 
     @property

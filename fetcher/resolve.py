@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fetcher.join import Doubt, source_joins
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from wire.client.cluster import Cluster, PartitionMetadata
 from wire.errors import LinkerError, error_name
 from wire.frames.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
@@ -25,7 +25,7 @@ _OFFSETS_TIMEOUT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SourceVerdict:
     """What the source's metadata means for one partition; `failure` is final, `trouble` passes."""
 
     failure: str | None = None
@@ -43,7 +43,7 @@ class Resolver:
         self._doubts: dict[TopicPartition, set[Doubt]] = {}
         self._looked_up: dict[TopicPartition, list[tuple[int, int, str | None]]] = {}
 
-    def ask_offsets(self, mirror: MirrorPartition, epoch: int, position: int) -> None:
+    def ask_offsets(self, mirror: PartitionCopy, epoch: int, position: int) -> None:
         """The next resolve of the partition asks where the source's log begins and ends, and whether the batch before a
         position is of an epoch."""
         self._ask_offsets.add(mirror.tp)
@@ -55,7 +55,7 @@ class Resolver:
         self._doubts.pop(tp, None)
         self._looked_up.pop(tp, None)
 
-    async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
+    async def resolve(self, mirrors: Sequence[PartitionCopy]) -> dict[TopicPartition, SourceVerdict]:
         """A verdict for each; raises when the cluster as a whole cannot be asked."""
         try:
             await self._cluster.refresh({mirror.spec.topic for mirror in mirrors}, timeout=_TIMEOUT)
@@ -67,7 +67,7 @@ class Resolver:
         now = time.monotonic()
         return {mirror.tp: self._judge(mirror, now) for mirror in mirrors}
 
-    def needs_offsets(self, mirror: MirrorPartition) -> bool:
+    def needs_offsets(self, mirror: PartitionCopy) -> bool:
         return not mirror.loaded or mirror.tp in self._ask_offsets
 
     async def offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int] | str]:
@@ -112,7 +112,7 @@ class Resolver:
         """(epoch, position, what else is there), once."""
         return self._looked_up.pop(tp, [])
 
-    def _judge(self, mirror: MirrorPartition, now: float) -> Verdict:
+    def _judge(self, mirror: PartitionCopy, now: float) -> SourceVerdict:
         spec = mirror.spec
         tp = mirror.tp
         topic = self._cluster.topics.get(spec.topic)
@@ -125,36 +125,36 @@ class Resolver:
                 and found
                 and found not in (ZERO_TOPIC_ID, spec.source_topic_id)
             ):
-                return Verdict(
+                return SourceVerdict(
                     failure=f"topic {spec.topic} was deleted and re-created at the source: its id is "
                     f"{topic_id_str(found)}, the mirror was made from {topic_id_str(spec.source_topic_id)}"
                 )
         if code == UNKNOWN_TOPIC_OR_PARTITION or (not code and partition is None):
             since = self._missing_since.setdefault(tp, now)
             if now - since >= self._deleted_after:
-                return Verdict(failure=f"{tp} does not exist at the source any more")
-            return Verdict(trouble=f"the source does not know {tp} just now")
+                return SourceVerdict(failure=f"{tp} does not exist at the source any more")
+            return SourceVerdict(trouble=f"the source does not know {tp} just now")
         self._missing_since.pop(tp, None)
         if code == TOPIC_AUTHORIZATION_FAILED:
-            return Verdict(
+            return SourceVerdict(
                 trouble=f"not allowed to see topic {spec.topic} at the source: grant DESCRIBE and READ on it"
             )
         if code or partition is None:
-            return Verdict(trouble=f"the source answers {error_name(code)} for topic {spec.topic}")
+            return SourceVerdict(trouble=f"the source answers {error_name(code)} for topic {spec.topic}")
         if self._leader(partition) is None:
-            return Verdict(trouble=f"{tp} has no leader at the source")
-        return Verdict(leader_epoch=partition.leader_epoch)
+            return SourceVerdict(trouble=f"{tp} has no leader at the source")
+        return SourceVerdict(leader_epoch=partition.leader_epoch)
 
     # --- nodes
 
     def node(self, node_id: int) -> Node | None:
         return self._cluster.nodes.get(node_id)
 
-    def is_leader(self, mirror: MirrorPartition, node_id: int) -> bool:
+    def is_leader(self, mirror: PartitionCopy, node_id: int) -> bool:
         partition = self._partition(mirror)
         return partition is not None and partition.leader == node_id
 
-    def misplaced(self, mirror: MirrorPartition) -> bool:
+    def misplaced(self, mirror: PartitionCopy) -> bool:
         """Whether metadata know of a newer leader than the one that its lanes were placed for, or a lane reads from a
         replica that is not in sync.
         """
@@ -166,11 +166,11 @@ class Resolver:
         good = {partition.leader, *partition.isr}
         return any(lane.fetcher is not None and lane.fetcher.node.id not in good for lane in mirror.lanes)
 
-    def leader_of(self, mirror: MirrorPartition) -> int:
+    def leader_of(self, mirror: PartitionCopy) -> int:
         partition = self._partition(mirror)
         return -1 if partition is None else partition.leader
 
-    def choose(self, mirror: MirrorPartition, *, leader_only: bool) -> Node | None:
+    def choose(self, mirror: PartitionCopy, *, leader_only: bool) -> Node | None:
         """The node to read from: the leader if it is in our rack, else an in-sync replica that is, else
         the leader.
         """
@@ -183,7 +183,7 @@ class Resolver:
         near = [node for i in partition.isr if (node := self.node(i)) is not None and node.rack == self._rack]
         return near[mirror.spec.partition % len(near)] if near else leader
 
-    def _partition(self, mirror: MirrorPartition) -> PartitionMetadata | None:
+    def _partition(self, mirror: PartitionCopy) -> PartitionMetadata | None:
         topic = self._cluster.topics.get(mirror.spec.topic)
         return None if topic is None else topic.partitions.get(mirror.spec.partition)
 

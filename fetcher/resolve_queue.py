@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fetcher.partition_copy import MirrorPartition
-from fetcher.resolve import Resolver, Verdict
+from fetcher.partition_copy import PartitionCopy
+from fetcher.resolve import Resolver, SourceVerdict
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 from wire.task_group import TaskGroup
@@ -26,31 +26,31 @@ class ResolveQueue:
         self,
         resolver: Resolver,
         *,
-        is_ours: Callable[[MirrorPartition], bool],
-        judged: Callable[[MirrorPartition, Verdict], None],
-        located: Callable[[MirrorPartition, Offsets], None],
+        is_ours: Callable[[PartitionCopy], bool],
+        judged: Callable[[PartitionCopy, SourceVerdict], None],
+        located: Callable[[PartitionCopy, Offsets], None],
     ) -> None:
         self._resolver = resolver
         self._is_ours = is_ours
         self._judged = judged
         self._located = located
-        self._waiting: dict[TopicPartition, MirrorPartition] = {}
+        self._waiting: dict[TopicPartition, PartitionCopy] = {}
         self._filled = asyncio.Event()
         #: Turns through the queue in a row and the time of the last one.
         self._attempts: dict[TopicPartition, tuple[int, float]] = {}
         #: Partitions whose offsets are being asked for.
-        self._asking: set[MirrorPartition] = set()
+        self._asking: set[PartitionCopy] = set()
 
-    def __contains__(self, mirror: MirrorPartition) -> bool:
+    def __contains__(self, mirror: PartitionCopy) -> bool:
         return self._waiting.get(mirror.tp) is mirror or mirror in self._asking
 
-    def put(self, mirror: MirrorPartition) -> None:
+    def put(self, mirror: PartitionCopy) -> None:
         """In the next batch."""
         if self._is_ours(mirror):
             self._waiting[mirror.tp] = mirror
             self._filled.set()
 
-    def put_again(self, mirror: MirrorPartition) -> None:
+    def put_again(self, mirror: PartitionCopy) -> None:
         """At once the first time, with a growing pause when it keeps coming back."""
         now = time.monotonic()
         attempts, last = self._attempts.get(mirror.tp, (0, 0.0))
@@ -76,12 +76,12 @@ class ResolveQueue:
                 if batch:
                     await self._turn(batch, group)
 
-    async def _turn(self, batch: list[MirrorPartition], group: TaskGroup) -> None:
+    async def _turn(self, batch: list[PartitionCopy], group: TaskGroup) -> None:
         try:
             verdicts = await self._resolver.resolve(batch)
         except LinkerError as error:
-            verdicts = {mirror.tp: Verdict(trouble=str(error)) for mirror in batch}
-        by_leader: dict[int, dict[TopicPartition, MirrorPartition]] = {}
+            verdicts = {mirror.tp: SourceVerdict(trouble=str(error)) for mirror in batch}
+        by_leader: dict[int, dict[TopicPartition, PartitionCopy]] = {}
         for mirror in batch:
             if not self._is_ours(mirror):
                 continue
@@ -99,7 +99,7 @@ class ResolveQueue:
             self._asking.update(asked.values())
             group.create_task(self._ask_offsets(asked))
 
-    async def _ask_offsets(self, mirrors: dict[TopicPartition, MirrorPartition]) -> None:
+    async def _ask_offsets(self, mirrors: dict[TopicPartition, PartitionCopy]) -> None:
         found: dict[TopicPartition, Offsets]
         try:
             found = await self._resolver.offsets(mirrors.keys())

@@ -15,15 +15,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.cursor_session import LaneSession
+from fetcher.cursor_session import CursorSession
 from fetcher.fetch_session import SESSION_ERRORS, PartitionKey
 from fetcher.idle_partitions import ChangeOver, sibling_slot
 from fetcher.pace import Pace
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
 from fetcher.source_owner import FetcherOwner
 from fetcher.source_ports import FetchLimits
-from fetcher.source_rate import Growth, SourceRate
+from fetcher.source_rate import LogGrowth, SourceRate
 from fetcher.source_records import charge_for, take_records
 from wire.client.connection import Connection
 from wire.errors import MalformedFrame, WireError
@@ -67,7 +67,7 @@ class SourceFetcher:
         self._client_id = client_id
         self._rack = rack
         self._rate = rate
-        self._asked = LaneSession()
+        self._asked = CursorSession()
         self._change_over = ChangeOver(self, owner.sibling, limits)
         self._kept = SourceConnection(
             node,
@@ -106,7 +106,7 @@ class SourceFetcher:
     def lanes(self) -> dict[PartitionKey, PartitionLane]:
         return self._asked.lanes
 
-    def holds(self, mirror: MirrorPartition) -> bool:
+    def holds(self, mirror: PartitionCopy) -> bool:
         """Whether another lane of the partition is here or with the sibling: a session can hold a partition only once."""
         return any(
             lane.fetcher is not None
@@ -115,7 +115,7 @@ class SourceFetcher:
             for lane in mirror.lanes
         )
 
-    def holds_name_of(self, mirror: MirrorPartition) -> bool:
+    def holds_name_of(self, mirror: PartitionCopy) -> bool:
         """Whether the session asks for a partition of that name already."""
         return self._asked.key(mirror) in self.lanes
 
@@ -328,11 +328,11 @@ class SourceFetcher:
             mirror.notify()
 
     def _take(
-        self, response: FetchResponse, frame: memoryview, growth: Growth | None
-    ) -> list[MirrorPartition]:
+        self, response: FetchResponse, frame: memoryview, growth: LogGrowth | None
+    ) -> list[PartitionCopy]:
         """Put an answer's batches into the windows; returns the partitions whose followers should know."""
         charge: Charge | None = None
-        changed: list[MirrorPartition] = []
+        changed: list[PartitionCopy] = []
         if not self._asked.answered(response.error, response.session_id):
             self._give_back()
             if response.error not in SESSION_ERRORS:

@@ -37,7 +37,7 @@ class SourceRate:
         self._seen = writes()
         self._wrote_at = float("-inf")
         self._beside: float | None = None
-        self._growth: Growth | None = None
+        self._growth: LogGrowth | None = None
         self.limit = Throttle(clock)
         self.beside_writes = Throttle(clock, burst_seconds=_BURST_SECONDS, debt_seconds=_DEBT_SECONDS)
         self._lifted = False
@@ -65,7 +65,7 @@ class SourceRate:
                 wake()
         self._lifted = lifted
 
-    def spent(self, size: int) -> Growth | None:
+    def spent(self, size: int) -> LogGrowth | None:
         """So many bytes were read. Returns who has to be told what they were, if that matters."""
         if self._lifted:
             return None
@@ -76,7 +76,7 @@ class SourceRate:
             self._growth = None
             return None
         if self._growth is None:
-            self._growth = Growth(now)
+            self._growth = LogGrowth(now)
         self.beside_writes.change_rate(max(beside, HEADWAY * self._growth.per_second(now)))
         self.beside_writes.spent(size)
         return self._growth
@@ -126,7 +126,7 @@ class SourceRate:
             self._seen, self._wrote_at = writes, now
 
 
-class Growth:
+class LogGrowth:
     """How much the source's log grows, as the answers to fetches tell it: in offsets, of partitions that were not read, too.
 
     What an offset takes in bytes is that of the records that were read last; of a partition that was not read yet, that of

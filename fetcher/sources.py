@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 
 from fetcher.idle_partitions import sibling_slot
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.source_fetcher import SourceFetcher
 from wire.errors import LocalProtocolError
 from wire.frames.types import Node
@@ -25,7 +25,7 @@ class Fetchers:
     def __init__(
         self,
         make: Callable[[Node, int], SourceFetcher],
-        put: Callable[[MirrorPartition], None],
+        put: Callable[[PartitionCopy], None],
         *,
         per_node: int = 1,
     ) -> None:
@@ -59,7 +59,7 @@ class Fetchers:
         self._tasks[fetcher] = self.group.create_task(fetcher.run())
         return fetcher
 
-    def free_for(self, mirror: MirrorPartition, node: Node) -> SourceFetcher:
+    def free_for(self, mirror: PartitionCopy, node: Node) -> SourceFetcher:
         """One of the node that holds no lane of this mirror: a fetch request names a partition once."""
         first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
         slots = ((first + i) % self._per_node for i in range(self._per_node))

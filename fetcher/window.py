@@ -27,7 +27,7 @@ class WindowChunk(NamedTuple):
     charge: Charge
 
 
-class Reading(NamedTuple):
+class WindowRead(NamedTuple):
     """What one read takes out of a window: views stay valid while `charges` are held by somebody."""
 
     views: list[memoryview]
@@ -66,7 +66,7 @@ class Window:
         self.bytes += chunk.size
         self.next_offset = chunk.next_offset
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> Reading | None:
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> WindowRead | None:
         """Whole batches from the one that holds `offset`; None when there is nothing at or after it here.
 
         Never more than max_bytes, except that with at_least_one the first batch comes whatever its size.
@@ -102,7 +102,7 @@ class Window:
             end = next_offset
             if end != chunk.next_offset or size >= max_bytes:
                 break
-        return Reading(views, size, end, charges) if views else None
+        return WindowRead(views, size, end, charges) if views else None
 
     def release(self, offset: int, keep: int = 0, limit: int = 0) -> int:
         """Drop chunks wholly below `offset`, but keep the last `keep` bytes of them; returns the bytes

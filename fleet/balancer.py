@@ -20,11 +20,11 @@ from itertools import pairwise
 
 from controller.cluster_view import PartitionView
 from controller.judge.hand_over import find
-from controller.plan.elections import Elections, Led, Sidecar, plan_elections
+from controller.plan.elections import Elections, Led, SidecarBroker, plan_elections
 from controller.plan.replicas import (
     AlterIsr,
-    Brokers,
     ElectPreferred,
+    LiveBrokers,
     Reassign,
     Step,
     copies_asked_for,
@@ -129,7 +129,7 @@ class Balancer:
                 found[tp] = (view, mirrored)
         return found
 
-    def _sidecars(self) -> list[Sidecar]:
+    def _sidecars(self) -> list[SidecarBroker]:
         brokers = self._ports.image().brokers
         return [
             replace(
@@ -142,8 +142,8 @@ class Balancer:
             for sidecar in self._ports.sidecars()
         ]
 
-    def _brokers(self) -> Brokers:
-        return Brokers(
+    def _brokers(self) -> LiveBrokers:
+        return LiveBrokers(
             link=self._ports.link_brokers(),
             alive={sidecar.id for sidecar in self._sidecars() if sidecar.alive},
             registered=self._ports.image().brokers.keys(),

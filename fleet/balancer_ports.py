@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.cluster_view import ImageView
-from controller.plan.elections import Sidecar
+from controller.plan.elections import SidecarBroker
 from wire.frames.types import TopicPartition
 
 Tps = Collection[TopicPartition]
@@ -31,7 +31,7 @@ class BalancerPorts(Protocol):
         """All that are mirrored and not handed over."""
         ...
 
-    def sidecars(self) -> Sequence[Sidecar]:
+    def sidecars(self) -> Sequence[SidecarBroker]:
         """`alive`: the member was heard of lately. Whether its broker is unfenced is read from the image."""
         ...
 

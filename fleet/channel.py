@@ -23,7 +23,7 @@ class ChannelClosed(LinkerError):
     """The other side, the network or this side ended it; messages on their way may or may not have arrived."""
 
 
-class Channel(Protocol):
+class MemberChannel(Protocol):
     """One connection. Sending never waits: a receiver that does not read loses the channel instead."""
 
     @property
@@ -78,7 +78,7 @@ class _End:
                 end.wake.set()
 
 
-def pair(first: str, second: str) -> tuple[Channel, Channel]:
+def pair(first: str, second: str) -> tuple[MemberChannel, MemberChannel]:
     """Two ends in one process; each gets the other's name."""
     one, two = _End(second), _End(first)
     one.other, two.other = two, one

@@ -16,7 +16,7 @@ from controller.state import (
     SidecarIdentity,
 )
 from fleet import messages as m
-from fleet.channel import Channel, ChannelClosed
+from fleet.channel import ChannelClosed, MemberChannel
 from fleet.commands import Commands
 from fleet.progress import ReportBook, decode_copies
 from fleet.roster import MemberInfo, Roster
@@ -35,7 +35,7 @@ _STALL = 0.5  # the clock has gone on by so much more than we have slept
 _STORE_PAUSE = 0.2
 
 
-class Head(Roster):
+class FleetController(Roster):
     """One per reign: from the claim of an epoch until the seat is lost."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Head(Roster):
 
     # A member's connection.
 
-    async def serve(self, channel: Channel, *, local: bool = False) -> None:
+    async def serve(self, channel: MemberChannel, *, local: bool = False) -> None:
         """Take one member until its channel closes. Any error of the member ends the channel, never the link
         controller."""
         member: MemberInfo | None = None
@@ -110,7 +110,7 @@ class Head(Roster):
                 self.lost[member.hello.broker_id] = self._clock()
                 self.tell_membership()
 
-    async def _enter(self, channel: Channel, local: bool) -> MemberInfo:
+    async def _enter(self, channel: MemberChannel, local: bool) -> MemberInfo:
         try:
             async with asyncio.timeout(self._settings.hello_timeout):
                 hello = m.from_member(await channel.receive())
@@ -122,7 +122,7 @@ class Head(Roster):
         async with self._entering.setdefault(hello.broker_id, asyncio.Lock()):
             return await self._take_member(hello, channel, local)
 
-    async def _take_member(self, hello: m.Hello, channel: Channel, local: bool) -> MemberInfo:
+    async def _take_member(self, hello: m.Hello, channel: MemberChannel, local: bool) -> MemberInfo:
         protocol = self._admit(hello, channel)
         self.leases.gone(hello.broker_id, [s for s in hello.replaces if s != hello.session])
         # Before the record is written: the store keeps one session of a sidecar, and the next controller must know
@@ -160,7 +160,7 @@ class Head(Roster):
         self.tell_membership()
         return member
 
-    def _admit(self, hello: m.Hello, channel: Channel) -> int:
+    def _admit(self, hello: m.Hello, channel: MemberChannel) -> int:
         """The protocol version to speak; a refusal ends the channel."""
         low, high = max(hello.protocol[0], m.PROTOCOL[0]), min(hello.protocol[1], m.PROTOCOL[1])
         if low > high:
@@ -197,7 +197,7 @@ class Head(Roster):
             )
         return high
 
-    def _check_alone(self, hello: m.Hello, channel: Channel) -> None:
+    def _check_alone(self, hello: m.Hello, channel: MemberChannel) -> None:
         """No other process of this sidecar may hold a lease."""
         others = self.leases.others_of(hello.broker_id, hello.session, self._clock())
         if others and not self._endless:
@@ -219,7 +219,7 @@ class Head(Roster):
             await self.controller.remove_sidecar(broker_id)
             return True
 
-    def _refuse(self, channel: Channel, reason: str, *, fatal: bool = False) -> None:
+    def _refuse(self, channel: MemberChannel, reason: str, *, fatal: bool = False) -> None:
         with contextlib.suppress(ChannelClosed):
             channel.send(m.encode(m.Refusal(reason=reason, fatal=fatal)))
         raise Refused(reason)

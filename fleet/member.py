@@ -22,7 +22,7 @@ from typing import Protocol
 from controller import errors
 from controller.errors import ControllerError
 from fleet import messages as m
-from fleet.channel import Channel, ChannelClosed
+from fleet.channel import ChannelClosed, MemberChannel
 from fleet.lease import Lease
 from fleet.progress import CopyReport, encode_copies
 from fleet.settings import FleetSettings
@@ -41,7 +41,7 @@ _ANSWERS: dict[str, type[ControllerError]] = {
 }
 
 
-class Refused(ControllerError):
+class JoinRefused(ControllerError):
     """The link controller does not take this sidecar. `fatal`: not before an operator has changed something."""
 
     def __init__(self, reason: str, *, fatal: bool) -> None:
@@ -107,12 +107,12 @@ class Member:
         self.connected_to: str | None = None
         #: The sidecar's own part of every report.
         self.about: Callable[[], m.SidecarReport | None] = lambda: None
-        self._channel: Channel | None = None
+        self._channel: MemberChannel | None = None
         self._sent: dict[int, float] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[None]] = {}
 
-    async def session(self, channel: Channel, *, local: bool = False) -> None:
+    async def session(self, channel: MemberChannel, *, local: bool = False) -> None:
         """Be a member through this channel until it closes (ChannelClosed), the head turns out to be stale, or refuses.
         `local`: the head is in this process.
 
@@ -154,7 +154,7 @@ class Member:
 
     # The start.
 
-    async def _enter(self, channel: Channel) -> m.Welcome:
+    async def _enter(self, channel: MemberChannel) -> m.Welcome:
         hello = self._hello().model_copy(update={"highest_epoch": self.highest_epoch})
         channel.send(m.encode(hello))
         try:
@@ -165,7 +165,9 @@ class Member:
                 f"{channel.peer} has not answered within {self._settings.hello_timeout:g} s"
             ) from None
         if isinstance(answer, m.Refusal):
-            raise Refused(f"{channel.peer} does not take this sidecar: {answer.reason}", fatal=answer.fatal)
+            raise JoinRefused(
+                f"{channel.peer} does not take this sidecar: {answer.reason}", fatal=answer.fatal
+            )
         if not isinstance(answer, m.Welcome):
             raise m.BadMessage(f"{channel.peer} answered {answer.type}, not welcome")
         self._check_epoch(answer.controller_epoch, channel)
@@ -173,7 +175,7 @@ class Member:
         self._shared.welcomed(answer)
         return answer
 
-    def _check_epoch(self, epoch: int, channel: Channel) -> None:
+    def _check_epoch(self, epoch: int, channel: MemberChannel) -> None:
         if epoch < self.highest_epoch:
             raise StaleHead(
                 f"{channel.peer} has controller epoch {epoch}, but {self.highest_epoch} is known already"
@@ -181,7 +183,7 @@ class Member:
 
     # The lease.
 
-    async def _renew(self, channel: Channel) -> None:
+    async def _renew(self, channel: MemberChannel) -> None:
         while True:
             number = next(self._numbers)
             self._sent[number] = self._clock()  # before it is sent: the lease runs from here
@@ -199,7 +201,7 @@ class Member:
 
     # The rest.
 
-    async def _report(self, channel: Channel, again: int) -> None:
+    async def _report(self, channel: MemberChannel, again: int) -> None:
         """Report copies that have changed, and every `again`th of the others in turn.
 
         A remote link controller treats a copy without reports for some seconds as unknown, so it gets all of them. The
@@ -223,7 +225,7 @@ class Member:
                 channel.send(m.encode(m.Report(copies=encode_copies(copies), sidecar=about)))
             await asyncio.sleep(self._settings.report_interval)
 
-    async def _receive(self, channel: Channel, duration: float, group: TaskGroup) -> None:
+    async def _receive(self, channel: MemberChannel, duration: float, group: TaskGroup) -> None:
         expected = 1
         while True:
             message = m.from_head(await channel.receive())
@@ -248,7 +250,7 @@ class Member:
                 case _:
                     raise m.BadMessage(f"{channel.peer} sent {message.type} in the middle of a session")
 
-    async def _carry_out(self, command: m.Command, channel: Channel) -> None:
+    async def _carry_out(self, command: m.Command, channel: MemberChannel) -> None:
         tps = [TopicPartition(topic, index) for topic, index in command.partitions]
         error: str | None = None
         data = None

@@ -108,7 +108,7 @@ def decode_copies(raw: list[dict[str, Any]]) -> list[CopyReport]:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class ReceivedReport:
     """A report with its sidecar and the time of its arrival (the link controller's clock)."""
 
     copy: CopyReport
@@ -125,7 +125,7 @@ class ReportBook:
 
     def __init__(self, mirrored: Callable[[], Container[tuple[str, TopicPartition]]] | None = None) -> None:
         self._mirrored = mirrored
-        self._notes: dict[tuple[str, TopicPartition], Noted] = {}
+        self._notes: dict[tuple[str, TopicPartition], ReceivedReport] = {}
 
     def note(self, by: int, copies: Iterable[CopyReport], now: float) -> None:
         """Keep the report. A higher leader epoch replaces a lower one, from whichever sidecar. A lower one replaces a
@@ -137,9 +137,9 @@ class ReportBook:
                 continue  # made before its mirror was deleted
             known = self._notes.get(key)
             if known is None or copy.leader_epoch >= known.copy.leader_epoch or now - known.at > _SILENT:
-                self._notes[key] = Noted(copy, by, now)
+                self._notes[key] = ReceivedReport(copy, by, now)
 
-    def get(self, link: str, tp: TopicPartition) -> Noted | None:
+    def get(self, link: str, tp: TopicPartition) -> ReceivedReport | None:
         return self._notes.get((link, tp))
 
     def drop_deleted(self) -> None:
@@ -193,7 +193,7 @@ class AskProgress(Protocol):
 
 
 class FleetProgress:
-    """linker.promote.ports.Progress over all sidecars of a link."""
+    """linker.promote.ports.ReplicaProgress over all sidecars of a link."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class FleetProgress:
         self._targets = targets
         self._poll = poll
 
-    def _noted(self, tp: TopicPartition) -> Noted | None:
+    def _noted(self, tp: TopicPartition) -> ReceivedReport | None:
         noted = self._book.get(self._link, tp)
         partition = find(self._image(), tp)
         if noted is None or partition is None or noted.by != partition.leader:

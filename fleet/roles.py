@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from fleet.channel import Channel, pair
-from fleet.fleet_controller import Head
-from fleet.member import Member, Refused
+from fleet.channel import MemberChannel, pair
+from fleet.fleet_controller import FleetController
+from fleet.member import JoinRefused, Member
 from fleet.settings import FleetSettings
 from fleet.shared_controller import SharedController
 from fleet.stored_controller import StoredController
@@ -32,7 +32,7 @@ _LAST_WORD = 2.0
 _ASIDE_LOOK = 0.5
 _ASIDE = 10.0
 
-Reign = Callable[[Head], AbstractAsyncContextManager[None]]
+Reign = Callable[[FleetController], AbstractAsyncContextManager[None]]
 
 
 class FleetRunner:
@@ -48,7 +48,7 @@ class FleetRunner:
         settings: FleetSettings,
         clock: Callable[[], float],
         *,
-        connect: Callable[[Seat], Awaitable[Channel]],
+        connect: Callable[[Seat], Awaitable[MemberChannel]],
         reign: Reign,
         endless_leases: bool = False,
         cluster_id: Callable[[], str] = lambda: "",
@@ -63,7 +63,7 @@ class FleetRunner:
         self._reign = reign
         self._endless = endless_leases
         self._cluster_id = cluster_id
-        self.head: Head | None = None
+        self.head: FleetController | None = None
         self._head_changed = asyncio.Event()
         self._resigns: asyncio.Future[str] | None = None
         #: Whether this sidecar, if another one can, should rather not be the link controller.
@@ -117,7 +117,7 @@ class FleetRunner:
 
     async def _rule(self, controller: StoredController, claimed_at: float) -> None:
         """Be the link controller until the seat is lost; raises ControllerFenced, or the error that ended it."""
-        head = Head(
+        head = FleetController(
             controller,
             self._store,
             self._settings,
@@ -196,7 +196,7 @@ class FleetRunner:
                         await self._session(remote, seat)
                 else:
                     self.trouble = "no sidecar is the link controller at the moment"
-            except Refused as refused:
+            except JoinRefused as refused:
                 if refused.fatal:
                     raise
                 self._note(str(refused))
@@ -207,7 +207,7 @@ class FleetRunner:
             await self._look_again(seat, self._pause)
             self._pause = min(self._pause * 2, self._settings.retry_max)
 
-    async def _reach(self, seat: Seat) -> Channel | None:
+    async def _reach(self, seat: Seat) -> MemberChannel | None:
         """A channel to the head; None if another one is to be followed by now. One that stands still takes
         connections and says nothing, and its follower counts who has come."""
         connecting = asyncio.ensure_future(self._connect(seat))
@@ -223,7 +223,7 @@ class FleetRunner:
                 if not isinstance(outcome, BaseException):
                     outcome.close("another link controller is to be followed")
 
-    async def _session(self, channel: Channel, seat: Seat | None, *, local: bool = False) -> None:
+    async def _session(self, channel: MemberChannel, seat: Seat | None, *, local: bool = False) -> None:
         """Until it ends by itself, or another head is to be followed: an old one that has lost the store, but not us,
         could not prolong our lease."""
         session = asyncio.ensure_future(self.member.session(channel, local=local))
@@ -294,7 +294,7 @@ class FleetRunner:
             await asyncio.gather(change, role, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _local(self, head: Head) -> AsyncIterator[Channel]:
+    async def _local(self, head: FleetController) -> AsyncIterator[MemberChannel]:
         ours, theirs = pair("this sidecar", "this sidecar's link controller")
         serving = asyncio.create_task(head.serve(theirs, local=True))
         try:
@@ -304,7 +304,7 @@ class FleetRunner:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    async def accept(self, channel: Channel) -> None:
+    async def accept(self, channel: MemberChannel) -> None:
         """Another sidecar has connected, taking this one for the link controller."""
         head = self.head
         if head is None:

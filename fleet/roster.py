@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet import messages as m
-from fleet.channel import Channel, ChannelClosed
+from fleet.channel import ChannelClosed, MemberChannel
 from fleet.lease import Holder, LeaseTable
 from fleet.settings import FleetSettings
 from fleet.stored_controller import StoredController
@@ -29,7 +29,7 @@ class MemberInfo:
     """A connected sidecar, as status and elections see it."""
 
     hello: m.Hello
-    channel: Channel
+    channel: MemberChannel
     connected_at: float
     last_heard: float
     lease_until: float = float("-inf")  # the head's clock

@@ -26,7 +26,7 @@ _REFRESH_REFUSED = 60.0  # for a partition without an answer: a deleted topic wo
 _ABSENT_TIMEOUT = 2.0
 
 
-class Copy(Protocol):
+class GroupCopy(Protocol):
     @property
     def loaded(self) -> bool: ...
     @property
@@ -35,8 +35,8 @@ class Copy(Protocol):
     def log_start_offset(self) -> int: ...
 
 
-class Copies(Protocol):
-    def get(self, tp: TopicPartition) -> Copy | None: ...
+class GroupCopies(Protocol):
+    def get(self, tp: TopicPartition) -> GroupCopy | None: ...
 
 
 class Exact(NamedTuple):
@@ -54,7 +54,7 @@ class TargetBounds:
         self,
         link: str,
         controller: LinkController,
-        copies: Copies,
+        copies: GroupCopies,
         source: Cluster,
         target: Cluster,
     ) -> None:

@@ -27,7 +27,7 @@ from groups.group_book import GroupBook, group_offsets, joined
 from groups.group_reader import GroupReader
 from groups.group_run import GroupRun, some, who
 from groups.left_out import NO_PARTITION, NOT_MIRRORED, LeftOut
-from groups.source_patience import GaveUp, SilentSource
+from groups.source_patience import GaveUp, SourcePatience
 from groups.tools import Tools
 from groups.views import GroupView
 from wire.errors import LinkerError
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
-class Tender:
+class GroupSteps:
     """Takes the steps of one group."""
 
     def __init__(self, tools: Tools, run: GroupRun) -> None:
@@ -47,7 +47,7 @@ class Tender:
         self._keeper = GateKeeper(tools, run)
         self._began_here = False  # the opening: not taken over from another process
         self._opening_check = OpeningCheck(tools, self._keeper, run.name)
-        self._source = SilentSource(tools.book, run)
+        self._source = SourcePatience(tools.book, run)
 
     @property
     def _name(self) -> str:

@@ -22,7 +22,7 @@ from groups.excluded import Excluded, ExcludedGroups
 from groups.gate_keeper import GateKeeper
 from groups.gates import GateLost
 from groups.group_run import GroupRun
-from groups.group_steps import Tender
+from groups.group_steps import GroupSteps
 from groups.offset_sync import OffsetSync, SyncStats
 from groups.settings import DISCOVERY_INTERVAL, GroupSettings
 from groups.target_checks import READ_TIMEOUT, TargetChecks
@@ -166,7 +166,7 @@ class GroupManager:
     def _tend(self, run: GroupRun) -> None:
         if not self._running or (run.task is not None and not run.task.done()):
             return
-        run.task = self._spawn(Tender(self._tools, run).tend(), f"group {run.name}")
+        run.task = self._spawn(GroupSteps(self._tools, run).tend(), f"group {run.name}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=f"{self.link}: {what}")
@@ -307,7 +307,7 @@ class GroupManager:
     async def _lost(self, run: GroupRun, error: GateLost) -> None:
         self.stats.gates_lost += 1
         try:
-            await Tender(self._tools, run).lost(error)
+            await GroupSteps(self._tools, run).lost(error)
         except LinkerError as second:
             log.warning("link %s: group %s: %s", self.link, run.name, second)
         group = self._tools.book.get(run.name)

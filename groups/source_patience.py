@@ -30,7 +30,7 @@ class GaveUp(LinkerError):
     """A promote or demote that has waited for its whole time, or that has nothing left to wait for."""
 
 
-class SilentSource:
+class SourcePatience:
     """The patience with the source of one group, for as long as one process tends it."""
 
     def __init__(self, book: GroupBook, run: GroupRun, clock: Callable[[], float] = time.monotonic) -> None:

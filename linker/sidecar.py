@@ -21,7 +21,7 @@ from controller.state import Link
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.messages import SidecarReport
 from fleet.shared_controller import SharedController
 from linker import __version__
@@ -31,8 +31,8 @@ from linker.config.model import Config
 from linker.fleet.departures import Leaving
 from linker.fleet.fleet import Fleet
 from linker.fleet.hand_overs import HandOvers, Leading
-from linker.fleet.ports import PhaseFences, SidecarPorts
-from linker.fleet.reign import Reign
+from linker.fleet.ports import SidecarPorts, StateFences
+from linker.fleet.reign import ControllerDuties
 from linker.links.configs import broker_config
 from linker.links.mirrors import Mirrors
 from linker.links.replica_ends import replica_logs
@@ -62,8 +62,7 @@ from wire.errors import InvalidSecurityConfig
 from wire.frames.buffers import FramePool
 from wire.frames.types import TopicPartition, format_address
 from wire.metadata.image import ClusterImage
-from wire.server.listener import Listener as OpenListener
-from wire.server.listener import ListenerInfo, start_listener
+from wire.server.listener import Listener, ListenerInfo, start_listener
 from wire.server.partial_frames import PartialFrames
 from wire.task_group import TaskGroup
 from wire.together import first_error
@@ -93,7 +92,7 @@ class Sidecar:
         self.budget = MemoryBudget(config.sidecar.memory_bytes)
         self.frames = FramePool(min(_IDLE_FRAMES, config.sidecar.memory_bytes // 4))
         self.partial = PartialFrames()
-        self.listeners: list[OpenListener] = []
+        self.listeners: list[Listener] = []
         self.advertised: list[AdvertisedListener] = []
         self.controller: SharedController
         self.fleet: Fleet
@@ -112,7 +111,7 @@ class Sidecar:
         self.inter_broker: InterBrokerListeners
         self._starting: str | None = "the sidecar is starting"
         self._left = asyncio.Event()
-        self.reign = Reign(self.links, lambda: self.fleet.alone)
+        self.reign = ControllerDuties(self.links, lambda: self.fleet.alone)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -251,7 +250,7 @@ class Sidecar:
         )
         stack.push_async_callback(self.router.close)
         hand_overs = HandOvers(self.router, self._wait_known)
-        fences = PhaseFences(self.router, lambda: self.controller.image, hand_overs.look)
+        fences = StateFences(self.router, lambda: self.controller.image, hand_overs.look)
         fences.rebuild()
         self.controller.listeners.add(fences.on_records)
         self._ports.target, self._ports.router = self.target, self.router
@@ -366,7 +365,7 @@ class Sidecar:
             self.target.cluster, self.target.image, tps, self.link_brokers(), leading=leading, timeout=timeout
         )
 
-    def _head(self) -> Head | None:
+    def _head(self) -> FleetController | None:
         return self.fleet.head
 
     # --- links -------------------------------------------------------------------------------------------------------

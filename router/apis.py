@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 
-class Answer(Enum):
+class Answerer(Enum):
     """Who answers."""
 
     SERVED = "served here"
@@ -144,14 +144,14 @@ _ANY_BROKER: Final = frozenset(
     }
 )
 
-DECIDED: Final[dict[int, Answer]] = {
-    **dict.fromkeys(_SERVED, Answer.SERVED),
-    **dict.fromkeys(ABOUT_THE_BROKER | TO_A_LEADER, Answer.ADDRESSED),
-    **dict.fromkeys(REFUSED, Answer.REFUSED),
-    **dict.fromkeys(_ANY_BROKER, Answer.ANY_BROKER),
+DECIDED: Final[dict[int, Answerer]] = {
+    **dict.fromkeys(_SERVED, Answerer.SERVED),
+    **dict.fromkeys(ABOUT_THE_BROKER | TO_A_LEADER, Answerer.ADDRESSED),
+    **dict.fromkeys(REFUSED, Answerer.REFUSED),
+    **dict.fromkeys(_ANY_BROKER, Answerer.ANY_BROKER),
 }
 
 
-def answer_of(api_key: int) -> Answer:
+def answer_of(api_key: int) -> Answerer:
     """An api that a newer broker names and this code does not know is the real broker's to answer."""
-    return DECIDED.get(api_key, Answer.ANY_BROKER)
+    return DECIDED.get(api_key, Answerer.ANY_BROKER)

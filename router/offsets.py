@@ -18,7 +18,7 @@ from router.fence import LED_ELSEWHERE
 from router.ports import Mirror
 from router.produce.admission import not_mirrored
 from router.produce.forwarding import ForwardingHub
-from router.produce.lane_states import Verdict, verdict
+from router.produce.lane_states import ErrorMeaning, verdict
 from router.produce.turns import SLICE
 from wire.errors import LinkerError, WireError
 from wire.frames.error_codes import (
@@ -182,7 +182,7 @@ class OffsetSession:
                     found[tp] = (gone, -1, -1)  # handed over meanwhile: these are the ends of another log
                 elif result is not None and int(result.error) == UNSUPPORTED_VERSION:
                     found[tp] = (UNSUPPORTED_VERSION, -1, -1)  # the source is too old to know
-                elif result is None or verdict(int(result.error)) is not Verdict.PASS:
+                elif result is None or verdict(int(result.error)) is not ErrorMeaning.PASS:
                     found[tp] = (NOT_LEADER_OR_FOLLOWER, -1, -1)
                 else:
                     found[tp] = (int(result.error), result.timestamp, self._lifted(tp, result.offset))

@@ -70,13 +70,13 @@ class Mirror(Protocol):
     def partition(self, index: int) -> MirroredPartition | None: ...
 
 
-class MirrorDirectory(Protocol):
+class MirrorLookup(Protocol):
     def by_name(self, name: str) -> Mirror | None: ...
 
     def by_id(self, topic_id: bytes) -> Mirror | None: ...
 
 
-class FollowerProgress(Protocol):
+class CopyProgress(Protocol):
     @property
     def fetch_offset(self) -> int: ...
 
@@ -97,7 +97,7 @@ class LocalLog(Protocol):
     listeners: set[Callable[[Any], None]]
 
     @property
-    def followers(self) -> Mapping[int, FollowerProgress]: ...
+    def followers(self) -> Mapping[int, CopyProgress]: ...
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
         """Whole batches from the one that holds ``offset``. ([], 0): it is where the source ends, and listeners will be
@@ -219,7 +219,7 @@ class RouterPorts:
     """Everything the router asks of others."""
 
     broker_id: int
-    mirrors: MirrorDirectory
+    mirrors: MirrorLookup
     image: Callable[[], ClusterImage]
     source: Callable[[str], SourceCluster]
     local_log: Callable[[TopicPartition], LocalLog | None]

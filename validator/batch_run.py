@@ -28,7 +28,7 @@ from validator.messages import (
     Run,
     Side,
 )
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.ranges import Range, make_groups, make_ranges
 from validator.read.session import reason_of
 from validator.read.survey import Survey, survey
@@ -52,8 +52,8 @@ class Cancelled(Exception):
     """The run was cancelled."""
 
 
-def endpoint_of(side: Side, name: Literal["source", "target"]) -> Endpoint:
-    return Endpoint(name, side.name, side.bootstrap, side.properties, side.cluster_id)
+def endpoint_of(side: Side, name: Literal["source", "target"]) -> ClusterEndpoint:
+    return ClusterEndpoint(name, side.name, side.bootstrap, side.properties, side.cluster_id)
 
 
 class BatchRun:
@@ -147,7 +147,7 @@ class BatchRun:
         return _planned_anew(tallies)
 
     @property
-    def _clusters(self) -> Mapping[str, Endpoint]:
+    def _clusters(self) -> Mapping[str, ClusterEndpoint]:
         return {"source": self._source, "target": self._target}
 
     def _tallies(

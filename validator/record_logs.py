@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.kafka_source import ReadRange, client_options, read
 from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.read.survey import Survey, survey
@@ -25,8 +25,8 @@ class RecordLogs:
     def __init__(
         self,
         spark: SparkSession,
-        source: Endpoint,
-        target: Endpoint,
+        source: ClusterEndpoint,
+        target: ClusterEndpoint,
         plans: Sequence[PartitionPlan],
         found: Survey,
         leaders: Mapping[TopicPartition, int],
@@ -112,8 +112,8 @@ class RecordLogs:
 
 
 async def look(
-    source: Endpoint,
-    target: Endpoint,
+    source: ClusterEndpoint,
+    target: ClusterEndpoint,
     plans: Sequence[PartitionPlan],
     wait_s: float,
     topics: set[str] | None = None,

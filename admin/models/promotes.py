@@ -185,7 +185,7 @@ class PromotePlan(Model):
     )
 
 
-class PromoteJob(Model):
+class PromoteJobStatus(Model):
     """A promote or a failover that was started. It goes on by itself; reading it never changes it."""
 
     id: str

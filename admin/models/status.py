@@ -15,7 +15,7 @@ from admin.models.fleet import FleetStatus, SidecarStatus
 from admin.models.groups import GroupsStatus
 from admin.models.links import LinkSummary
 from admin.models.mirrors import HeldReader, MirrorSummary
-from admin.models.promotes import PromoteJob
+from admin.models.promotes import PromoteJobStatus
 from admin.models.states import CheckResult, MirrorState
 from admin.validation_models import LinkValidation
 
@@ -42,7 +42,7 @@ class Status(Model):
     target_cluster_id: str
     state: MirrorState = Field(description="The worst link's.")
     links: list[LinkStatus]
-    promotes: list[PromoteJob] = Field(default=[], description="Those that run.")
+    promotes: list[PromoteJobStatus] = Field(default=[], description="Those that run.")
     window_bytes: int = Field(default=0, description="Memory held by read-ahead windows.")
     window_limit_bytes: int = 0
 

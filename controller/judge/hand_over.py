@@ -220,7 +220,7 @@ def settle(
     return Settlement.OPEN
 
 
-class Answer(Enum):
+class HandOverAnswer(Enum):
     """What a partition's code in the AlterPartition answer means."""
 
     ACCEPTED = auto()  # in the log: wait until it is seen there
@@ -229,25 +229,25 @@ class Answer(Enum):
     UNKNOWN = auto()  # may be carried out yet
 
 
-_ANSWERS: Mapping[int, Answer] = {
-    NONE: Answer.ACCEPTED,
-    NEW_LEADER_ELECTED: Answer.ACCEPTED,
-    INELIGIBLE_REPLICA: Answer.REREAD,
-    NOT_LEADER_OR_FOLLOWER: Answer.REREAD,  # not sent, the image shows another leader by now
-    INVALID_UPDATE_VERSION: Answer.REREAD,  # stale partition epoch
-    FENCED_LEADER_EPOCH: Answer.REREAD,
-    STALE_BROKER_EPOCH: Answer.REREAD,  # the leader's registration changed
-    UNKNOWN_TOPIC_OR_PARTITION: Answer.REREAD,
-    UNKNOWN_TOPIC_ID: Answer.REREAD,
-    INVALID_REQUEST: Answer.REREAD,  # not the leader any more, or the reassignment was cancelled
-    CLUSTER_AUTHORIZATION_FAILED: Answer.FATAL,
-    UNSUPPORTED_VERSION: Answer.FATAL,
+_ANSWERS: Mapping[int, HandOverAnswer] = {
+    NONE: HandOverAnswer.ACCEPTED,
+    NEW_LEADER_ELECTED: HandOverAnswer.ACCEPTED,
+    INELIGIBLE_REPLICA: HandOverAnswer.REREAD,
+    NOT_LEADER_OR_FOLLOWER: HandOverAnswer.REREAD,  # not sent, the image shows another leader by now
+    INVALID_UPDATE_VERSION: HandOverAnswer.REREAD,  # stale partition epoch
+    FENCED_LEADER_EPOCH: HandOverAnswer.REREAD,
+    STALE_BROKER_EPOCH: HandOverAnswer.REREAD,  # the leader's registration changed
+    UNKNOWN_TOPIC_OR_PARTITION: HandOverAnswer.REREAD,
+    UNKNOWN_TOPIC_ID: HandOverAnswer.REREAD,
+    INVALID_REQUEST: HandOverAnswer.REREAD,  # not the leader any more, or the reassignment was cancelled
+    CLUSTER_AUTHORIZATION_FAILED: HandOverAnswer.FATAL,
+    UNSUPPORTED_VERSION: HandOverAnswer.FATAL,
 }
 
 
-def judge_answer(code: int) -> Answer:
+def judge_answer(code: int) -> HandOverAnswer:
     """A code nobody expected proves nothing, so it is UNKNOWN."""
-    return _ANSWERS.get(int(code), Answer.UNKNOWN)
+    return _ANSWERS.get(int(code), HandOverAnswer.UNKNOWN)
 
 
 def refusal_text(code: int) -> str:

@@ -29,7 +29,7 @@ MOST_MOVES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sidecar:
+class SidecarBroker:
     """One member of the fleet, as a broker."""
 
     id: int
@@ -68,7 +68,7 @@ class Elections:
 
 def plan_elections(
     partitions: Mapping[TopicPartition, Led],
-    sidecars: Sequence[Sidecar],
+    sidecars: Sequence[SidecarBroker],
     *,
     link_brokers: int = LINK_BROKERS,
     most_moves: int = MOST_MOVES,
@@ -87,11 +87,11 @@ def plan_elections(
     return Elections(moves.made(partitions), wanted)
 
 
-def _able(sidecar: Sidecar) -> bool:
+def _able(sidecar: SidecarBroker) -> bool:
     return sidecar.alive and not sidecar.draining and not sidecar.leaving
 
 
-def _candidates(partition: Led, fleet: Mapping[int, Sidecar]) -> tuple[int, ...]:
+def _candidates(partition: Led, fleet: Mapping[int, SidecarBroker]) -> tuple[int, ...]:
     """Who may lead, the rack already decided: those in it if there are any, else all."""
     able = sorted(b for b in partition.isr if b in fleet and _able(fleet[b]))
     near = [b for b in able if partition.rack is not None and fleet[b].rack == partition.rack]
@@ -101,7 +101,9 @@ def _candidates(partition: Led, fleet: Mapping[int, Sidecar]) -> tuple[int, ...]
 class _Moves:
     """Leaders as planned so far, with what each of the sidecars leads."""
 
-    def __init__(self, leaders: dict[TopicPartition, int], fleet: Mapping[int, Sidecar], most: int) -> None:
+    def __init__(
+        self, leaders: dict[TopicPartition, int], fleet: Mapping[int, SidecarBroker], most: int
+    ) -> None:
         self._leaders = leaders
         self._left = most
         self.load = dict.fromkeys(sorted(fleet), 0)
@@ -134,7 +136,9 @@ class _Moves:
         )
 
 
-def _may_move(partition: Led, candidates: Sequence[int], fleet: Mapping[int, Sidecar] | None = None) -> bool:
+def _may_move(
+    partition: Led, candidates: Sequence[int], fleet: Mapping[int, SidecarBroker] | None = None
+) -> bool:
     """Only from a leader that is alive: a dead one is fenced, and the target's controller chooses."""
     if not partition.movable or partition.leader < 0 or not candidates:
         return False
@@ -146,7 +150,7 @@ def _leave_draining(
     partitions: Mapping[TopicPartition, Led],
     candidates: Mapping[TopicPartition, tuple[int, ...]],
     moves: _Moves,
-    fleet: Mapping[int, Sidecar],
+    fleet: Mapping[int, SidecarBroker],
 ) -> None:
     for tp in order:
         leader = fleet.get(partitions[tp].leader)
@@ -161,7 +165,7 @@ def _into_rack(
     partitions: Mapping[TopicPartition, Led],
     candidates: Mapping[TopicPartition, tuple[int, ...]],
     moves: _Moves,
-    fleet: Mapping[int, Sidecar],
+    fleet: Mapping[int, SidecarBroker],
 ) -> None:
     """The leader could lead, but another one is nearer to the source."""
     for tp in order:
@@ -239,7 +243,7 @@ def _unwind(
 def _hosts(
     order: Sequence[TopicPartition],
     partitions: Mapping[TopicPartition, Led],
-    fleet: Mapping[int, Sidecar],
+    fleet: Mapping[int, SidecarBroker],
     count: int,
     most: int,
 ) -> dict[TopicPartition, list[int]]:
@@ -269,14 +273,14 @@ def _hosts(
     return hosts
 
 
-def _far(partition: Led, sidecar: Sidecar) -> bool:
+def _far(partition: Led, sidecar: SidecarBroker) -> bool:
     return partition.rack is not None and sidecar.rack != partition.rack
 
 
 def _shift_host(
     order: Sequence[TopicPartition],
     partitions: Mapping[TopicPartition, Led],
-    fleet: Mapping[int, Sidecar],
+    fleet: Mapping[int, SidecarBroker],
     able: Sequence[int],
     hosts: dict[TopicPartition, list[int]],
     load: dict[int, int],

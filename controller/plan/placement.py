@@ -19,7 +19,7 @@ from typing import NamedTuple
 from controller.errors import Refused
 
 
-class Broker(NamedTuple):
+class ReplicaBroker(NamedTuple):
     """A real broker of the target that may hold replicas."""
 
     id: int
@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 def place(
-    brokers: Sequence[Broker],
+    brokers: Sequence[ReplicaBroker],
     partitions: int,
     replication_factor: int,
     load: Mapping[int, Load] | None = None,

@@ -42,7 +42,7 @@ class ProducerIdPlan(NamedTuple):
     drain: Mapping[int, int]  # target broker -> ids below the floor it may still hold
 
 
-class Verdict(NamedTuple):
+class ForwardingVerdict(NamedTuple):
     allowed: bool
     reason: str | None
     distance: int  # ids the source may still hand out before it reaches the target's
@@ -122,20 +122,20 @@ def too_close(source: int, floor: int) -> str | None:
     )
 
 
-def judge(source: int, target_next: int, target_samples: Mapping[int, int], floor: int) -> Verdict:
+def judge(source: int, target_next: int, target_samples: Mapping[int, int], floor: int) -> ForwardingVerdict:
     """May producers at the target be forwarded to the source now, whose `source_end` this is?"""
     distance = floor - source
     reason = too_close(source, floor)
     if reason is not None:
-        return Verdict(False, reason, distance)
+        return ForwardingVerdict(False, reason, distance)
     if target_next < floor:
         reason = f"the target would hand out producer ids from {target_next}, they have to start at {floor}"
-        return Verdict(False, reason, distance)
+        return ForwardingVerdict(False, reason, distance)
     if not target_samples:
-        return Verdict(False, "no broker of the target was asked for a producer id yet", distance)
+        return ForwardingVerdict(False, "no broker of the target was asked for a producer id yet", distance)
     below = {broker: sample for broker, sample in sorted(target_samples.items()) if sample < floor}
     if below:
         broker, sample = next(iter(below.items()))
         reason = f"broker {broker} of the target still hands out producer id {sample}, below {floor}"
-        return Verdict(False, reason, distance)
-    return Verdict(True, None, distance)
+        return ForwardingVerdict(False, reason, distance)
+    return ForwardingVerdict(True, None, distance)

@@ -39,7 +39,7 @@ class Reassign:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelReassignment:
     """AlterPartitionReassignments with no replicas."""
 
 
@@ -55,11 +55,11 @@ class ElectPreferred:
     """ElectLeaders: the first replica, which is in the ISR, becomes the leader."""
 
 
-Step = Reassign | Cancel | AlterIsr | ElectPreferred
+Step = Reassign | CancelReassignment | AlterIsr | ElectPreferred
 
 
 @dataclass(frozen=True, slots=True)
-class Brokers:
+class LiveBrokers:
     """Who is there. `alive` are link brokers that are unfenced and whose members are heard of."""
 
     link: Collection[int]  # every id that is a sidecar's, or was when it was put into a replica list
@@ -89,7 +89,7 @@ def is_open(partition: PartitionView, targets: Sequence[int], link_brokers: Coll
     )
 
 
-def open_step(partition: PartitionView, targets: Sequence[int], brokers: Brokers) -> Step | None:
+def open_step(partition: PartitionView, targets: Sequence[int], brokers: LiveBrokers) -> Step | None:
     """What brings a partition nearer to `is_open`; None if it is, or if no step of ours can (is_open tells)."""
     if is_open(partition, targets, brokers.link) or not led_by_link(partition, brokers.link):
         return None
@@ -102,7 +102,7 @@ def open_step(partition: PartitionView, targets: Sequence[int], brokers: Brokers
 
 
 def leader_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """The next step of moving leadership to wanted[0]: put it first, then elect it. Needs no other step before."""
     if not _may_step(partition, targets, brokers):
@@ -117,7 +117,7 @@ def leader_step(
 
 
 def members_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """The next step towards the wanted replicas and ISR, with whoever leads now."""
     if not _may_step(partition, targets, brokers):
@@ -143,12 +143,12 @@ def members_step(
 # --- the parts ---------------------------------------------------------------------------------------------
 
 
-def _may_step(partition: PartitionView, targets: Sequence[int], brokers: Brokers) -> bool:
+def _may_step(partition: PartitionView, targets: Sequence[int], brokers: LiveBrokers) -> bool:
     """A leader that is dead is fenced first, and the controller elects another one."""
     return bool(targets) and led_by_link(partition, brokers.link) and partition.leader in brokers.alive
 
 
-def _first(partition: PartitionView, wanted: Sequence[int], brokers: Brokers) -> int:
+def _first(partition: PartitionView, wanted: Sequence[int], brokers: LiveBrokers) -> int:
     """Who should lead as things stand: wanted[0]; while it cannot, any wanted one, preferably who does."""
     able = [b for b in wanted if b in partition.isr and b in brokers.alive]
     if not able or (able[0] != wanted[0] and partition.leader in able):
@@ -156,14 +156,14 @@ def _first(partition: PartitionView, wanted: Sequence[int], brokers: Brokers) ->
     return able[0]
 
 
-def _head(partition: PartitionView, wanted: Sequence[int], brokers: Brokers) -> int:
+def _head(partition: PartitionView, wanted: Sequence[int], brokers: LiveBrokers) -> int:
     """Who is to stand first while only members change: nobody who is not there for a good reason."""
     first = _first(partition, wanted, brokers)
     return first if partition.replicas[0] == first else partition.leader
 
 
 def _settle_order(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """The first replica is whom `auto.leader.rebalance` elects as soon as it is in the ISR. A link broker
     that stands there and is not to lead would take leadership back when it returns: put the leader first.
@@ -177,7 +177,7 @@ def _settle_order(
 
 
 def _isr_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """The leader and every wanted link broker that is alive and listed, nobody else."""
     keep = {*wanted, *targets, partition.leader}
@@ -195,7 +195,7 @@ def _isr_step(
 
 
 def _pending_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """Link brokers in `adding` that did not join: the middle of laundering, or one that died on its way."""
     pending = [b for b in partition.adding if b in brokers.link]
@@ -209,7 +209,7 @@ def _pending_step(
 
 
 def _add_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """One more link broker, in place of one that is not wanted any more if there is one."""
     missing = [b for b in wanted if b in brokers.alive and b not in partition.replicas]
@@ -231,7 +231,7 @@ def _add_step(
 
 
 def _remove_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """Who is not wanted is listed in `removing`; it goes with the next one that comes, or with the hand-over."""
     leaving = [
@@ -245,7 +245,7 @@ def _remove_step(
 
 
 def _target_order_step(
-    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: Brokers
+    partition: PartitionView, wanted: Sequence[int], targets: Sequence[int], brokers: LiveBrokers
 ) -> Step | None:
     """The first target will lead after the hand-over. Half a revoke leaves another one there."""
     if [b for b in partition.replicas if b in targets] == list(targets) or not _all_there(targets, brokers):
@@ -257,7 +257,7 @@ def _target_order_step(
 
 
 def _clear_adding(
-    partition: PartitionView, targets: Sequence[int], brokers: Brokers, *, leader_may_move: bool
+    partition: PartitionView, targets: Sequence[int], brokers: LiveBrokers, *, leader_may_move: bool
 ) -> Step | None:
     if set(partition.adding) <= set(brokers.link) and (
         leader_may_move or partition.leader not in partition.adding
@@ -275,18 +275,18 @@ def _clear_adding(
     return _ordered(partition, partition.leader, targets, brokers, add=others[:1])
 
 
-def _cancel(partition: PartitionView, brokers: Brokers) -> Step | None:
+def _cancel(partition: PartitionView, brokers: LiveBrokers) -> Step | None:
     """Never with a real broker in `adding`: its copy would be deleted."""
     if not set(partition.adding) <= set(brokers.link):
         return None
-    return Cancel() if set(partition.isr) - set(partition.adding) else None
+    return CancelReassignment() if set(partition.isr) - set(partition.adding) else None
 
 
 def _ordered(
     partition: PartitionView,
     first: int,
     targets: Sequence[int],
-    brokers: Brokers,
+    brokers: LiveBrokers,
     *,
     add: Sequence[int] = (),
     drop: Collection[int] = (),
@@ -301,7 +301,7 @@ def _ordered(
     return _safe(partition, Reassign(replicas), targets)
 
 
-def _all_there(targets: Sequence[int], brokers: Brokers) -> bool:
+def _all_there(targets: Sequence[int], brokers: LiveBrokers) -> bool:
     return set(targets) <= set(brokers.registered)
 
 

@@ -113,7 +113,7 @@ _LEAST_ALLOWED: Mapping[str, Callable[[Iterable[int]], int]] = {
 MIN_SEGMENT_BYTES = 1024 * 1024
 
 
-class Difference(NamedTuple):
+class ConfigDifference(NamedTuple):
     """A followed config where source and target, left alone, would not do the same."""
 
     config: str
@@ -147,7 +147,7 @@ class ConfigPlan(NamedTuple):
     copied: Mapping[str, str]  # of `create`, what came from the source
     skipped: Mapping[str, str]  # config -> why it was not copied
     adjusted: Mapping[str, str]  # config -> what was changed and why
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[ConfigDifference, ...] = ()
 
 
 class ConfigFinding(NamedTuple):
@@ -163,7 +163,7 @@ def plan_configs(
     from_target: Collection[str] = (),
 ) -> ConfigPlan:
     """The configs of a mirror. `source_overrides`: those set on the source topic itself; `source_effective`: all of its
-    values; `target_defaults`: what the target's topics have without an override (`Difference.target`); `from_target`:
+    values; `target_defaults`: what the target's topics have without an override (`ConfigDifference.target`); `from_target`:
     configs whose value is the target's own.
 
     A config that one side does not tell is left to the overrides.
@@ -173,7 +173,7 @@ def plan_configs(
     copied: dict[str, str] = {}
     skipped: dict[str, str] = {}
     adjusted: dict[str, str] = {}
-    differences: list[Difference] = []
+    differences: list[ConfigDifference] = []
     for name, value in sorted(source_overrides.items()):
         if name == UNCLEAN:
             continue
@@ -187,7 +187,7 @@ def plan_configs(
             copied[name] = effective[name]
         if name not in effective or name not in defaults or _same(name, effective[name], defaults[name]):
             continue
-        differences.append(Difference(name, effective[name], defaults[name], name in from_target))
+        differences.append(ConfigDifference(name, effective[name], defaults[name], name in from_target))
         if name not in from_target:
             copied[name] = effective[name]
     segment = copied.get(SEGMENT_BYTES, "")

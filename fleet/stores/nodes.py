@@ -15,7 +15,7 @@ from controller.state import JsonValue
 from fleet.stores.base import NodeNotEmpty, StoreError, VersionConflict
 
 
-class Node(NamedTuple):
+class StoredNode(NamedTuple):
     """A node: its value as JSON text in UTF-8, and its version."""
 
     raw: bytes
@@ -33,27 +33,27 @@ def prefix(path: str) -> str:
     return f"{path}/"
 
 
-def children(nodes: Mapping[str, Node], path: str) -> list[str]:
+def children(nodes: Mapping[str, StoredNode], path: str) -> list[str]:
     """As Store.children."""
     below = prefix(path)
     return sorted({found[len(below) :].split("/", 1)[0] for found in nodes if found.startswith(below)})
 
 
-def tree(nodes: Mapping[str, Node], path: str) -> dict[str, Versioned]:
+def tree(nodes: Mapping[str, StoredNode], path: str) -> dict[str, Versioned]:
     """As Store.tree."""
     below = prefix(path)
     return {found: nodes[found].read() for found in sorted(nodes) if found.startswith(below)}
 
 
 def changes(
-    nodes: Mapping[str, Node], operations: Sequence[Operation], reserved: frozenset[str]
-) -> dict[str, Node | None]:
+    nodes: Mapping[str, StoredNode], operations: Sequence[Operation], reserved: frozenset[str]
+) -> dict[str, StoredNode | None]:
     """The nodes that the operations change, in their order; None is a deleted node.
 
     VersionConflict or NodeNotEmpty if one does not fit, StoreError for a value that is no JSON or for a path of the
     store's own. `nodes` stays as it is.
     """
-    result: dict[str, Node | None] = {}
+    result: dict[str, StoredNode | None] = {}
     for operation in operations:
         path = operation.path
         keys.split(path)
@@ -67,11 +67,13 @@ def changes(
             _check_empty(nodes, result, path)
             result[path] = None
         else:
-            result[path] = Node(encode(path, operation.value), 0 if found is None else found + 1)
+            result[path] = StoredNode(encode(path, operation.value), 0 if found is None else found + 1)
     return result
 
 
-def _check_empty(nodes: Mapping[str, Node], changed: Mapping[str, Node | None], path: str) -> None:
+def _check_empty(
+    nodes: Mapping[str, StoredNode], changed: Mapping[str, StoredNode | None], path: str
+) -> None:
     below = f"{path}/"
     for found, node in changed.items():
         if node is not None and found.startswith(below):

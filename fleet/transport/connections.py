@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.channel import Channel, ChannelClosed
+from fleet.channel import ChannelClosed, MemberChannel
 from fleet.transport import handshake
 from fleet.transport.framing import MAX_FRAME, RECEIVE_BUFFER, SEND_BUFFER, BadFrame, Wire
 from wire.client.security import ClientSecurity, ListenerSecurity
@@ -30,7 +30,7 @@ _ACCEPT_AGAIN: Final = 0.1  # after the system refused to accept (no file descri
 _CLOSING: Final = 2.0
 _BACKLOG: Final = 128
 
-OnChannel = Callable[[Channel], Awaitable[None]]
+OnChannel = Callable[[MemberChannel], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ async def connect(
     *,
     tls: ClientSecurity | None = None,
     limits: TransportLimits | None = None,
-) -> Channel:
+) -> MemberChannel:
     """Open a channel to another sidecar and prove the secret both ways, all within `timeout` seconds.
 
     address: host:port, or the two apart. NotTrusted if the secrets differ; ChannelClosed with the reason for everything

@@ -1,4 +1,4 @@
-"""One connection as a `fleet.channel.Channel`: JSON messages behind a four-byte length, big-endian.
+"""One connection as a `fleet.channel.MemberChannel`: JSON messages behind a four-byte length, big-endian.
 
 All memory that the other side can make us use is bounded: one frame by its announced length (checked before it is
 read), frames not yet received by bytes (reading pauses), unsent frames by bytes (the channel is closed: a peer that
@@ -61,7 +61,7 @@ class Wire(asyncio.Protocol):
         """The peer has proved its identity: its messages may have any size that a sidecar sends."""
         self._largest = self._max_frame
 
-    # --- fleet.channel.Channel ---------------------------------------------------------------------------
+    # --- fleet.channel.MemberChannel ---------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
         """Queue a message. A value that JSON has no word for is a bug here: LocalProtocolError."""

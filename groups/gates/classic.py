@@ -23,7 +23,7 @@ from controller.groups import ClassicMember
 from groups.gates import codes
 from groups.gates.base import CommitFailed, GateError, GateRefused, GroupActive, OffsetAndMetadata
 from groups.gates.coordinators import KeyType
-from groups.gates.member_part import MemberGate, MemberHold
+from groups.gates.member_part import MemberGate, MemberPart
 from groups.gates.requests import describe, explained, offset_commit
 from groups.gates.settings import DEFAULT_PROTOCOLS, REBALANCE_TIMEOUT_MS
 from wire.frames.error_codes import (
@@ -44,7 +44,7 @@ _NOTHING_ASSIGNED = struct.pack(">hii", 0, 0, -1)
 _GONE = frozenset({ILLEGAL_GENERATION}) | codes.MEMBER_GONE
 
 
-class ClassicHold(MemberHold):
+class ClassicHold(MemberPart):
     """The member of a ClassicGate."""
 
     protocol: ClassVar[str] = "classic"

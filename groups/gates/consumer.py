@@ -22,8 +22,8 @@ from controller.groups import ConsumerMember
 from groups.gates import codes
 from groups.gates.base import CommitFailed, GateRefused, GroupActive, OffsetAndMetadata
 from groups.gates.coordinators import KeyType
-from groups.gates.member_part import MemberGate, MemberHold
-from groups.gates.requests import DescribedMember, GroupDescription, describe, explained, offset_commit
+from groups.gates.member_part import MemberGate, MemberPart
+from groups.gates.requests import CoordinatorGroup, CoordinatorMember, describe, explained, offset_commit
 from groups.gates.settings import REBALANCE_TIMEOUT_MS
 from wire.errors import UnsupportedApi
 from wire.frames.error_codes import FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH
@@ -35,7 +35,7 @@ _ATTEMPTS = 5  # the epoch may move between asking for it and using it
 _DEFAULT_INTERVAL = 5.0
 
 
-class ConsumerHold(MemberHold):
+class ConsumerHold(MemberPart):
     """The member of a ConsumerGate."""
 
     _interval = _DEFAULT_INTERVAL
@@ -268,7 +268,7 @@ class ConsumerHold(MemberHold):
         await self.ledger.consumer(member_id=new_member_id(), member_epoch=0)
 
 
-def _elsewhere(described: GroupDescription, member_id: str) -> dict[TopicPartition, DescribedMember]:
+def _elsewhere(described: CoordinatorGroup, member_id: str) -> dict[TopicPartition, CoordinatorMember]:
     return {tp: member for member in described.others(member_id) for tp in member.partitions}
 
 

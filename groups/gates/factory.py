@@ -21,10 +21,10 @@ from groups.gates.consumer import ConsumerGate, ConsumerHold, new_member_id
 from groups.gates.coordinators import Coordinators
 from groups.gates.gate import PairGate
 from groups.gates.ledger import Ledger
-from groups.gates.member_part import MemberHold
+from groups.gates.member_part import MemberPart
 from groups.gates.settings import DEFAULT_PROTOCOLS, GateSettings
 from groups.gates.transaction import TransactionGate
-from groups.gates.transaction_part import TransactionHold
+from groups.gates.transaction_part import TransactionPart
 
 _CONSUMER = frozenset({GateKind.CONSUMER, GateKind.CONSUMER_AND_TRANSACTION})
 _CLASSIC = frozenset({GateKind.CLASSIC, GateKind.CLASSIC_AND_TRANSACTION})
@@ -80,14 +80,14 @@ def make_gate(
     """A gate at work. `stored`: the record is durable already, so the gate was taken over and not planned."""
     settings = settings or GateSettings()
     ledger = Ledger(record, save, saved=stored)
-    member: MemberHold | None = None
-    transaction: TransactionHold | None = None
+    member: MemberPart | None = None
+    transaction: TransactionPart | None = None
     if record.consumer is not None:
         member = ConsumerHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
     elif record.classic is not None:
         member = ClassicHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
     if record.transaction is not None:
-        transaction = TransactionHold(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
+        transaction = TransactionPart(coordinators, ledger, settings, clock=clock, sleep=sleep, jitter=jitter)
     if member is not None and transaction is not None:
         return PairGate(member, transaction)
     if transaction is not None:

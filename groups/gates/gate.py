@@ -20,16 +20,16 @@ from collections.abc import Mapping
 
 from controller.groups import GateRecord, GateStage
 from groups.gates.base import GateLost, GroupActive, LostReason, OffsetAndMetadata
-from groups.gates.member_part import MemberHold, check_stage, committable, see_committed
+from groups.gates.member_part import MemberPart, check_stage, committable, see_committed
 from groups.gates.requests import commit_as_nobody, describe
-from groups.gates.transaction_part import TransactionHold
+from groups.gates.transaction_part import TransactionPart
 from wire.frames.types import TopicPartition
 
 
 class PairGate:
     """A member and a transaction that share one record."""
 
-    def __init__(self, member: MemberHold, transaction: TransactionHold) -> None:
+    def __init__(self, member: MemberPart, transaction: TransactionPart) -> None:
         self.member = member
         self.transaction = transaction
         self.ledger = member.ledger

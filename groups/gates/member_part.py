@@ -1,4 +1,4 @@
-"""The member (`MemberHold`) of a gate, and the gate that is only a member.
+"""The member (`MemberPart`) of a gate, and the gate that is only a member.
 
 The hold knows its protocol and nothing of stages; the gate moves the stages and is the face for others. PairGate puts
 a transaction beside a hold.
@@ -18,13 +18,13 @@ from groups.gates import codes
 from groups.gates.base import CommitFailed, GateError, GateLost, LostReason, OffsetAndMetadata
 from groups.gates.coordinators import Coordinators
 from groups.gates.ledger import Ledger
-from groups.gates.requests import GroupDescription, describe, offset_fetch
+from groups.gates.requests import CoordinatorGroup, describe, offset_fetch
 from groups.gates.settings import GateSettings
 from wire.frames.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from wire.frames.types import TopicPartition
 
 
-class MemberHold(abc.ABC):
+class MemberPart(abc.ABC):
     """A member of the group that keeps all others from reading."""
 
     def __init__(
@@ -108,7 +108,7 @@ class MemberHold(abc.ABC):
         await self.forget()
         return error
 
-    def explain(self, described: GroupDescription, detail: str) -> GateLost:
+    def explain(self, described: CoordinatorGroup, detail: str) -> GateLost:
         others = described.others(self.member_id)
         if others and described.protocol and described.protocol != self.protocol:
             reason = LostReason.CONVERTED
@@ -169,7 +169,7 @@ def check_stage(record: GateRecord, *allowed: GateStage) -> None:
 class MemberGate:
     """A gate that is a member and nothing else."""
 
-    def __init__(self, hold: MemberHold) -> None:
+    def __init__(self, hold: MemberPart) -> None:
         self.hold = hold
         self.ledger = hold.ledger
 

@@ -30,35 +30,35 @@ _CONSUMER_TYPE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedMember(GroupMember):
+class CoordinatorMember(GroupMember):
     epoch: int = -1  # the consumer protocol's; -1 for a classic group
     classic: bool = True  # joined by JoinGroup; also where it is not told (ConsumerGroupDescribe before v1)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class CoordinatorGroup:
     """A group as its coordinator describes it; `protocol` is classic, consumer, or empty where there is none."""
 
     protocol: str
     state: str
-    members: tuple[DescribedMember, ...]
+    members: tuple[CoordinatorMember, ...]
     epoch: int = -1  # as its members'
 
-    def others(self, member_id: str) -> tuple[DescribedMember, ...]:
+    def others(self, member_id: str) -> tuple[CoordinatorMember, ...]:
         return tuple(member for member in self.members if member.member_id != member_id)
 
-    def member(self, member_id: str) -> DescribedMember | None:
+    def member(self, member_id: str) -> CoordinatorMember | None:
         return next((member for member in self.members if member.member_id == member_id), None)
 
 
-async def describe(coordinators: Coordinators, group: str, *, timeout: float) -> GroupDescription:
+async def describe(coordinators: Coordinators, group: str, *, timeout: float) -> CoordinatorGroup:
     """Ask by both protocols: DescribeGroups answers GROUP_ID_NOT_FOUND for a group of the consumer type."""
     try:
         found = await coordinators.describe(group, "consumer_group_describe", timeout=timeout)
         code = int(found.error_code)
         if code not in (GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION):
             codes.check(code, "consumer_group_describe", group, message=found.error_message)
-            return GroupDescription(
+            return CoordinatorGroup(
                 "consumer", found.group_state, tuple(map(_consumer_member, found.members)), found.group_epoch
             )
     except UnsupportedApi:
@@ -66,14 +66,14 @@ async def describe(coordinators: Coordinators, group: str, *, timeout: float) ->
     found = await coordinators.describe(group, "describe_groups", timeout=timeout)
     code = int(found.error_code)
     if code == GROUP_ID_NOT_FOUND:
-        return GroupDescription("", "Dead", ())
+        return CoordinatorGroup("", "Dead", ())
     codes.check(code, "describe_groups", group)
     protocol = "" if found.group_state == "Dead" else "classic"
-    return GroupDescription(protocol, found.group_state, tuple(map(_classic_member, found.members)))
+    return CoordinatorGroup(protocol, found.group_state, tuple(map(_classic_member, found.members)))
 
 
-def _consumer_member(raw: Any) -> DescribedMember:
-    return DescribedMember(
+def _consumer_member(raw: Any) -> CoordinatorMember:
+    return CoordinatorMember(
         raw.member_id,
         raw.client_id,
         raw.client_host.lstrip("/"),
@@ -92,8 +92,8 @@ def _named(assignment: Any) -> tuple[TopicPartition, ...]:
     )
 
 
-def _classic_member(raw: Any) -> DescribedMember:
-    return DescribedMember(
+def _classic_member(raw: Any) -> CoordinatorMember:
+    return CoordinatorMember(
         raw.member_id,
         raw.client_id,
         raw.client_host.lstrip("/"),

@@ -8,14 +8,14 @@ from controller.groups import GateRecord, GateStage
 from groups.gates.base import GateLost, GroupActive, LostReason, OffsetAndMetadata
 from groups.gates.member_part import check_stage, committable
 from groups.gates.requests import commit_as_nobody, describe
-from groups.gates.transaction_part import TransactionHold
+from groups.gates.transaction_part import TransactionPart
 from wire.frames.types import TopicPartition
 
 
 class TransactionGate:
     """The gate of a group without members; its clients join and wait in it."""
 
-    def __init__(self, hold: TransactionHold) -> None:
+    def __init__(self, hold: TransactionPart) -> None:
         self.hold = hold
         self.ledger = hold.ledger
 

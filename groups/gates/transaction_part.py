@@ -43,7 +43,7 @@ _FIRST_RETRY = 0.5  # seconds
 _LAST_RETRY = 30.0
 
 
-class TransactionHold(TransactionCalls):
+class TransactionPart(TransactionCalls):
     """The transaction of a TransactionGate or a PairGate. Knows nothing of stages."""
 
     def __init__(

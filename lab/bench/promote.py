@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from admin.client import AdminError
-from admin.models import PromoteJob, PromotePhase, PromoteRequest
+from admin.models import PromoteJobStatus, PromotePhase, PromoteRequest
 from lab.bench.cluster import BenchError
 from lab.bench.producer_process import ProducerProcess
 from lab.bench.results import CaseResult, Goal, median_of, strip
@@ -72,7 +72,7 @@ class Moved:
     """One move of all leaderships under load."""
 
     verdict: Verdict
-    job: PromoteJob | None  # None: an election
+    job: PromoteJobStatus | None  # None: an election
     attempts: int = 1
 
     def as_round(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def kinds(partitions: int) -> list[tuple[type[LiveProducer], int]]:
     return [(kind, rate // share) for kind, rate in KINDS]
 
 
-def _phases(job: PromoteJob) -> dict[str, int]:
+def _phases(job: PromoteJobStatus) -> dict[str, int]:
     return {str(phase): ms for phase, ms in job.phases_ms.items()}
 
 
@@ -198,7 +198,7 @@ async def promote_under_load(on: Stage, topic: str, partitions: int, load_second
     await on.source.create_topic(topic, replicas, SMALL_INDEXES)
     await on.create_mirror(topic, REPLICATION_FACTOR)
     await on.wait_all_active([topic], READY_TIMEOUT)
-    jobs: list[PromoteJob] = []
+    jobs: list[PromoteJobStatus] = []
 
     async def promote() -> None:
         """One that gives up has changed nothing and may be asked for again; the pause counts over all of them."""
@@ -253,7 +253,7 @@ async def _under_load(
     return check(history, logs, promote=(began, ended))
 
 
-def _promote(on: Stage, topic: str) -> PromoteJob:
+def _promote(on: Stage, topic: str) -> PromoteJobStatus:
     try:
         with on.sidecar.client() as admin:
             job = admin.promote(LINK, PromoteRequest(topics=[topic]))

@@ -36,7 +36,7 @@ _BROKER_TIMEOUT = 5.0  # one that hangs must not keep the others' answers
 _EVERY_ID = 1 << 62  # without a link every producer is one of the source's own
 
 
-def finding_check(finding: preflight.Finding) -> Check:
+def finding_check(finding: preflight.PreflightFinding) -> Check:
     return Check(
         name=finding.name,
         result=CheckResult.FAIL if finding.fatal else CheckResult.WARN,

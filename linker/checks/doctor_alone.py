@@ -103,18 +103,20 @@ async def _target_checks(target: Cluster) -> list[Check]:
 async def _source_checks(source: Cluster, target: Cluster | None, topics: Sequence[str]) -> list[Check]:
     await source.refresh(list(topics) or None, timeout=preflight.TIMEOUT)
     names = list(topics) or sorted(name for name in source.topics if not is_internal(name))
-    findings: list[preflight.Finding] = []
+    findings: list[preflight.PreflightFinding] = []
     if target is not None:
         findings += await preflight.check_source(source, _OnlyCluster(target))
     findings += await check_addresses("source", source, "correct bootstrap.servers of the link's properties")
     found, missing, more = await preflight.read_source_topics(source, names)
     findings += more
-    findings += [preflight.Finding("topics", True, f"topic {name} is not at the source") for name in missing]
+    findings += [
+        preflight.PreflightFinding("topics", True, f"topic {name} is not at the source") for name in missing
+    ]
     findings += await formats_or_not_told(
         source, {name: one.configs.effective for name, one in found.items()}
     )
     findings += [
-        preflight.Finding(
+        preflight.PreflightFinding(
             "names", True, f"topics {name} and {other} differ in '.' and '_' only", "mirror one of them"
         )
         for name, other in collisions(names, () if target is None else await _names(target))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from linker.checks.preflight import Finding
+from linker.checks.preflight import PreflightFinding
 from validator.read.fetching import fetch_once, fetch_request
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
@@ -30,7 +30,7 @@ _REMEDY = (
 )
 
 
-async def check_formats(source: Cluster, topics: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+async def check_formats(source: Cluster, topics: Mapping[str, Mapping[str, str]]) -> list[PreflightFinding]:
     """Of topics with their effective configs, as the first record of each partition shows. LinkerError if it is not
     told."""
     await source.refresh(list(topics), timeout=TIMEOUT)
@@ -46,7 +46,7 @@ async def check_formats(source: Cluster, topics: Mapping[str, Mapping[str, str]]
         if magic < 2:
             old.setdefault(tp.topic, []).append((tp.partition, offset, magic))
     findings = [
-        Finding(
+        PreflightFinding(
             "message format",
             True,
             f"topic {name} has records of message format v{found[0][2]}, from before Kafka 0.11, at the source (partition "
@@ -57,7 +57,7 @@ async def check_formats(source: Cluster, topics: Mapping[str, Mapping[str, str]]
         for name, found in sorted(old.items())
     ]
     findings += [
-        Finding(
+        PreflightFinding(
             "message format",
             False,
             f"topic {name} has {_CONFIG}={version} at the source: unless its inter.broker.protocol.version is 3.0 or later, "
@@ -111,9 +111,11 @@ async def _ask(
             found[tp] = (starts[tp], frame[part.records_start + _MAGIC])
 
 
-async def formats_or_not_told(source: Cluster, topics: Mapping[str, Mapping[str, str]]) -> Sequence[Finding]:
+async def formats_or_not_told(
+    source: Cluster, topics: Mapping[str, Mapping[str, str]]
+) -> Sequence[PreflightFinding]:
     """For who goes on without an answer."""
     try:
         return await check_formats(source, topics)
     except LinkerError as error:
-        return [Finding("message format", False, f"not told by the source: {error}")]
+        return [PreflightFinding("message format", False, f"not told by the source: {error}")]

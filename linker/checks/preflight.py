@@ -13,7 +13,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from controller.decide.mirrors import listed
-from controller.plan.topic_configs import ConfigPlan, Difference, compare_effective, plan_configs, strictest
+from controller.plan.topic_configs import (
+    ConfigDifference,
+    ConfigPlan,
+    compare_effective,
+    plan_configs,
+    strictest,
+)
 from linker.links.configs import TopicConfigs, topic_configs, topic_defaults
 from wire.client.cluster import Cluster
 from wire.errors import ConnectionLost, LinkerError, error_name
@@ -56,7 +62,7 @@ class Target(Protocol):
     def cluster(self) -> Cluster: ...
 
 
-class Finding(NamedTuple):
+class PreflightFinding(NamedTuple):
     """One check. `remedy` says what to do; a fatal finding refuses the change."""
 
     name: str
@@ -77,12 +83,12 @@ class SourceTopic(NamedTuple):
     defaults: Mapping[str, str] = MappingProxyType({})  # the target's, where nothing is set on a topic
 
 
-async def check_source(source: Cluster, target: Target) -> list[Finding]:
+async def check_source(source: Cluster, target: Target) -> list[PreflightFinding]:
     """Versions and identity of a source that was reached."""
-    findings: list[Finding] = []
+    findings: list[PreflightFinding] = []
     if source.cluster_id == target.cluster.cluster_id:
         findings.append(
-            Finding("clusters", True, f"source and target are the same cluster {source.cluster_id}")
+            PreflightFinding("clusters", True, f"source and target are the same cluster {source.cluster_id}")
         )
     for node in sorted(source.nodes):
         connection = await source.connection(node)
@@ -91,7 +97,7 @@ async def check_source(source: Cluster, target: Target) -> list[Finding]:
             if offered is None or offered[1] < needed:
                 have = "lacks it" if offered is None else f"has up to v{offered[1]}"
                 findings.append(
-                    Finding(
+                    PreflightFinding(
                         "source version",
                         True,
                         f"the source is too old: {api} v{needed} is needed, broker {node} {have}",
@@ -101,12 +107,12 @@ async def check_source(source: Cluster, target: Target) -> list[Finding]:
     return findings
 
 
-async def check_target_rights(target: Target) -> list[Finding]:
+async def check_target_rights(target: Target) -> list[PreflightFinding]:
     """The sidecar's rights on the target, as a broker of it tells them (KIP-430)."""
     operations = await cluster_operations(target.cluster)
     needed = (CLUSTER_ACTION, ALTER, CREATE, DESCRIBE, DESCRIBE_CONFIGS)
     return [
-        Finding(
+        PreflightFinding(
             "target rights",
             True,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on Cluster at the target",
@@ -117,13 +123,13 @@ async def check_target_rights(target: Target) -> list[Finding]:
     ]
 
 
-async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[Finding]:
+async def check_mirror_rights(target: Target, topics: Collection[str]) -> list[PreflightFinding]:
     """The sidecar's rights on mirror topics, which exist. Without one of them a promote would end half way; without WRITE
     alone it only takes producers longer.
     """
     response = await _describe_topics(target.cluster, topics)
     return [
-        Finding(
+        PreflightFinding(
             "target rights",
             operation != WRITE,
             f"the sidecar's principal lacks {_OPERATION_NAMES[operation]} on topic {topic.name} at the target"
@@ -188,11 +194,11 @@ async def seen_source_topics(source: Cluster, topics: Sequence[str]) -> dict[str
 
 async def read_source_topics(
     source: Cluster, topics: Sequence[str]
-) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+) -> tuple[dict[str, SourceTopic], list[str], list[PreflightFinding]]:
     """(topics that exist, names that do not, findings about rights)."""
     response = await _describe_topics(source, topics)
     missing: list[str] = []
-    findings: list[Finding] = []
+    findings: list[PreflightFinding] = []
     described = {}
     for topic in response.topics:
         name = str(topic.name)
@@ -201,7 +207,7 @@ async def read_source_topics(
             missing.append(name)
         elif code:
             findings.append(
-                Finding(
+                PreflightFinding(
                     "source rights",
                     True,
                     f"topic {name} at the source: {error_name(code)}",
@@ -212,7 +218,7 @@ async def read_source_topics(
             described[name] = topic
             operations = int(topic.topic_authorized_operations)
             findings += [
-                Finding(
+                PreflightFinding(
                     "source rights",
                     True,
                     f"the link's principal lacks {_OPERATION_NAMES[operation]} on topic {name} at the source",
@@ -240,7 +246,7 @@ async def read_source_topics(
 
 async def read_new_topics(
     source: Cluster, topics: Sequence[str]
-) -> tuple[dict[str, SourceTopic], list[str], list[Finding]]:
+) -> tuple[dict[str, SourceTopic], list[str], list[PreflightFinding]]:
     """`read_source_topics` of topics that ought to be there: brokers hear one after the other of a topic that was just
     made, so that one of them does not know it is asked about again before it is believed."""
     deadline = time.monotonic() + _NEWS_TIMEOUT
@@ -292,16 +298,18 @@ async def plan_topics(
     }
 
 
-def check_configs(topics: Mapping[str, SourceTopic], replication_factors: Mapping[str, int]) -> list[Finding]:
+def check_configs(
+    topics: Mapping[str, SourceTopic], replication_factors: Mapping[str, int]
+) -> list[PreflightFinding]:
     """Effective configs of planned topics (`plan_topics`) that would stop the mirror, and what is not carried over."""
-    findings: list[Finding] = []
+    findings: list[PreflightFinding] = []
     for name, topic in topics.items():
         effective = {**strictest(topic.defaults), **topic.plan.create}
         largest = largest_possible_batch(topic.configs.effective)
         segment = _number(effective.get("segment.bytes"))
         if largest is not None and segment is not None and largest > segment:
             findings.append(
-                Finding(
+                PreflightFinding(
                     "segment.bytes",
                     True,
                     f"topic {name}: a batch of the source may have {largest} bytes, but the target's segment.bytes is "
@@ -313,30 +321,30 @@ def check_configs(topics: Mapping[str, SourceTopic], replication_factors: Mappin
             name, topic.configs.effective, effective, replication_factor=replication_factors.get(name)
         )
         findings += [
-            Finding(found.config, found.fatal, found.message)
+            PreflightFinding(found.config, found.fatal, found.message)
             for found in compared
             if found.config != "segment.bytes"
         ]
         findings += [
-            Finding(config, False, f"topic {name}: {config} is not copied: {why}")
+            PreflightFinding(config, False, f"topic {name}: {config} is not copied: {why}")
             for config, why in topic.plan.skipped.items()
         ]
         findings += [
-            Finding(config, False, f"topic {name}: {config} {what}")
+            PreflightFinding(config, False, f"topic {name}: {config} {what}")
             for config, what in topic.plan.adjusted.items()
         ]
     return findings
 
 
-def config_differences(topics: Mapping[str, SourceTopic]) -> list[Finding]:
+def config_differences(topics: Mapping[str, SourceTopic]) -> list[PreflightFinding]:
     """Where source and target, left alone, would not do the same, and what is done about it: a line for each, with all the
     topics that it is true of."""
-    alike: dict[Difference, list[str]] = {}
+    alike: dict[ConfigDifference, list[str]] = {}
     for name in sorted(topics):
         for difference in topics[name].plan.differences:
             alike.setdefault(difference, []).append(name)
     return [
-        Finding(
+        PreflightFinding(
             difference.config,
             False,
             f"{'topic' if len(names) == 1 else 'topics'} {listed(names)}: {difference.said}",
@@ -355,7 +363,7 @@ def largest_possible_batch(configs: Mapping[str, str]) -> int | None:
     return min(limits, default=None)
 
 
-def refuse(findings: Collection[Finding]) -> None:
+def refuse(findings: Collection[PreflightFinding]) -> None:
     """Raise the fatal ones as one line."""
     fatal = [finding for finding in findings if finding.fatal]
     if fatal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from controller.decide.mirrors import listed
-from linker.checks.preflight import TIMEOUT, Finding
+from linker.checks.preflight import TIMEOUT, PreflightFinding
 from linker.links.configs import broker_config
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
@@ -27,7 +27,7 @@ async def target_default(target: Cluster, brokers: Collection[int]) -> int | Non
 
 def few_replicas(
     factors: Mapping[str, int], default: int | None, *, asked: bool, begun: bool = False
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     """One line for all topics with the same factor. `asked`: the operator named it, which is no news then; `begun`: they
     are mirrored already."""
     if asked or default is None:
@@ -37,7 +37,7 @@ def few_replicas(
         if factor < default:
             alike.setdefault(factor, []).append(topic)
     return [
-        Finding(
+        PreflightFinding(
             NAME,
             False,
             f"replication factor {factor} (as at the source; the target's default is {default}: -r {default}) for "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from admin.client import AdminClient, AdminError
-    from admin.models import PromoteJob
+    from admin.models import PromoteJobStatus
 
 _EVERY = 5.0  # seconds between lines that differ in numbers only
 _STEPS = ("CATCHING_UP", "FENCED", "ALIGNED", "VALIDATED", "HANDED_OVER", "PROMOTED")
@@ -26,12 +26,12 @@ _FAILOVER_STEPS = (*_STEPS[1:-1], "FAILED_OVER")
 
 
 class _View(Protocol):
-    def show(self, job: PromoteJob) -> None: ...
+    def show(self, job: PromoteJobStatus) -> None: ...
 
     def lost(self, error: AdminError) -> None: ...
 
 
-class Lines:
+class FollowLines:
     """One line per change, for logs and pipes; while nothing but numbers change, one every few seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class Lines:
         self._said = -_EVERY
         self._away = False
 
-    def show(self, job: PromoteJob) -> None:
+    def show(self, job: PromoteJobStatus) -> None:
         self._away = False
         now = self._clock()
         proving = _proving(job)
@@ -69,19 +69,19 @@ class Lines:
         self._away = True
 
 
-class Live:
+class FollowTable:
     """The same as a table that is redrawn."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
+        from rich.live import Live
 
-        self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
+        self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
         self._note = ""
-        self._job: PromoteJob | None = None
+        self._job: PromoteJobStatus | None = None
         self._began = time.monotonic()
 
-    def show(self, job: PromoteJob) -> None:
+    def show(self, job: PromoteJobStatus) -> None:
         self._job, self._note = job, ""
         self.live.update(self._render(job))
 
@@ -90,7 +90,7 @@ class Live:
         if self._job is not None:
             self.live.update(self._render(self._job))
 
-    def _render(self, job: PromoteJob) -> RenderableType:
+    def _render(self, job: PromoteJobStatus) -> RenderableType:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -125,7 +125,7 @@ class Live:
         return Group(*parts)
 
 
-def _proving(job: PromoteJob) -> str:
+def _proving(job: PromoteJobStatus) -> str:
     """What the validator does for it at the moment, with numbers that move."""
     found = job.validation
     if found is None or found.final:
@@ -149,10 +149,10 @@ def follow(client: AdminClient, promote_id: str, form: Format) -> None:
     view: _View
     screen: AbstractContextManager[object]
     if sys.stderr.isatty():
-        view = live = Live()
+        view = live = FollowTable()
         screen = live.live
     else:
-        view = Lines()
+        view = FollowLines()
         screen = nullcontext()
     try:
         with screen:

@@ -38,7 +38,7 @@ app = typer.Typer(help="Mirror topics of a link.", no_args_is_help=True)
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics.", show_default=False)]
 
 
-class Validation(StrEnum):
+class ValidationChoice(StrEnum):
     REQUIRE = "require"
     WARN = "warn"
     SKIP = "skip"
@@ -249,7 +249,7 @@ def promote(
         ),
     ] = None,
     validation: Annotated[
-        Validation | None,
+        ValidationChoice | None,
         typer.Option(
             "--validation",
             help="require that all replicas are proved equal, warn of what is not, or skip it; default: as configured.",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         LinkSummary,
         MirrorDescription,
         MirrorSummary,
-        PromoteJob,
+        PromoteJobStatus,
         PromotePlan,
         ReplicaStatus,
         SidecarDescription,
@@ -233,7 +233,7 @@ def plan(one: PromotePlan) -> str:
     return "\n".join([*parts, prose([*lines, f"{end}; nothing was changed (--dry-run)"])])
 
 
-def job(one: PromoteJob) -> str:
+def job(one: PromoteJobStatus) -> str:
     # After an abandoned one it was opened, and is looked after for a while.
     fenced = "source may refuse writes to" if one.phase == "ABANDONED" else "source refuses writes to"
     head = pairs(

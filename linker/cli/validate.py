@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from admin.client import AdminClient, AdminError
-    from admin.models import PromoteJob
+    from admin.models import PromoteJobStatus
     from admin.validation_models import ValidationRun
 
 _POLL = 0.25
@@ -188,7 +188,7 @@ def _fail_at(*reasons: str | None) -> None:
         raise typer.Exit(1)
 
 
-def bad_evidence(job: PromoteJob) -> str | None:
+def bad_evidence(job: PromoteJobStatus) -> str | None:
     """One loud line if what was promoted differs, or lacks more than was accepted; None if all is well or not asked for."""
     found = job.validation
     if found is not None and not found.mismatches and found.missing_records > job.accept_missing:
@@ -205,7 +205,7 @@ def bad_evidence(job: PromoteJob) -> str | None:
     )
 
 
-def why_not_proved(job: PromoteJob) -> str | None:
+def why_not_proved(job: PromoteJobStatus) -> str | None:
     """One line why the evidence does not prove that what was promoted is equal; None if it does."""
     found = job.validation
     if (bad := bad_evidence(job)) is not None:
@@ -232,7 +232,7 @@ class _View(Protocol):
     def lost(self, error: AdminError) -> None: ...
 
 
-class Lines:
+class ValidationLines:
     """One line per step, for logs and pipes."""
 
     def __init__(self) -> None:
@@ -254,14 +254,14 @@ class Lines:
         self._away = True
 
 
-class Live:
+class ValidationBar:
     """The same as a bar."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
+        from rich.live import Live
 
-        self.live = RichLive(console=Console(stderr=True), refresh_per_second=8, transient=True)
+        self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
         self._run: ValidationRun | None = None
 
     def show(self, run: ValidationRun) -> None:
@@ -310,10 +310,10 @@ def _follow(client: AdminClient, run_id: str, form: Format) -> None:
     view: _View
     screen: AbstractContextManager[object]
     if sys.stderr.isatty():
-        view = live = Live()
+        view = live = ValidationBar()
         screen = live.live
     else:
-        view = Lines()
+        view = ValidationLines()
         screen = nullcontext()
     with screen:
         try:

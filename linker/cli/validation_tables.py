@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linker.cli.output import columns, duration, one_line, pairs, size
 
 if TYPE_CHECKING:
-    from admin.models import PromoteJob
+    from admin.models import PromoteJobStatus
     from admin.validation_models import (
         LinkValidation,
         LinkValidationDescription,
@@ -119,7 +119,7 @@ def promote_lines(one: PromoteValidation | None) -> list[tuple[str, object]]:
     ]
 
 
-def evidence(found: Iterable[PromoteJob]) -> str:
+def evidence(found: Iterable[PromoteJobStatus]) -> str:
     return columns(
         (
             "PROMOTE",

@@ -6,7 +6,7 @@ restarts and reaches no broker.
 
 from __future__ import annotations
 
-from linker.checks.preflight import Finding, PreflightError
+from linker.checks.preflight import PreflightError, PreflightFinding
 from wire.client.cluster import Cluster
 from wire.client.cluster_identity import survey
 from wire.errors import LinkerError, WireError
@@ -17,12 +17,12 @@ OF_A_LINK = "linker link update LINK --config bootstrap.servers=..., with broker
 OF_THE_TARGET = "correct target.bootstrap.servers in the sidecar's configuration"
 
 
-async def check_addresses(name: str, cluster: Cluster, remedy: str) -> list[Finding]:
+async def check_addresses(name: str, cluster: Cluster, remedy: str) -> list[PreflightFinding]:
     """Of a cluster that was reached. Fatal: an address that answers for another cluster."""
     found = await survey(cluster.bootstrap, cluster.security, cluster.client_id, _TIMEOUT)
     check = f"{name} addresses"
     findings = [
-        Finding(
+        PreflightFinding(
             check,
             True,
             f"address {address} of bootstrap.servers answers for cluster {answered}, the {name} is "
@@ -33,7 +33,7 @@ async def check_addresses(name: str, cluster: Cluster, remedy: str) -> list[Find
         if isinstance(answered, str) and answered != cluster.cluster_id
     ]
     findings += [
-        Finding(
+        PreflightFinding(
             check,
             True,
             f"{sentence}: nothing is read from or sent to it",
@@ -53,7 +53,9 @@ async def check_addresses(name: str, cluster: Cluster, remedy: str) -> list[Find
         else:
             text = f"of bootstrap.servers nobody answers at {'; '.join(away)}"
         findings.append(
-            Finding(check, False, text, f"the {name}'s brokers are now {nodes}; if they stay: {remedy}")
+            PreflightFinding(
+                check, False, text, f"the {name}'s brokers are now {nodes}; if they stay: {remedy}"
+            )
         )
     return findings
 

@@ -43,7 +43,7 @@ class ConfigError(LinkerError):
     """The configuration cannot be used; the message names file and key."""
 
 
-class Listener(NamedTuple):
+class ClientListener(NamedTuple):
     """A client listener of the sidecar: where it binds, what it advertises, how it is secured."""
 
     name: str
@@ -242,7 +242,7 @@ class SidecarConfig(Section):
             return None
         return parse_address(self.control_advertised, key="control.advertised")
 
-    def client_listeners(self) -> list[Listener]:
+    def client_listeners(self) -> list[ClientListener]:
         bound = _by_name(self.listeners, "listeners")
         advertised = _by_name(self.advertised_listeners, "advertised.listeners") or bound
         if advertised.keys() != bound.keys():
@@ -250,7 +250,7 @@ class SidecarConfig(Section):
                 f"advertised.listeners names {', '.join(advertised)}, but listeners names {', '.join(bound)}"
             )
         return [
-            Listener(
+            ClientListener(
                 name, url.host, url.port, advertised[name].host, advertised[name].port, self._protocol(name)
             )
             for name, url in bound.items()

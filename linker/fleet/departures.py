@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from controller.image import ControllerImage
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from linker.membership import TargetCluster
 from linker.membership.hosting import hosted_partitions
 from wire.errors import LinkerError
@@ -29,13 +29,13 @@ _CALL_TIMEOUT = 10.0
 _LEAVE_TIMEOUT = 30.0
 
 
-def others_to_lead(head: Head, image: ClusterImage, broker_id: int) -> list[int]:
+def others_to_lead(head: FleetController, image: ClusterImage, broker_id: int) -> list[int]:
     """Other sidecars that could lead now: heard of lately, unfenced, neither draining nor leaving."""
     able = (head.alive() & head.members.keys()) - head.draining() - {broker_id}
     return sorted(b for b in able if b in image.brokers and not image.brokers[b].fenced)
 
 
-def others_to_decide(head: Head, broker_id: int) -> list[int]:
+def others_to_decide(head: FleetController, broker_id: int) -> list[int]:
     """Other sidecars that could be the link controller: heard of lately, and not leaving themselves."""
     leaving = {i.broker_id for i in head.controller.image.identities.values() if i.leaving}
     return sorted((head.alive() & head.members.keys()) - leaving - {broker_id})
@@ -44,7 +44,7 @@ def others_to_decide(head: Head, broker_id: int) -> list[int]:
 class Departures:
     """Runs while this sidecar is the link controller."""
 
-    def __init__(self, head: Head, target: TargetCluster, resign: Callable[[str], None]) -> None:
+    def __init__(self, head: FleetController, target: TargetCluster, resign: Callable[[str], None]) -> None:
         self._head = head
         self._target = target
         self._resign = resign
@@ -93,7 +93,7 @@ class Leaving:
         target: TargetCluster,
         session: str,
         state: Callable[[], ControllerImage],
-        head: Callable[[], Head | None],
+        head: Callable[[], FleetController | None],
         forget: Callable[[int], Awaitable[None]],
     ) -> None:
         self._target = target

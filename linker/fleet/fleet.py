@@ -12,8 +12,8 @@ import logging
 import uuid
 
 from controller.state import SidecarIdentity
-from fleet.channel import Channel
-from fleet.fleet_controller import Head
+from fleet.channel import MemberChannel
+from fleet.fleet_controller import FleetController
 from fleet.member import Member
 from fleet.messages import Hello
 from fleet.roles import FleetRunner, Reign
@@ -116,7 +116,7 @@ class Fleet:
         stack.push_async_callback(store.close)
         fleet: Fleet | None = None
 
-        async def accept(channel: Channel) -> None:
+        async def accept(channel: MemberChannel) -> None:
             if fleet is None:
                 channel.close("this sidecar is starting")
             else:
@@ -151,7 +151,7 @@ class Fleet:
         return fleet
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> FleetController | None:
         """Set while this sidecar is the link controller."""
         return self.runner.head
 
@@ -257,7 +257,7 @@ class Fleet:
 
     # The way to another head.
 
-    async def _connect(self, seat: Seat) -> Channel:
+    async def _connect(self, seat: Seat) -> MemberChannel:
         tls = self.config.sidecar.control_tls()
         return await connect(
             seat.holder.control,

@@ -9,9 +9,9 @@ from controller.cluster_view import ImageView
 from controller.decide.mirrors import Leadership
 from controller.judge.hand_over import find
 from controller.phases import ENDED, Phase
-from controller.plan.elections import Sidecar
+from controller.plan.elections import SidecarBroker
 from fleet.balancer_ports import Mirrored, Tps
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from linker.links.runtime import LinkRuntime
 from linker.membership import TargetCluster
 from wire.frames.types import TopicPartition
@@ -26,7 +26,7 @@ class FleetLeadership:
 
     def __init__(
         self,
-        head: Head,
+        head: FleetController,
         target: TargetCluster,
         links: Mapping[str, LinkRuntime],
         link_brokers: Callable[[], frozenset[int]],
@@ -75,7 +75,7 @@ class FleetLeadership:
             )
         return found
 
-    def sidecars(self) -> Sequence[Sidecar]:
+    def sidecars(self) -> Sequence[SidecarBroker]:
         alive = self._head.alive()
         members = self._head.members
         found = []
@@ -84,7 +84,7 @@ class FleetLeadership:
             broker = self._target.image.brokers.get(broker_id)
             rack = member.hello.rack if member is not None else None if broker is None else broker.rack
             found.append(
-                Sidecar(
+                SidecarBroker(
                     id=broker_id,
                     rack=rack,
                     alive=broker_id in alive,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from controller.image import ControllerImage
 from controller.phases import HELD, LED_ELSEWHERE, Phase
-from controller.state import MirrorPartition as PartitionState
-from controller.state import Record, RemoveLink, RemoveMirror
+from controller.state import MirrorPartition, Record, RemoveLink, RemoveMirror
 from fleet.lease import Lease
 from fleet.progress import CopyReport, FollowerReport
 from linker.fleet.clock import lease_clock
@@ -24,7 +23,7 @@ from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 
 if TYPE_CHECKING:
-    from fetcher.partition_copy import MirrorPartition
+    from fetcher.partition_copy import PartitionCopy
     from linker.fleet.hand_overs import HandOvers
     from linker.membership import TargetCluster
     from router.dispatch import Router
@@ -55,7 +54,7 @@ class RouterLease:
         return lease_clock()
 
 
-class PhaseFences:
+class StateFences:
     """Keeps the router's fences as the partitions' phases say. A listener of the controller."""
 
     def __init__(
@@ -75,7 +74,7 @@ class PhaseFences:
         if not records or any(isinstance(record, RemoveMirror | RemoveLink) for record in records):
             self.rebuild()
         else:
-            self._follow(record for record in records if isinstance(record, PartitionState))
+            self._follow(record for record in records if isinstance(record, MirrorPartition))
 
     def rebuild(self) -> None:
         """Apply the whole image; before any client is served, and after every change of role or connection."""
@@ -86,7 +85,7 @@ class PhaseFences:
         self._router.unfence(gone)
         self._follow(state.partitions.values(), again=True)
 
-    def _follow(self, states: Iterable[PartitionState], *, again: bool = False) -> None:
+    def _follow(self, states: Iterable[MirrorPartition], *, again: bool = False) -> None:
         fenced: list[TopicPartition] = []
         over: list[TopicPartition] = []
         opened: list[TopicPartition] = []
@@ -109,7 +108,7 @@ class PhaseFences:
 class LinkCopies(Protocol):
     """The part of a LinkRuntime that is needed here."""
 
-    def served(self) -> Mapping[TopicPartition, MirrorPartition]: ...
+    def served(self) -> Mapping[TopicPartition, PartitionCopy]: ...
 
 
 class SidecarPorts:
@@ -213,7 +212,7 @@ class SidecarPorts:
                     acked_end=forwarded.end,
                 )
 
-    def _report(self, link: str, tp: TopicPartition, copy: MirrorPartition, now: float) -> CopyReport | None:
+    def _report(self, link: str, tp: TopicPartition, copy: PartitionCopy, now: float) -> CopyReport | None:
         partition = (
             None if self.target is None else self.target.image.partition(copy.spec.topic_id, tp.partition)
         )

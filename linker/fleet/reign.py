@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet.balancer import Balancer
 from fleet.balancer_ports import BalancerSettings
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from linker.fleet.departures import Departures
 from linker.fleet.leadership import FleetLeadership
 from linker.links.running import RunningLinks
@@ -25,7 +25,7 @@ _RESTART: Final = 1.0
 _NAMED_TIMEOUT: Final = 0.15  # beyond that a client's own retries do better
 
 
-class Reign:
+class ControllerDuties:
     """One sidecar's tasks as link controller; `async with reign(head):` is one term."""
 
     def __init__(self, links: RunningLinks, alone: Callable[[], bool]) -> None:
@@ -42,7 +42,7 @@ class Reign:
         self._registered.set()
 
     @contextlib.asynccontextmanager
-    async def __call__(self, head: Head) -> AsyncIterator[None]:
+    async def __call__(self, head: FleetController) -> AsyncIterator[None]:
         links = self._links
         for runtime in links.values():
             runtime.begin_reign()
@@ -67,7 +67,7 @@ class Reign:
         if self.balancer is not None:
             await self.balancer.settled()
 
-    async def _balance(self, head: Head) -> None:
+    async def _balance(self, head: FleetController) -> None:
         """Balance leadership over the link brokers, from the moment this sidecar is one of them."""
         sidecar = await self._when_registered()
         ports = FleetLeadership(
@@ -87,7 +87,7 @@ class Reign:
             self.balancer = None
             ports.close()
 
-    async def _see_off(self, head: Head) -> None:
+    async def _see_off(self, head: FleetController) -> None:
         """Remove sidecars that leave the fleet."""
         sidecar = await self._when_registered()
         departures = Departures(head, sidecar.target, sidecar.fleet.runner.resign)

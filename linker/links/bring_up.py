@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterable
 from controller.decide.mirrors import Leadership
 from controller.errors import ControllerError
 from controller.phases import ENDED, Phase
-from controller.state import UNBOUND, MirrorTopic
-from controller.state import MirrorPartition as PartitionState
-from fetcher.link_fetcher import FetcherManager
-from fleet.fleet_controller import Head
+from controller.state import UNBOUND, MirrorPartition, MirrorTopic
+from fetcher.link_fetcher import LinkFetcher
+from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from linker.links import forks
 from linker.links.copy_specs import CopySpecs, start_offsets
@@ -59,10 +58,10 @@ class BringUp:
         source: Cluster,
         target: TargetCluster,
         controller: LinkController,
-        fetcher: FetcherManager,
+        fetcher: LinkFetcher,
         link_brokers: Callable[[], frozenset[int]] | None = None,
         *,
-        head: Callable[[], Head | None] | None = None,
+        head: Callable[[], FleetController | None] | None = None,
         link_replicas: int = 3,
     ) -> None:
         """`link_brokers`: ids of all sidecars; `head`: of this process, while it is the link controller. Without them this
@@ -272,7 +271,7 @@ class BringUp:
             told = await forks.look(self._target.cluster, self._target.image, led)
             self._forked.update({fork.tp: fork.records for fork in told})
 
-    async def _fail_led_by_others(self, states: Iterable[PartitionState], topic: TopicImage) -> None:
+    async def _fail_led_by_others(self, states: Iterable[MirrorPartition], topic: TopicImage) -> None:
         """An unclean election that somebody forced made a real broker leader: what is written there is not at the
         source, and nothing that is copied from there on would be the same log.
         """
@@ -289,7 +288,7 @@ class BringUp:
                 f"does not have{so_far}: see linker mirror repair {state.topic} --link {self._link} --dry-run",
             )
 
-    async def _fail(self, states: Iterable[PartitionState], reason: str) -> None:
+    async def _fail(self, states: Iterable[MirrorPartition], reason: str) -> None:
         for state in states:
             if state.phase is not Phase.FAILED:
                 log.error("mirror %s of link %s failed: %s", state.tp, self._link, reason)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.judge.hand_over import find
-from fetcher.partition_copy import MirrorPartition
-from fleet.fleet_controller import Head
-from fleet.progress import FollowerOffset, Noted
+from fetcher.partition_copy import PartitionCopy
+from fleet.fleet_controller import FleetController
+from fleet.progress import FollowerOffset, ReceivedReport
 from linker.fleet.clock import lease_clock
 from linker.membership import TargetCluster
 from wire.frames.types import TopicPartition
@@ -41,7 +41,7 @@ class FollowerView(FollowerOffset, Protocol):
 
 
 class CopyView(Protocol):
-    """What MirrorPartition and RemoteCopy have in common."""
+    """What PartitionCopy and RemoteCopy have in common."""
 
     @property
     def loaded(self) -> bool: ...
@@ -98,9 +98,9 @@ class Copies:
     def __init__(
         self,
         link: str,
-        local: Mapping[TopicPartition, MirrorPartition],
+        local: Mapping[TopicPartition, PartitionCopy],
         target: TargetCluster,
-        head: Callable[[], Head | None],
+        head: Callable[[], FleetController | None],
     ) -> None:
         self._link = link
         self._local = local
@@ -120,7 +120,7 @@ class Copies:
             return None  # what was true then is no lag of now
         return _remote(noted)
 
-    def _noted(self, head: Head, tp: TopicPartition, leader: int) -> Noted | None:
+    def _noted(self, head: FleetController, tp: TopicPartition, leader: int) -> ReceivedReport | None:
         noted = head.book.get(self._link, tp)
         return None if noted is None or noted.by != leader else noted
 
@@ -144,7 +144,7 @@ class Copies:
         return f"sidecar {partition.leader}, which leads it, has not reported on it{told or ' yet'}"
 
 
-def _remote(noted: Noted) -> RemoteCopy:
+def _remote(noted: ReceivedReport) -> RemoteCopy:
     copy = noted.copy
     made = time.monotonic() - (lease_clock() - noted.at)
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from controller.errors import ControllerError
-from controller.state import MirrorPartition as PartitionState
-from controller.state import MirrorTopic
+from controller.state import MirrorPartition, MirrorTopic
 from fetcher.spec import MirrorSpec
 from fleet.link_controller import LinkController
 from linker.links.configs import topic_configs
@@ -34,7 +33,7 @@ class CopySpecs:
         self._controller = controller
 
     async def of(
-        self, states: Sequence[PartitionState]
+        self, states: Sequence[MirrorPartition]
     ) -> tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]:
         """What is told to a fetcher of partitions that are being copied; by topic, why that is not known now. One
         request for all topics, unless one of them makes it fail."""
@@ -75,7 +74,7 @@ class CopySpecs:
             await asyncio.sleep(_METADATA_PAUSE)
 
 
-def spec_of(mirror: MirrorTopic, state: PartitionState, segment_bytes: int) -> MirrorSpec:
+def spec_of(mirror: MirrorTopic, state: MirrorPartition, segment_bytes: int) -> MirrorSpec:
     """As the state has the partition; `segment_bytes` is the target topic's."""
     return MirrorSpec(
         link=mirror.link,

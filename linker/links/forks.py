@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controller.state import MirrorPartition as PartitionState
+from controller.state import MirrorPartition
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.error_codes import NOT_LEADER_OR_FOLLOWER
@@ -49,12 +49,12 @@ class Fork(NamedTuple):
         )
 
 
-async def look(cluster: Cluster, image: ClusterImage, states: Sequence[PartitionState]) -> list[Fork]:
+async def look(cluster: Cluster, image: ClusterImage, states: Sequence[MirrorPartition]) -> list[Fork]:
     """The forks among these partitions of the target; each is asked of the broker that leads it now."""
 
     places = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(state: PartitionState, leader: int) -> Fork:
+    async def ask(state: MirrorPartition, leader: int) -> Fork:
         begin: int | None
         async with places:
             try:

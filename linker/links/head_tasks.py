@@ -13,7 +13,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class HeadTasks:
+class ControllerTasks:
     """Of one link. They are begun in a reign, one after the other (`rule`), and end with it."""
 
     def __init__(self, link: str) -> None:

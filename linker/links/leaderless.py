@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from controller.phases import ENDED
-from controller.state import MirrorPartition as PartitionState
+from controller.state import MirrorPartition
 from linker.membership import TargetCluster
 from wire.errors import LinkerError, error_name
 from wire.frames.types import TopicPartition
@@ -44,7 +44,7 @@ class CannotLead(LinkerError):
 
 
 def stranded(
-    states: Iterable[PartitionState], topic: TopicImage, link_brokers: Collection[int]
+    states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: Collection[int]
 ) -> list[Stranded]:
     """Those of a mirror's partitions. Pure."""
     found = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from controller.state import Link, Record
 from fleet.link_controller import LinkController
-from groups.bounds import Copies, TargetBounds
+from groups.bounds import GroupCopies, TargetBounds
 from groups.gates import Coordinators
 from groups.group_book import GroupBook
 from groups.group_reader import GroupReader
@@ -36,7 +36,7 @@ class LinkGroups:
         controller: LinkController,
         source: Cluster,
         target: TargetCluster,
-        copies: Copies,
+        copies: GroupCopies,
         router: Router,
         *,
         source_known: asyncio.Event,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 
 from controller.image import ControllerImage
 from controller.phases import Phase
-from controller.state import UNBOUND, MirrorTopic, Record, RemoveLink, RemoveMirror
-from controller.state import MirrorPartition as PartitionState
-from fetcher.directory import MirrorDirectory as CopyDirectory
+from controller.state import UNBOUND, MirrorPartition, MirrorTopic, Record, RemoveLink, RemoveMirror
+from fetcher.directory import MirrorDirectory
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage
 
@@ -28,7 +27,7 @@ class ServedPartition:
 
     __slots__ = ("_mirrors", "_ours", "_state", "_takes_writes", "_tp")
 
-    def __init__(self, mirrors: Mirrors, state: PartitionState) -> None:
+    def __init__(self, mirrors: Mirrors, state: MirrorPartition) -> None:
         self._mirrors = mirrors
         self._state = state
         self._tp = state.tp
@@ -87,7 +86,7 @@ class ServedMirror:
 
 
 class Mirrors:
-    """All mirrors of this sidecar by name and topic id (router.ports.MirrorDirectory).
+    """All mirrors of this sidecar by name and topic id (router.ports.MirrorLookup).
 
     Follows the controller's commits (`on_records`): lookups are on the path of every produce, changes are rare.
     """
@@ -96,7 +95,7 @@ class Mirrors:
         self,
         state: Callable[[], ControllerImage],
         image: ClusterImage,
-        copies: CopyDirectory,
+        copies: MirrorDirectory,
         link_forwards: Callable[[str], bool],
         broker_id: int,
         link_refuses: Callable[[str], str | None] = lambda _link: None,
@@ -119,7 +118,7 @@ class Mirrors:
             self.rebuild()
             return
         for record in records:
-            if isinstance(record, PartitionState):
+            if isinstance(record, MirrorPartition):
                 self._partitions[record.link, record.topic][record.partition] = ServedPartition(self, record)
 
     def rebuild(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from controller.phases import ENDED, PROMOTING, Phase
 from controller.plan.replicas import copies_asked_for
 from controller.state import MirrorTopic
-from fetcher.link_fetcher import FetcherManager
+from fetcher.link_fetcher import LinkFetcher
 from fleet.link_controller import LinkController
 from linker.links.topic_shape import all_asked_for, cancelled, plain_copies, reduced
 from linker.membership import TargetCluster
@@ -28,7 +28,7 @@ class Reassignments:
         link: str,
         target: TargetCluster,
         controller: LinkController,
-        fetcher: FetcherManager,
+        fetcher: LinkFetcher,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""Finds replicas whose log starts later than the source's (linker.promote.ports.ReplicaStarts).
+"""Finds replicas whose log starts later than the source's (linker.promote.ports.ReplicaStartsPort).
 
 Retention that was set on the mirror, DeleteRecords or a lost disk deletes records of one copy alone, and raises its log
 start above the source's. No fetch shows it: the copy goes on at its end. A promote asks the brokers itself, leader or

@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from admin.models import LinkOptions
 from controller.group_phases import HELD_GROUPS, UNDER_WAY
-from controller.state import Link, MirrorTopic, PromoteJob, Record, RemoveMirror
-from controller.state import MirrorPartition as PartitionState
+from controller.state import Link, MirrorPartition, MirrorTopic, PromoteJob, Record, RemoveMirror
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.partition_copy import MirrorPartition
-from fleet.fleet_controller import Head
+from fetcher.partition_copy import PartitionCopy
+from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from fleet.progress import copy_lag
 from fleet.shared_controller import NotTheController
@@ -29,7 +28,7 @@ from linker.links.bring_up import BringUp
 from linker.links.config_keeper import ConfigKeeper
 from linker.links.copies import Copies
 from linker.links.group_options import GROUP_OPTIONS
-from linker.links.head_tasks import HeadTasks
+from linker.links.head_tasks import ControllerTasks
 from linker.links.kafka_version import kafka_version
 from linker.links.link_groups import LinkGroups
 from linker.links.producer_ids import ProducerIdGuard
@@ -44,10 +43,10 @@ from linker.membership import TargetCluster
 from linker.promote.jobs import LinkPromotes
 from linker.promote.link_ports import LinkPorts
 from linker.promote.ports import PromoteSettings
-from linker.promote.replica_as_source import StandIn
+from linker.promote.replica_as_source import ReplicaAsSource
 from linker.promote.source_fence_debts import open_owed
 from linker.validation.evidence import close_evidence
-from linker.validation.runner import INTERVAL_OPTION, LinkValidation
+from linker.validation.runner import INTERVAL_OPTION, LinkValidator
 from linker.validation.validator import Validator
 from router.dispatch import Router
 from wire.errors import ClusterUnreachable, LinkerError
@@ -81,7 +80,7 @@ class LinkRuntime:
         secrets: LinkSecrets,
         rack: str | None,
         link_brokers: Callable[[], frozenset[int]],
-        head: Callable[[], Head | None],
+        head: Callable[[], FleetController | None],
         link_replicas: int,
         before_promote: Callable[[], Awaitable[None]],
         validator: Validator,
@@ -130,7 +129,7 @@ class LinkRuntime:
             head=head,
             link_replicas=link_replicas,
         )
-        self.stand_in = StandIn(
+        self.stand_in = ReplicaAsSource(
             link.name,
             controller,
             target,
@@ -144,7 +143,7 @@ class LinkRuntime:
         self.configs = ConfigKeeper(link.name, self.source, target, controller, link_brokers)
         self._copied = ChainMap(self.fetcher.partitions, self.stand_in.partitions)
         self.copies = Copies(link.name, self._copied, target, head)
-        self.validation = LinkValidation(
+        self.validation = LinkValidator(
             link.name,
             controller,
             target,
@@ -197,7 +196,7 @@ class LinkRuntime:
             source_known=self._verified,
             source_hopeless=self.unusable is not None,
         )
-        self._reign = HeadTasks(link.name)
+        self._reign = ControllerTasks(link.name)
         self._running = False
 
     @property
@@ -392,7 +391,7 @@ class LinkRuntime:
         for topic in _named(records, self.name) if records else ours:
             self.bring_up.ask(topic)
 
-    def served(self) -> Mapping[TopicPartition, MirrorPartition]:
+    def served(self) -> Mapping[TopicPartition, PartitionCopy]:
         """The copies that this sidecar holds."""
         return self._copied
 
@@ -407,5 +406,5 @@ class LinkRuntime:
 
 def _named(records: Sequence[Record], link: str) -> set[str]:
     """The topics of a link that records are about."""
-    kinds = MirrorTopic | PartitionState | RemoveMirror
+    kinds = MirrorTopic | MirrorPartition | RemoveMirror
     return {one.topic for one in records if isinstance(one, kinds) and one.link == link}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.state import MirrorPartition as PartitionState
-from controller.state import MirrorTopic
-from fetcher.link_fetcher import FetcherManager
+from controller.state import MirrorPartition, MirrorTopic
+from fetcher.link_fetcher import LinkFetcher
 from fetcher.spec import MirrorSpec
 from fleet.link_controller import LinkController
 from linker.links.copy_specs import CopySpecs, spec_of
@@ -24,7 +23,7 @@ class ServedCopies:
         link: str,
         target: TargetCluster,
         controller: LinkController,
-        fetcher: FetcherManager,
+        fetcher: LinkFetcher,
         specs: CopySpecs,
         link_brokers: Callable[[], frozenset[int]],
     ) -> None:
@@ -80,7 +79,7 @@ class ServedCopies:
         if mirror.paused:
             self._fetcher.pause([spec.topic_partition for spec in specs])
 
-    def _leads(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+    def _leads(self, mirror: MirrorTopic, state: MirrorPartition) -> bool:
         """Whether this sidecar leads the partition, or will if nobody else does when it is unfenced again."""
         partition = self._target.image.partition(mirror.topic_id, state.partition)
         own = self._target.broker_id
@@ -88,11 +87,11 @@ class ServedCopies:
             return False
         return partition.leader == own or (partition.leader < 0 and own in partition.isr)
 
-    def _led_by_link(self, mirror: MirrorTopic, state: PartitionState) -> bool:
+    def _led_by_link(self, mirror: MirrorTopic, state: MirrorPartition) -> bool:
         partition = self._target.image.partition(mirror.topic_id, state.partition)
         return partition is None or partition.leader in self._link_brokers()
 
 
-def _same_session(spec: MirrorSpec, state: PartitionState) -> bool:
+def _same_session(spec: MirrorSpec, state: MirrorPartition) -> bool:
     """Whether a copy is of this mirror and not of one that was begun again since."""
     return spec.session_epoch == state.session_epoch and spec.start_offset == (state.start_offset or 0)

@@ -8,7 +8,7 @@ from admin.models import LinkOptions
 from controller.state import Link
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.link_fetcher import FetcherManager
+from fetcher.link_fetcher import LinkFetcher
 from fetcher.source_ports import FetchLimits
 from fetcher.source_rate import SourceRate
 from fetcher.spec import FetcherEvents
@@ -54,14 +54,14 @@ def source_fetcher(
     events: FetcherEvents,
     frames: FramePool,
     rate: SourceRate,
-) -> FetcherManager:
+) -> LinkFetcher:
     """The fetcher of a link, as its options ask for."""
 
     async def open_connection(node: Node) -> Connection:
         """The large answers to a fetcher are received into buffers that are used again."""
         return await source.open_connection(node, alloc=frames.take)
 
-    return FetcherManager(
+    return LinkFetcher(
         link,
         source,
         budget,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from controller.errors import NotFound, NotTheLeader, Refused
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fleet.link_controller import LinkController
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -27,7 +27,7 @@ _SWEEP = 5.0
 
 class _Write(NamedTuple):
     tp: TopicPartition
-    mirror: MirrorPartition | None  # which the change is about
+    mirror: PartitionCopy | None  # which the change is about
     change: Callable[[], Awaitable[None]]
 
 
@@ -38,7 +38,7 @@ class SourceEvents:
         self,
         link: str,
         controller: LinkController,
-        partition: Callable[[TopicPartition], MirrorPartition | None],
+        partition: Callable[[TopicPartition], PartitionCopy | None],
     ) -> None:
         self._link = link
         self._controller = controller

@@ -17,7 +17,7 @@ from admin.models import (
     OpenTransaction,
     PartitionLag,
     PartitionStatus,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePhase,
     PromoteTopic,
     ReplicaStatus,
@@ -28,9 +28,7 @@ from controller.decide.failovers import missing
 from controller.image import ControllerImage
 from controller.judge.late_starts import LateStart, worst
 from controller.phases import ENDED, PROMOTING, Phase, shown_state
-from controller.state import Failover, JobStatus, MirrorTopic
-from controller.state import MirrorPartition as PartitionState
-from controller.state import PromoteJob as Job
+from controller.state import Failover, JobStatus, MirrorPartition, MirrorTopic, PromoteJob
 from fleet.progress import copy_lag
 from linker.checks.other_tools import throttle_of
 from linker.links import proved
@@ -43,7 +41,7 @@ _SILENT = 30.0
 _REFUSALS = 5
 
 
-def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
+def partition_state(runtime: LinkRuntime, state: MirrorPartition) -> MirrorState:
     """As shown. A partition that is bound but that not every replica has begun to copy is LINKING."""
     available = runtime.source_available and state.tp not in runtime.events.unavailable
     shown = MirrorState(shown_state(state.phase, source_available=available).value)
@@ -56,7 +54,7 @@ def partition_state(runtime: LinkRuntime, state: PartitionState) -> MirrorState:
     return shown
 
 
-def partition_reason(runtime: LinkRuntime, state: PartitionState) -> str | None:
+def partition_reason(runtime: LinkRuntime, state: MirrorPartition) -> str | None:
     if state.failure or state.reason:
         return state.failure or state.reason
     copy = runtime.copies.get(state.tp)
@@ -96,17 +94,17 @@ def _why_late(late: LateStart) -> str | None:
     return None if late.counted is None else late.counted.why
 
 
-def _late_replica(runtime: LinkRuntime, state: PartitionState) -> str | None:
+def _late_replica(runtime: LinkRuntime, state: MirrorPartition) -> str | None:
     """What a promote would lose: shown like any other trouble."""
     late = runtime.starts.of(state.tp) if state.phase not in ENDED else []
     return str(worst(late)) if late and worst(late).records else None
 
 
-def partition_lag(runtime: LinkRuntime, state: PartitionState) -> PartitionLag:
+def partition_lag(runtime: LinkRuntime, state: MirrorPartition) -> PartitionLag:
     return PartitionLag(**_lag_fields(runtime, state))
 
 
-def _lag_fields(runtime: LinkRuntime, state: PartitionState) -> dict[str, Any]:
+def _lag_fields(runtime: LinkRuntime, state: MirrorPartition) -> dict[str, Any]:
     copy = runtime.copies.get(state.tp)
     known = copy is not None and copy.loaded
     lag = runtime.lag(state.tp)
@@ -143,7 +141,7 @@ def _lag_ms(copy: CopyView | None, lag: int | None, targets: Sequence[int]) -> i
     return int((now - min(since)) * 1000) if since and min(since) > 0 else None
 
 
-def partition_status(runtime: LinkRuntime, state: PartitionState) -> PartitionStatus:
+def partition_status(runtime: LinkRuntime, state: MirrorPartition) -> PartitionStatus:
     copy = runtime.copies.get(state.tp)
     end = copy.high_watermark if copy is not None and copy.loaded else None
     leader = runtime.source.leader(state.tp)
@@ -241,7 +239,7 @@ def forwarding(runtime: LinkRuntime) -> Forwarding:
     )
 
 
-def failover_partition(runtime: LinkRuntime, state: PartitionState, failover: Failover) -> FailoverPartition:
+def failover_partition(runtime: LinkRuntime, state: MirrorPartition, failover: Failover) -> FailoverPartition:
     return FailoverPartition(
         topic=state.topic,
         partition=state.partition,
@@ -271,17 +269,17 @@ _TIMED_AS = {
 }
 
 
-def job_id(job: Job) -> str:
+def job_id(job: PromoteJob) -> str:
     """The id people use: unique over links."""
     return f"{job.link}-{job.id}"
 
 
-def find_job(image: ControllerImage, text: str) -> Job | None:
+def find_job(image: ControllerImage, text: str) -> PromoteJob | None:
     link, _, number = text.rpartition("-")
     return image.jobs.get((link, int(number))) if number.isascii() and number.isdigit() else None
 
 
-def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
+def promote_job(runtime: LinkRuntime, job: PromoteJob) -> PromoteJobStatus:
     """A job with its topics' phases."""
     image = runtime.controller.image
     progress = runtime.promotes.progress.get(job.id)
@@ -304,7 +302,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
     order = list(PromotePhase)
     timed = job.phases_ms if progress is None else progress.phases_ms
     reason = job.reason if progress is None else progress.waiting_for
-    return PromoteJob(
+    return PromoteJobStatus(
         id=job_id(job),
         link=job.link,
         phase=PromotePhase.ABANDONED
@@ -342,7 +340,7 @@ def promote_job(runtime: LinkRuntime, job: Job) -> PromoteJob:
     )
 
 
-def _promote_phase(job: Job, states: list[PartitionState]) -> PromotePhase:
+def _promote_phase(job: PromoteJob, states: list[MirrorPartition]) -> PromotePhase:
     phases = {state.phase for state in states}
     if phases == {Phase.PROMOTED}:
         return PromotePhase.PROMOTED

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from admin.models import LinkOptions
 from controller.phases import HELD
-from controller.state import Link, Record, RemoveSidecar, SidecarIdentity
-from controller.state import MirrorPartition as PartitionState
+from controller.state import Link, MirrorPartition, Record, RemoveSidecar, SidecarIdentity
 from fetcher.source_rate import SourceRate
 from fleet.link_controller import LinkController
 from wire.frames.types import TopicPartition
@@ -37,7 +36,7 @@ class LinkThrottle:
             self._held = {s.tp for s in self._controller.image.link_partitions(self._link) if s.phase in HELD}
             self._set_rates()
         for record in records:
-            if isinstance(record, PartitionState) and record.link == self._link:
+            if isinstance(record, MirrorPartition) and record.link == self._link:
                 (self._held.add if record.phase in HELD else self._held.discard)(record.tp)
             elif isinstance(record, Link | SidecarIdentity | RemoveSidecar):
                 self._set_rates()

@@ -8,8 +8,7 @@ from controller.decide.mirrors import Leadership
 from controller.judge.hand_over import undo_revoke
 from controller.phases import ENDED, PROMOTING
 from controller.plan.replicas import copies_asked_for, led_by_link
-from controller.state import MirrorPartition as PartitionState
-from controller.state import MirrorTopic
+from controller.state import MirrorPartition, MirrorTopic
 from wire.frames.types import TopicPartition
 from wire.metadata.image import ClusterImage, PartitionImage, TopicImage
 
@@ -57,8 +56,8 @@ def plain_copies(
 
 
 def led_by_others(
-    states: Iterable[PartitionState], topic: TopicImage, link_brokers: frozenset[int]
-) -> Iterator[tuple[PartitionState, int]]:
+    states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
+) -> Iterator[tuple[MirrorPartition, int]]:
     """What a real broker leads although nobody promotes it or has promoted it, and that broker."""
     for state in states:
         partition = topic.partitions.get(state.partition)
@@ -72,7 +71,7 @@ def led_by_others(
 
 
 def undone_late(
-    states: Iterable[PartitionState], topic: TopicImage, link_brokers: frozenset[int]
+    states: Iterable[MirrorPartition], topic: TopicImage, link_brokers: frozenset[int]
 ) -> list[TopicPartition]:
     """What is over, and a request that was to make a hand-over stale has put link brokers into it again."""
     return [

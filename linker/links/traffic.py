@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from admin.models import Traffic
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.messages import LinkTraffic
 from linker.links.runtime import LinkRuntime
 
@@ -22,7 +22,7 @@ def own_traffic(runtime: LinkRuntime) -> LinkTraffic:
     )
 
 
-def traffic(runtime: LinkRuntime, head: Head | None = None) -> Traffic:
+def traffic(runtime: LinkRuntime, head: FleetController | None = None) -> Traffic:
     """Of this process and, on the link controller, of all the others that are connected, as they reported last. What
     one did that is gone is gone with it."""
     parts = [own_traffic(runtime)]

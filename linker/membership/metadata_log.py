@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import ClusterIdChanged, MetadataLogFailed, MissingRight, TargetUnsupported
-from linker.membership.quorum import Quorum, Verdict
+from linker.membership.quorum import Quorum, QuorumVerdict
 from linker.membership.raft_requests import fetch_request
 from linker.membership.snapshots import SnapshotGone, SnapshotReader
 from linker.membership.uncommitted import OffsetGap, UncommittedTail
@@ -220,8 +220,8 @@ class MetadataLog:
             raise MalformedFrame("no metadata partition in the answer", api="fetch", peer=active.address)
         partition = response.responses[0].partitions[0]
         verdict = self.quorum.check_partition(partition, "fetch", active)
-        if verdict is not Verdict.TAKE:
-            return verdict is Verdict.ASK_AGAIN
+        if verdict is not QuorumVerdict.TAKE:
+            return verdict is QuorumVerdict.ASK_AGAIN
         if partition.diverging_epoch.epoch >= 0:
             self._truncate(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
             return True

@@ -21,7 +21,7 @@ from wire.frames.error_codes import (
 _EPOCH_ERRORS = frozenset({FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER})
 
 
-class Verdict(enum.Enum):
+class QuorumVerdict(enum.Enum):
     """What an answer's error code asks for."""
 
     TAKE = "the answer holds what was asked for"
@@ -56,15 +56,15 @@ class Quorum:
             self._channel.moved(active)
         check_error(code, api, self._channel.cluster_name)
 
-    def check_partition(self, partition: Any, api: str, active: ActiveController) -> Verdict:
+    def check_partition(self, partition: Any, api: str, active: ActiveController) -> QuorumVerdict:
         """Take leader and epoch from the answer, and say whether it holds anything else."""
         code = int(partition.error_code)
         leader = partition.current_leader
         newer = self.heard(leader.leader_epoch)
         if code in _EPOCH_ERRORS:
             if leader.leader_id == active.id and newer:
-                return Verdict.ASK_AGAIN
+                return QuorumVerdict.ASK_AGAIN
             self._channel.moved(active, leader_id=leader.leader_id, epoch=leader.leader_epoch)
-            return Verdict.PAUSE
+            return QuorumVerdict.PAUSE
         check_error(code, api, self._channel.cluster_name)
-        return Verdict.TAKE
+        return QuorumVerdict.TAKE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from linker.membership.controller_channel import ControllerChannel
 from linker.membership.errors import MetadataLogFailed
-from linker.membership.quorum import Quorum, Verdict
+from linker.membership.quorum import Quorum, QuorumVerdict
 from linker.membership.raft_requests import fetch_snapshot_request
 from wire.errors import LinkerError, MalformedFrame
 from wire.frames.error_codes import POSITION_OUT_OF_RANGE, SNAPSHOT_NOT_FOUND
@@ -53,7 +53,7 @@ class SnapshotReader:
             partition = response.topics[0].partitions[0]
             if int(partition.error_code) in (SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE):
                 raise SnapshotGone(f"snapshot {end_offset}-{epoch} is gone, asking anew")
-            if self._quorum.check_partition(partition, "fetch_snapshot", active) is not Verdict.TAKE:
+            if self._quorum.check_partition(partition, "fetch_snapshot", active) is not QuorumVerdict.TAKE:
                 raise SnapshotGone(f"the leader changed while snapshot {end_offset}-{epoch} was read")
             size = partition.size
             if size > _MAX_SNAPSHOT:

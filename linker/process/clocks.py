@@ -23,7 +23,7 @@ _EVERY = 0.2
 _CLOSE_MS = 600  # a range that is not wider is good enough
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """Newest stamps in epoch ms, by leader and partition; asked for and answered on our wall clock, ms."""
 
     asked: int
@@ -39,7 +39,9 @@ class ClockRange(NamedTuple):
     high: int
 
 
-def bound(before: Reading, after: Reading, known: Mapping[int, ClockRange]) -> dict[int, ClockRange]:
+def bound(
+    before: ClockReading, after: ClockReading, known: Mapping[int, ClockRange]
+) -> dict[int, ClockRange]:
     """What two readings, one after the other, add to what is known. A range that has become empty (a clock was set, or
     the stamp is a client's) begins anew."""
     ranges = dict(known)
@@ -80,7 +82,7 @@ async def measure(cluster: Cluster, *, patience: float) -> dict[int, ClockRange]
     return ranges
 
 
-async def _read(cluster: Cluster, partitions: list[TopicPartition], timeout: float) -> Reading:
+async def _read(cluster: Cluster, partitions: list[TopicPartition], timeout: float) -> ClockReading:
     asked = time.time_ns() // 1_000_000
     found = await cluster.list_offsets(dict.fromkeys(partitions, MAX_TIMESTAMP), timeout=timeout)
     answered = time.time_ns() // 1_000_000
@@ -94,4 +96,4 @@ async def _read(cluster: Cluster, partitions: list[TopicPartition], timeout: flo
         for tp, result in found.items()
         if not result.error and result.timestamp >= 0 and (node := cluster.leader(tp)) is not None
     }
-    return Reading(asked, answered, stamps)
+    return ClockReading(asked, answered, stamps)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from controller.errors import PromoteAbandoned
 from controller.judge.alignment import SourceEnd, gone_on
-from linker.promote.context import BatchContext, full_reason
+from linker.promote.context import PromoteBatch, full_reason
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -25,7 +25,7 @@ _LOOKING_BACK = 2.0  # seconds: a source that is being shut down must not hold u
 class SourceTransactions:
     """The open transactions of one batch."""
 
-    def __init__(self, context: BatchContext) -> None:
+    def __init__(self, context: PromoteBatch) -> None:
         self._context = context
         self._since: dict[TopicPartition, tuple[int, float]] = {}  # last stable offset, and since when
 
@@ -70,7 +70,7 @@ class SourceTransactions:
 
 
 async def name_writers(
-    context: BatchContext, moved: Mapping[TopicPartition, str]
+    context: PromoteBatch, moved: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
     """What moved, with the producers that may have done it."""
     producers = context.ports.producers
@@ -80,7 +80,7 @@ async def name_writers(
     return {tp: f"{what}; {names[tp]}" if tp in names else what for tp, what in moved.items()}
 
 
-async def look_back(context: BatchContext, tps: Collection[TopicPartition]) -> list[str]:
+async def look_back(context: PromoteBatch, tps: Collection[TopicPartition]) -> list[str]:
     """Warnings about what was written to the source since `tps` were handed over, the producers by name.
 
     Between the last reading of an end before the hand-over and the hand-over itself nobody can keep a producer that was
@@ -109,7 +109,7 @@ async def look_back(context: BatchContext, tps: Collection[TopicPartition]) -> l
     return found
 
 
-async def _named(context: BatchContext, asking: object) -> Mapping[TopicPartition, str]:
+async def _named(context: PromoteBatch, asking: object) -> Mapping[TopicPartition, str]:
     try:
         found: Mapping[TopicPartition, str] = await context.within(asking, _NAMING, "asking the source")  # type: ignore[arg-type]
     except LinkerError as error:

@@ -21,7 +21,7 @@ from controller.judge.alignment import (
 from controller.judge.hand_over import HandOverPlan, broker_trouble
 from controller.phases import Phase
 from linker.promote.at_source import SourceTransactions, name_writers
-from linker.promote.context import BatchContext
+from linker.promote.context import PromoteBatch
 from linker.promote.replica_proof import ReplicaProof
 from linker.promote.source_fencing import close_source
 from wire.errors import LinkerError
@@ -63,7 +63,7 @@ class Verified:
 class Checks:
     """The checks of one batch. The baseline of the source's ends lives from the fence on."""
 
-    def __init__(self, context: BatchContext) -> None:
+    def __init__(self, context: PromoteBatch) -> None:
         self._context = context
         self._ports = context.ports
         self._settings = context.settings

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _SLACK = 0.25
 
 
-class BatchContext:
+class PromoteBatch:
     """One batch of partitions of one job."""
 
     final = Phase.PROMOTED

@@ -18,7 +18,7 @@ from controller.state import Attempt, JobStatus, PromoteJob
 from fleet.link_controller import LinkController
 from linker.promote.at_source import look_back
 from linker.promote.checks import Checks, Verified
-from linker.promote.context import BatchContext, describe, full_reason
+from linker.promote.context import PromoteBatch, describe, full_reason
 from linker.promote.failover import TakeOverChecks, TakeOverContext, TakeOverPorts
 from linker.promote.hand_over import HandOverRun
 from linker.promote.ports import PromotePorts, PromoteSettings, Report
@@ -72,7 +72,7 @@ class PromoteDriver:
         PromoteStuck, a store error or a cancel leave the job RUNNING: call resume().
         """
         async with self._turn:
-            contexts: list[BatchContext] = []
+            contexts: list[PromoteBatch] = []
             for tps in cut(job.partitions, self._settings, failover=job.failover):
                 if contexts and not job.failover:
                     await contexts[-1].breathe()
@@ -159,18 +159,18 @@ class PromoteDriver:
 
     def _context(
         self, job_id: int, tps: Collection[TopicPartition], *, failover: bool = False
-    ) -> BatchContext:
+    ) -> PromoteBatch:
         if failover:
             if self._take_over is None:
                 raise PromoteStuck(f"failover {job_id} of link {self._link} cannot be run here")
             return TakeOverContext(
                 self._controller, self._link, job_id, tps, self._settings, self._report, self._take_over
             )
-        return BatchContext(
+        return PromoteBatch(
             self._controller, self._link, job_id, tps, self._ports, self._settings, self._report
         )
 
-    async def _run_batch(self, context: BatchContext) -> None:
+    async def _run_batch(self, context: PromoteBatch) -> None:
         checks = Checks(context)
         try:
             await checks.catch_up()
@@ -215,7 +215,7 @@ class PromoteDriver:
         """Only what has given its source up already goes on. For the rest the source was dead when somebody asked for
         the failover, which says nothing of now: it may live, and have records that are nowhere else.
         """
-        contexts: list[BatchContext] = []
+        contexts: list[PromoteBatch] = []
         for tps in cut(job.partitions, self._settings, failover=True):
             states = self._controller.image.partitions
             begun = [tp for tp in tps if states[self._link, tp].failover is not None]
@@ -235,7 +235,7 @@ class PromoteDriver:
         }
         return await self._end(job, [left, *contexts])
 
-    async def _validated(self, context: BatchContext, checks: Checks) -> Verified:
+    async def _validated(self, context: PromoteBatch, checks: Checks) -> Verified:
         """ALIGNED -> VALIDATED, with the epochs of the hand-over that is about to be sent."""
         while True:
             verified = await checks.verify(context.tps)
@@ -252,7 +252,7 @@ class PromoteDriver:
             context.tell()
             return verified
 
-    async def _resume_batch(self, context: BatchContext) -> None:
+    async def _resume_batch(self, context: PromoteBatch) -> None:
         by_phase = {phase: [tp for tp in context.tps if context.phase_of(tp) is phase] for phase in PROMOTING}
         early = {
             tp: f"the sidecar restarted while it was {phase}"
@@ -270,7 +270,7 @@ class PromoteDriver:
         await context.finish()
 
     async def _resume_validated(
-        self, context: BatchContext, tps: list[TopicPartition], checks: Checks | None = None
+        self, context: PromoteBatch, tps: list[TopicPartition], checks: Checks | None = None
     ) -> None:
         ends: dict[TopicPartition, int] = {}
         unknown: dict[TopicPartition, Attempt] = {}
@@ -290,7 +290,7 @@ class PromoteDriver:
         checks.expect_ends(ends)
         await HandOverRun(context, checks, None, unknown).run(tps)
 
-    async def _end(self, job: PromoteJob, contexts: list[BatchContext]) -> PromoteOutcome:
+    async def _end(self, job: PromoteJob, contexts: list[PromoteBatch]) -> PromoteOutcome:
         phases_ms: dict[str, float] = {}
         for context in contexts:
             for name, value in context.phases_ms.items():

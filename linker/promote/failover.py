@@ -22,7 +22,7 @@ from controller.phases import Phase
 from controller.state import AbortedTransaction
 from fleet.link_controller import LinkController
 from linker.promote.checks import Checks
-from linker.promote.context import BatchContext
+from linker.promote.context import PromoteBatch
 from linker.promote.ports import PromotePorts, PromoteSettings, Report, Tps
 from wire.frames.types import TopicPartition
 
@@ -72,7 +72,7 @@ class TakeOverPorts:
     transactions: OpenTransactions
 
 
-class TakeOverContext(BatchContext):
+class TakeOverContext(PromoteBatch):
     """One batch of a failover."""
 
     def __init__(

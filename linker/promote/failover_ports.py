@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.decide.failovers import KnownEnds
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.links.replica_ends import BrokersLogEnds
 from linker.membership import TargetCluster
@@ -85,7 +85,7 @@ class ReplicaTails:
 
 def make_take_over_ports(
     link: str,
-    head: Head,
+    head: FleetController,
     promote: PromotePorts,
     target: TargetCluster,
     link_brokers: Callable[[], frozenset[int]],

@@ -14,8 +14,8 @@ from controller.cluster_view import ImageView
 from controller.decide.validations import watermark
 from controller.judge.alignment import SourceEnd
 from controller.judge.hand_over import HandOverItem, find, listed_targets, revoke_assignments, undo_revoke
-from controller.plan.replicas import Brokers, Cancel, Reassign, Step, open_step
-from fleet.fleet_controller import Head
+from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, Step, open_step
+from fleet.fleet_controller import FleetController
 from fleet.progress import FleetProgress
 from linker.membership import AlterPartitionItem, TargetCluster
 from linker.promote.new_leaders import open_ways
@@ -41,7 +41,7 @@ class FleetFence:
     def __init__(
         self,
         link: str,
-        head: Head,
+        head: FleetController,
         source: Cluster | None,
         target: TargetCluster,
         link_brokers: Callable[[], frozenset[int]],
@@ -250,18 +250,18 @@ class TargetHandOver:
 
     def _open_steps(
         self, targets: Mapping[TopicPartition, Sequence[int]]
-    ) -> dict[TopicPartition, Reassign | Cancel]:
+    ) -> dict[TopicPartition, Reassign | CancelReassignment]:
         image, link = self._target.image, self._link_brokers()
-        brokers = Brokers(
+        brokers = LiveBrokers(
             link=link,
             alive={b for b in link if b in image.brokers and not image.brokers[b].fenced},
             registered=image.brokers.keys(),
         )
-        steps: dict[TopicPartition, Reassign | Cancel] = {}
+        steps: dict[TopicPartition, Reassign | CancelReassignment] = {}
         for tp, replicas in targets.items():
             partition = find(image, tp)
             step: Step | None = None if partition is None else open_step(partition, replicas, brokers)
-            if isinstance(step, Reassign | Cancel):
+            if isinstance(step, Reassign | CancelReassignment):
                 steps[tp] = step
         return steps
 
@@ -296,7 +296,7 @@ class TargetHandOver:
         await self._target.operations.reassign(second, timeout=max(0.001, deadline - time.monotonic()))
 
 
-class TopicConfigs:
+class FleetConfigs:
     """linker.promote.ports.Configs."""
 
     def __init__(self, target: TargetCluster) -> None:
@@ -312,7 +312,7 @@ class TopicConfigs:
 
 
 def fleet_progress(
-    link: str, head: Head, target: TargetCluster
+    link: str, head: FleetController, target: TargetCluster
 ) -> tuple[FleetProgress, Callable[[TopicPartition], Sequence[int]]]:
     """The copies of a link as their leaders report them, and the real brokers that are to hold each partition."""
 
@@ -327,7 +327,7 @@ def fleet_progress(
 
 def make_promote_ports(
     link: str,
-    head: Head,
+    head: FleetController,
     source: Cluster,
     source_ends: SourceEnds,
     target: TargetCluster,
@@ -354,6 +354,6 @@ def make_promote_ports(
             told_tail,
         ),
         hand_over=TargetHandOver(target, link_brokers),
-        configs=TopicConfigs(target),
+        configs=FleetConfigs(target),
         validation=validation,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from controller.judge.alignment import CommonEnds, SourceEnd, judge_common_ends, judge_ends
 from controller.judge.hand_over import HandOverPlan
 from linker.promote.checks import Checks, Verified
-from linker.promote.context import BatchContext, full_reason
+from linker.promote.context import PromoteBatch, full_reason
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
 
@@ -49,7 +49,7 @@ def agree_with_source(
 
 
 async def compare_anew(
-    context: BatchContext,
+    context: PromoteBatch,
     checks: Checks,
     plan: HandOverPlan,
     least: Mapping[TopicPartition, int],
@@ -90,7 +90,7 @@ async def compare_anew(
 
 
 async def _tails(
-    context: BatchContext, ends: Mapping[TopicPartition, int], timeout: float
+    context: PromoteBatch, ends: Mapping[TopicPartition, int], timeout: float
 ) -> Mapping[TopicPartition, str]:
     try:
         return await context.within(

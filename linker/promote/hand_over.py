@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from controller.errors import PromoteAbandoned
 from controller.judge.hand_over import (
-    Answer,
+    HandOverAnswer,
     HandOverItem,
     HandOverPlan,
     Settlement,
@@ -27,7 +27,7 @@ from controller.judge.hand_over import (
 )
 from controller.state import Attempt
 from linker.promote.checks import Checks, Verified
-from linker.promote.context import BatchContext, full_reason
+from linker.promote.context import PromoteBatch, full_reason
 from linker.promote.forward_only import compare_anew
 from wire.errors import BrokerError, ConnectionLost, LinkerError
 from wire.frames.types import TopicPartition
@@ -42,7 +42,7 @@ class HandOverRun:
 
     def __init__(
         self,
-        context: BatchContext,
+        context: PromoteBatch,
         checks: Checks,
         verified: Verified | None,
         unknown: Mapping[TopicPartition, Attempt],
@@ -137,7 +137,7 @@ class HandOverRun:
                 codes = {}
                 self._refusals |= dict.fromkeys(sent, full_reason(error))
             answers = self._take(codes, before)
-            accepted = [tp for tp in sent if answers.get(tp) is Answer.ACCEPTED]
+            accepted = [tp for tp in sent if answers.get(tp) is HandOverAnswer.ACCEPTED]
             if accepted:
                 self._pause = settings.backoff
                 await self._wait(lambda: self._none_open(accepted), settings.settle_timeout)
@@ -147,20 +147,20 @@ class HandOverRun:
                 rest = [tp for tp in sent if tp not in accepted]
                 await self._wait(lambda: self._changed(plan, rest), self._pause)
                 self._pause = min(self._pause * 2, settings.max_backoff)
-        fatal = {tp: self._refusals[tp] for tp in sent if answers.get(tp) is Answer.FATAL}
+        fatal = {tp: self._refusals[tp] for tp in sent if answers.get(tp) is HandOverAnswer.FATAL}
         if fatal:
             raise PromoteAbandoned("the target refused the hand-over", fatal)
 
     def _take(
         self, codes: Mapping[TopicPartition, int], before: Mapping[TopicPartition, Attempt]
-    ) -> dict[TopicPartition, Answer]:
+    ) -> dict[TopicPartition, HandOverAnswer]:
         """A definite refusal takes this attempt, and only this one, out of what may still land."""
-        answers: dict[TopicPartition, Answer] = {}
+        answers: dict[TopicPartition, HandOverAnswer] = {}
         for tp, code in codes.items():
             answers[tp] = judge_answer(code)
-            if answers[tp] is not Answer.ACCEPTED:
+            if answers[tp] is not HandOverAnswer.ACCEPTED:
                 self._refusals[tp] = refusal_text(code)
-            if answers[tp] in (Answer.REREAD, Answer.FATAL):
+            if answers[tp] in (HandOverAnswer.REREAD, HandOverAnswer.FATAL):
                 if tp in before:
                     self._unknown[tp] = before[tp]
                 else:

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from controller.phases import ENDED
 from controller.state import PromoteJob, Record
-from fetcher.link_fetcher import FetcherManager
+from fetcher.link_fetcher import LinkFetcher
 from fleet.link_controller import LinkController
 from linker.links.bring_up import BringUp
 from linker.promote.driver import PromoteDriver, PromoteOutcome
 from linker.promote.failover import TakeOverPorts
 from linker.promote.ports import PromotePorts, PromoteProgress, PromoteSettings
-from linker.validation.runner import LinkValidation
+from linker.validation.runner import LinkValidator
 from wire.errors import LinkerError
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,9 @@ class LinkPromotes:
         controller: LinkController,
         ports: Callable[[], PromotePorts],
         take_over_ports: Callable[[], TakeOverPorts],
-        fetcher: FetcherManager,
+        fetcher: LinkFetcher,
         bring_up: BringUp,
-        validation: LinkValidation,
+        validation: LinkValidator,
         before_promote: Callable[[], Awaitable[None]],
         *,
         source_known: asyncio.Event,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from linker.links.copies import CopyView
 from linker.links.replica_starts import ReplicaStarts
@@ -16,8 +16,8 @@ from linker.promote.failover_ports import make_take_over_ports
 from linker.promote.fleet_ports import ListedSourceEnds, make_promote_ports
 from linker.promote.ports import PromotePorts
 from linker.promote.source_fence import AclSourceFence
-from linker.validation.promote import PromoteValidation
-from linker.validation.runner import LinkValidation
+from linker.validation.promote import PromoteProof
+from linker.validation.runner import LinkValidator
 from wire.client.cluster import Cluster
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -32,10 +32,10 @@ class LinkPorts:
         controller: LinkController,
         source: Cluster,
         target: TargetCluster,
-        head: Callable[[], Head | None],
+        head: Callable[[], FleetController | None],
         link_brokers: Callable[[], frozenset[int]],
         *,
-        validation: LinkValidation,
+        validation: LinkValidator,
         copy: Callable[[TopicPartition], CopyView | None],
         targets: Callable[[TopicPartition], tuple[int, ...]],
         starts: ReplicaStarts,
@@ -85,15 +85,15 @@ class LinkPorts:
         found = self._promote_validation().unproved([tp]).get(tp)
         return None if found is None else found.reason
 
-    def _ruling(self) -> Head:
+    def _ruling(self) -> FleetController:
         head = self._head()
         if head is None:
             raise LinkerError("this sidecar is not the link controller")
         return head
 
-    def _promote_validation(self) -> PromoteValidation:
+    def _promote_validation(self) -> PromoteProof:
         distance = self._validation.validator.config.max_distance
-        return PromoteValidation(self._validation, self._controller, self._copy, self._targets, distance)
+        return PromoteProof(self._validation, self._controller, self._copy, self._targets, distance)
 
     def _producer_id_floor(self) -> int | None:
         found = self._controller.image.floors.get(self._link)

@@ -54,7 +54,7 @@ class Fencer(Protocol):
         ...
 
 
-class Progress(Protocol):
+class ReplicaProgress(Protocol):
     """The fetcher's view of the target replicas."""
 
     def lag(self, tps: Tps) -> Mapping[TopicPartition, int | None]:
@@ -97,7 +97,7 @@ class TailCheck(Protocol):
         ...
 
 
-class ReplicaStarts(Protocol):
+class ReplicaStartsPort(Protocol):
     async def late(self, tps: Tps, *, timeout: float, every: bool = True) -> Late:
         """Replicas whose logs start later than the source's and the mirror's, as they tell it now. With `every` it raises
         LinkerError if one of them does not tell: it may be the one. Without, one that does not tell at once is left out."""
@@ -211,7 +211,7 @@ class SourceFence(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotePorts:
     fencer: Fencer
-    progress: Progress
+    progress: ReplicaProgress
     source_ends: SourceEnds
     tail_check: TailCheck
     hand_over: HandOver
@@ -219,7 +219,7 @@ class PromotePorts:
     validation: Validation | None = None  # None: there is none, and none is asked for
     producers: SourceProducers | None = None  # None: nobody is named, and nothing aborted
     source_topics: SourceTopics | None = None  # None: the source is not asked for partitions that were added
-    replica_starts: ReplicaStarts | None = None  # None: there is no source to start earlier
+    replica_starts: ReplicaStartsPort | None = None  # None: there is no source to start earlier
     source_fence: SourceFence | None = None  # None: the source cannot be made to refuse writes
 
 

@@ -1,7 +1,7 @@
 """Copies from the longest replica while a partition is failed over.
 
 The sidecar that leads the partition serves the rest of that replica's log to followers that have less, as it served the
-source's batches before. It follows the state and nothing else (`MirrorPartition.failover`): a partition that is fenced
+source's batches before. It follows the state and nothing else (`PartitionCopy.failover`): a partition that is fenced
 for a failover is no longer copied from the source, and once its end is chosen it is copied from the chosen replica up
 to that end. So every sidecar does the same, whenever it hears of it, and a restart changes nothing.
 """
@@ -15,13 +15,12 @@ from dataclasses import replace
 
 from controller.decide.failovers import Chosen
 from controller.phases import HELD
-from controller.state import MirrorPartition as PartitionState
-from controller.state import Record
+from controller.state import MirrorPartition, Record
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.link_fetcher import FetcherManager
-from fetcher.partition_copy import MirrorPartition
-from fetcher.resolve import Resolver, Verdict
+from fetcher.link_fetcher import LinkFetcher
+from fetcher.partition_copy import PartitionCopy
+from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.spec import MirrorSpec
 from fleet.link_controller import LinkController
 from linker.links.replica_ends import list_at
@@ -42,7 +41,7 @@ _CONNECT_TIMEOUT = 5.0
 
 #: What fetchers are told of each partition, and why of some topics that cannot be had now.
 SpecsOf = Callable[
-    [Sequence[PartitionState]], Awaitable[tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]]
+    [Sequence[MirrorPartition]], Awaitable[tuple[dict[TopicPartition, MirrorSpec], dict[str, LinkerError]]]
 ]
 
 
@@ -74,11 +73,11 @@ class ReplicaResolver(Resolver):
         self._target = target
         self._chosen = chosen
 
-    async def resolve(self, mirrors: Sequence[MirrorPartition]) -> dict[TopicPartition, Verdict]:
+    async def resolve(self, mirrors: Sequence[PartitionCopy]) -> dict[TopicPartition, SourceVerdict]:
         return {
-            mirror.tp: Verdict()
+            mirror.tp: SourceVerdict()
             if self.choose(mirror, leader_only=False) is not None
-            else Verdict(trouble=f"the replica of {mirror.tp} that has the most cannot be reached")
+            else SourceVerdict(trouble=f"the replica of {mirror.tp} that has the most cannot be reached")
             for mirror in mirrors
         }
 
@@ -119,18 +118,18 @@ class ReplicaResolver(Resolver):
     def node(self, node_id: int) -> Node | None:
         return self._target.cluster.nodes.get(node_id)
 
-    def is_leader(self, mirror: MirrorPartition, node_id: int) -> bool:
+    def is_leader(self, mirror: PartitionCopy, node_id: int) -> bool:
         return self.leader_of(mirror) == node_id
 
-    def leader_of(self, mirror: MirrorPartition) -> int:
+    def leader_of(self, mirror: PartitionCopy) -> int:
         chosen = self._chosen.get(mirror.tp)
         return -1 if chosen is None else chosen.replica
 
-    def choose(self, mirror: MirrorPartition, *, leader_only: bool) -> Node | None:
+    def choose(self, mirror: PartitionCopy, *, leader_only: bool) -> Node | None:
         return self.node(self.leader_of(mirror))
 
 
-class StandIn:
+class ReplicaAsSource:
     """The partitions of one link that are failed over just now."""
 
     def __init__(
@@ -138,7 +137,7 @@ class StandIn:
         link: str,
         controller: LinkController,
         target: TargetCluster,
-        fetcher: FetcherManager,
+        fetcher: LinkFetcher,
         budget: MemoryBudget,
         copies: MirrorDirectory,
         specs_of: SpecsOf,
@@ -151,11 +150,11 @@ class StandIn:
         self._source_fetcher = fetcher
         self._specs_of = specs_of
         self._ended = ended
-        self._wanted: dict[TopicPartition, PartitionState] = {}
+        self._wanted: dict[TopicPartition, MirrorPartition] = {}
         self._chosen: dict[TopicPartition, Chosen] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._wake = asyncio.Event()
-        self.fetcher = FetcherManager(
+        self.fetcher = LinkFetcher(
             link,
             target.cluster,
             budget,
@@ -167,13 +166,13 @@ class StandIn:
         )
 
     @property
-    def partitions(self) -> dict[TopicPartition, MirrorPartition]:
+    def partitions(self) -> dict[TopicPartition, PartitionCopy]:
         return self.fetcher.partitions
 
     def on_records(self, records: Sequence[Record]) -> None:
         """A listener of the controller. Copying from the source ends here, at once; the rest follows."""
         if records:
-            states = [r for r in records if isinstance(r, PartitionState) and r.link == self._link]
+            states = [r for r in records if isinstance(r, MirrorPartition) and r.link == self._link]
         else:
             states = self._controller.image.link_partitions(self._link)
         for state in states:
@@ -222,7 +221,7 @@ class StandIn:
                     # The others are served by now; nobody waits for those that are in trouble.
                     asyncio.get_running_loop().call_later(_RETRY, self._wake.set)
 
-    async def _serve(self, ready: Sequence[PartitionState]) -> bool:
+    async def _serve(self, ready: Sequence[MirrorPartition]) -> bool:
         """All of them at once: producers are held. False if some have to be tried again."""
         try:
             specs, trouble = await self._specs_of(ready)
@@ -256,6 +255,6 @@ class StandIn:
             ) from None
 
 
-def _some(states: Sequence[PartitionState]) -> str:
+def _some(states: Sequence[MirrorPartition]) -> str:
     shown = ", ".join(str(state.tp) for state in states[:3])
     return shown if len(states) <= 3 else f"{shown} and {len(states) - 3} more"

@@ -8,14 +8,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from controller.errors import PromoteAbandoned
 from controller.judge.late_starts import lost, refusal, refusal_text, worst
 from controller.state import ValidationPolicy
-from linker.promote.context import BatchContext
+from linker.promote.context import PromoteBatch
 from wire.frames.types import TopicPartition
 
 
 class ReplicaProof:
     """The proof of the replicas of one batch."""
 
-    def __init__(self, context: BatchContext) -> None:
+    def __init__(self, context: PromoteBatch) -> None:
         self._context = context
         self._ports = context.ports
         self._settings = context.settings

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from linker.checks.preflight import ALTER, TIMEOUT, WRITE, Finding, allowed, cluster_operations
+from linker.checks.preflight import ALTER, TIMEOUT, WRITE, PreflightFinding, allowed, cluster_operations
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError, error_name
 from wire.frames.error_codes import CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED
@@ -186,7 +186,7 @@ async def _deadline(timeout: float, what: str) -> AsyncIterator[None]:
 
 async def check_source_fence(
     source: Cluster, topics: Mapping[str, int], most_partitions: int
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     """What is in the way of closing these topics (with their numbers of partitions); all of it fatal."""
     name = "fence source"
     try:
@@ -194,7 +194,7 @@ async def check_source_fence(
     except BrokerError as error:
         if error.code == SECURITY_DISABLED:
             return [
-                Finding(
+                PreflightFinding(
                     name,
                     True,
                     "the source has no authorizer: nothing there can refuse writes",
@@ -204,14 +204,14 @@ async def check_source_fence(
         if error.code == CLUSTER_AUTHORIZATION_FAILED:
             return [_lacks(name, "DESCRIBE", "Describe")]
         raise
-    findings: list[Finding] = []
+    findings: list[PreflightFinding] = []
     if not allowed(await cluster_operations(source), ALTER):
         findings.append(_lacks(name, "ALTER", "Alter"))
     for topic, partitions in sorted(topics.items()):
         others = [acl for acl in acls if acl.binds(topic) and acl != fence_of(topic)]
         if not others:
             findings.append(
-                Finding(
+                PreflightFinding(
                     name,
                     True,
                     f"topic {topic} has no ACL at the source: with a first one, clients that may use it because of "
@@ -221,7 +221,7 @@ async def check_source_fence(
             )
         if partitions > most_partitions:
             findings.append(
-                Finding(
+                PreflightFinding(
                     name,
                     True,
                     f"topic {topic} has {partitions} partitions and is promoted in parts of {most_partitions}: its source "
@@ -232,8 +232,8 @@ async def check_source_fence(
     return findings
 
 
-def _lacks(name: str, operation: str, flag: str) -> Finding:
-    return Finding(
+def _lacks(name: str, operation: str, flag: str) -> PreflightFinding:
+    return PreflightFinding(
         name,
         True,
         f"the link's principal lacks {operation} on Cluster at the source",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from controller.decide.source_fence import whole_topics
 from controller.errors import PromoteAbandoned
-from linker.promote.context import BatchContext
+from linker.promote.context import PromoteBatch
 
 
-async def close_source(context: BatchContext) -> None:
+async def close_source(context: PromoteBatch) -> None:
     """Behind the fence; returns when the source refuses writes to the batch's topics."""
     port = context.ports.source_fence
     if not context.settings.fence_source:

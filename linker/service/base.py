@@ -12,7 +12,7 @@ from controller.decide.promotes import next_job
 from controller.errors import SourceClosed
 from controller.image import ControllerImage
 from controller.phases import ENDED
-from controller.plan.placement import Broker
+from controller.plan.placement import ReplicaBroker
 from controller.state import MirrorTopic, PromoteJob
 from fleet.stores.base import ControllerFenced, NodeNotEmpty, StoreError, VersionConflict
 from linker.checks import preflight
@@ -121,10 +121,10 @@ class ServiceBase:
             and any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
-    def _brokers(self) -> list[Broker]:
+    def _brokers(self) -> list[ReplicaBroker]:
         links = self._sidecar.link_brokers()
         found = [
-            Broker(broker.id, broker.rack)
+            ReplicaBroker(broker.id, broker.rack)
             for broker in self._sidecar.target.image.brokers.values()
             if broker.id not in links
             and not broker.fenced

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from admin.models import FailoverPartition, FailoverPlan, FailoverRequest
-from admin.models import PromoteJob as JobDescription
+from admin.models import FailoverPartition, FailoverPlan, FailoverRequest, PromoteJobStatus
 from admin.service import IllegalState, NotReady, PreflightFailed
 from controller import errors as refused
 from controller.decide import failovers as decide
@@ -81,7 +80,7 @@ class Failovers(ServiceBase):
             for tp in tps
         ]
 
-    async def failover(self, link: str, request: FailoverRequest) -> JobDescription:
+    async def failover(self, link: str, request: FailoverRequest) -> PromoteJobStatus:
         # Looked at and started under one lock, as a promote is.
         async with self._changing:
             runtime = self._runtime(link)

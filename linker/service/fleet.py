@@ -11,7 +11,7 @@ from collections import Counter
 from admin.models import Action, ChangeResult, StayingPartition
 from admin.service import IllegalState, SidecarNotFound
 from controller.errors import NotFound
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from linker.fleet.departures import others_to_lead
 from linker.links import status as view
 from linker.membership import StillHosting
@@ -23,13 +23,13 @@ _LEAVE_TIMEOUT = 30.0
 class FleetService(SidecarViews):
     """Each change is a mark in the state, or refused with what is in its way."""
 
-    def _known(self, sidecar_id: int) -> Head:
+    def _known(self, sidecar_id: int) -> FleetController:
         head = self._head()
         if sidecar_id not in self._image.identities:
             raise SidecarNotFound(sidecar_id)
         return head
 
-    def _is_away(self, head: Head, sidecar_id: int) -> bool:
+    def _is_away(self, head: FleetController, sidecar_id: int) -> bool:
         return sidecar_id not in head.members or sidecar_id not in head.alive()
 
     async def drain_sidecar(self, sidecar_id: int, *, undo: bool, dry_run: bool) -> ChangeResult:
@@ -108,7 +108,7 @@ class FleetService(SidecarViews):
             )
         return ChangeResult(dry_run=dry_run, actions=actions, warnings=_stuck(staying), pending=not dry_run)
 
-    def _others(self, head: Head, sidecar_id: int) -> str:
+    def _others(self, head: FleetController, sidecar_id: int) -> str:
         leading, in_isr = self._load_of_sidecars()
         others = [b for b in self._ids(head) if b != sidecar_id]
         return (

@@ -14,7 +14,7 @@ from admin.models import (
     LinkSummary,
     UpdateLinkRequest,
 )
-from admin.service import AlreadyExists, IllegalState, InvalidRequest, PreflightFailed
+from admin.service import IllegalState, InvalidRequest, NameTaken, PreflightFailed
 from controller import errors as refused
 from controller.decide.source_fence import owed_topics
 from controller.errors import Refused
@@ -59,7 +59,7 @@ class LinkChanges(ServiceBase):
         async with self._changing:
             _check(request.properties, self._sidecar.config.link_secrets)
             if request.name in self._image.links:
-                raise AlreadyExists(f"link {request.name} exists already")
+                raise NameTaken(f"link {request.name} exists already")
             source = source_cluster(request.name, dict(request.properties), self._sidecar.config.link_secrets)
             try:
                 await source.connect(timeout=preflight.TIMEOUT)

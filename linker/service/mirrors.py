@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from admin.models import Action, ChangeResult, CreateMirrorsRequest, MirrorDescription, MirrorSummary
 from admin.service import (
-    AlreadyExists,
     IllegalState,
     InvalidRequest,
+    NameTaken,
     NotReady,
     PreflightFailed,
     SourceTopicNotFound,
@@ -18,7 +18,7 @@ from controller import errors as refused
 from controller.decide.mirrors import refuse_while_running
 from controller.decide.source_fence import owed_topics
 from controller.phases import ENDED, PROMOTING, Phase
-from controller.plan.placement import Broker, Load, place
+from controller.plan.placement import Load, ReplicaBroker, place
 from controller.plan.topic_configs import at_promote
 from controller.state import UNBOUND, MirrorTopic, same_source_topic
 from fleet.link_controller import wall_clock_ms
@@ -111,9 +111,9 @@ class MirrorChanges(ServiceBase):
             raise InvalidRequest(f"topic {topic} is internal to Kafka and is not mirrored")
         existing = self._image.mirror_of_topic(topic)
         if existing is not None:
-            raise AlreadyExists(f"topic {topic} is a mirror of link {existing.link} already")
+            raise NameTaken(f"topic {topic} is a mirror of link {existing.link} already")
         if topic in self._sidecar.target.image.topics_by_name:
-            raise AlreadyExists(
+            raise NameTaken(
                 f"topic {topic} exists at the target and is no mirror of link {link}; delete it there first, with its "
                 "records and what only the target has of them. A copy that another tool made (MirrorMaker 2, say) has other "
                 "offsets: stop that tool before"
@@ -133,7 +133,7 @@ class MirrorChanges(ServiceBase):
         request: CreateMirrorsRequest,
         topics: dict[str, preflight.SourceTopic],
         factors: dict[str, int],
-        brokers: list[Broker],
+        brokers: list[ReplicaBroker],
     ) -> list[MirrorTopic]:
         load = self._load()
         mirrors = []

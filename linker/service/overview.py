@@ -181,8 +181,8 @@ class Overview(FleetService):
     async def doctor(self, link: str) -> DoctorReport:
         runtime = self._runtime(link)
         checks: list[Check] = []
-        findings: list[preflight.Finding] = []
-        differences: list[preflight.Finding] = []
+        findings: list[preflight.PreflightFinding] = []
+        differences: list[preflight.PreflightFinding] = []
         complete = False
         try:
             await runtime.source.connect(timeout=preflight.TIMEOUT)
@@ -203,7 +203,8 @@ class Overview(FleetService):
                 topics, missing, more = await preflight.read_source_topics(runtime.source, sorted(mirrors))
                 findings += more
                 findings += [
-                    preflight.Finding("topics", True, f"topic {t} is gone at the source") for t in missing
+                    preflight.PreflightFinding("topics", True, f"topic {t} is gone at the source")
+                    for t in missing
                 ]
                 factors = {
                     name: factor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from admin.models import (
     MirrorState,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePhase,
     PromotePlan,
     PromoteRequest,
@@ -174,14 +174,14 @@ class Promotes(Validations):
             return [], [f"the source's producers cannot be listed: {error}"]
         return source_producers(seen), direct_warnings(seen)
 
-    def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
+    def _still_closed(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.PreflightFinding]:
         """Topics that an abandoned promote could not open at the source yet. With a job of theirs running nobody would
         (linker.promote.source_fence_debts), and writes to them would be refused for as long as it catches up."""
         owed = {
             topic: job_id for job_id, found in debts(self._image, runtime.name).items() for topic in found
         }
         return [
-            preflight.Finding(
+            preflight.PreflightFinding(
                 "fence source",
                 True,
                 f"topic {topic}: the source may still refuse writes because promote {owed[topic]} was abandoned while it "
@@ -192,13 +192,15 @@ class Promotes(Validations):
             if topic in owed
         ]
 
-    async def _source_fence(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[preflight.Finding]:
+    async def _source_fence(
+        self, runtime: LinkRuntime, topics: Sequence[str]
+    ) -> list[preflight.PreflightFinding]:
         """What keeps the source from refusing writes to these topics."""
         mirrors = {topic: self._image.mirrors[runtime.name, topic].partitions for topic in topics}
         try:
             return await check_source_fence(runtime.source, mirrors, PromoteSettings().whole_partitions)
         except LinkerError as error:
-            return [preflight.Finding("fence source", True, str(error))]
+            return [preflight.PreflightFinding("fence source", True, str(error))]
 
     async def _grown(self, runtime: LinkRuntime, topics: Sequence[str]) -> list[str]:
         """Topics that got partitions at the source (they would be left behind) or at the target (two logs already)."""
@@ -251,12 +253,12 @@ class Promotes(Validations):
             if any(state.phase not in ENDED for state in self._image.topic_partitions(link, mirror.topic))
         ]
 
-    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
         # From the first look to the start under one lock: what is durable must also run, and on this runtime.
         async with self._changing:
             return await self._begin_promote(link, request)
 
-    async def _begin_promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+    async def _begin_promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
         runtime = self._runtime(link)
         self._require_ready()
         if not runtime.source_available:
@@ -328,14 +330,14 @@ class Promotes(Validations):
                 f"a promote gives the topics the configs of their source, and these cannot be read: {error}"
             ) from error
 
-    async def list_promotes(self, link: str) -> list[PromoteJob]:
+    async def list_promotes(self, link: str) -> list[PromoteJobStatus]:
         runtime = self._runtime(link)
         jobs = sorted(
             (job for (name, _), job in self._image.jobs.items() if name == link), key=lambda job: -job.id
         )
         return [view.promote_job(runtime, job) for job in jobs]
 
-    async def describe_promote(self, promote_id: str) -> PromoteJob:
+    async def describe_promote(self, promote_id: str) -> PromoteJobStatus:
         job = view.find_job(self._image, promote_id)
         if job is None:
             raise PromoteNotFound(promote_id)

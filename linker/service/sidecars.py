@@ -20,7 +20,7 @@ from admin.models import (
 )
 from admin.service import NoLinkController, SidecarNotFound
 from controller.state import JobStatus, PromoteJob
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.link_controller import wall_clock_ms
 from linker.links import status as view
 from linker.membership.hosting import hosted_partitions
@@ -37,7 +37,7 @@ def _ms(seconds: float | None) -> int | None:
 class SidecarViews(ServiceBase):
     """What the fleet looks like from the link controller; from any sidecar, where it is the only one."""
 
-    def _head(self) -> Head:
+    def _head(self) -> FleetController:
         head = self._sidecar.fleet.head
         if head is None:
             raise NoLinkController("this sidecar is not the link controller; try again in a few seconds")
@@ -86,11 +86,11 @@ class SidecarViews(ServiceBase):
                 in_isr.update(partition.isr)
         return leading, in_isr
 
-    def _ids(self, head: Head) -> list[int]:
+    def _ids(self, head: FleetController) -> list[int]:
         return sorted(self._image.identities.keys() | head.members.keys())
 
     def _status_of(
-        self, broker_id: int, head: Head, leading: Counter[int], in_isr: Counter[int]
+        self, broker_id: int, head: FleetController, leading: Counter[int], in_isr: Counter[int]
     ) -> SidecarStatus:
         target = self._sidecar.target
         mine = broker_id == target.broker_id

@@ -24,7 +24,7 @@ from linker import __version__
 from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorError
 from linker.validation.planner import replicas_of
-from linker.validation.runner import LinkValidation
+from linker.validation.runner import LinkValidator
 from linker.validation.runs import RunStatus
 from linker.validation.turns import Urgency
 from validator import messages as m
@@ -43,7 +43,7 @@ _STEPS = ("catch_up", "fence", "align", "validate", "hand_over", "finish")
 
 
 async def close_evidence(
-    validation: LinkValidation, controller: LinkController, target: TargetCluster, job: PromoteJob
+    validation: LinkValidator, controller: LinkController, target: TargetCluster, job: PromoteJob
 ) -> None:
     """Returns when the job says how it ended. Cancelled, it is begun again by whoever decides next."""
     await EvidenceWriter(validation, controller, target, job).close()
@@ -54,7 +54,7 @@ class EvidenceWriter:
 
     def __init__(
         self,
-        validation: LinkValidation,
+        validation: LinkValidator,
         controller: LinkController,
         target: TargetCluster,
         job: PromoteJob,

@@ -65,7 +65,7 @@ class TopicRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ValidationPlan:
     """What a run is to check. `bases`: the watermark that each replica's range begins with; `epochs`: the mirror
     sessions it is planned for. `left_out`: partition -> why (part of) it cannot be checked now."""
 
@@ -99,7 +99,7 @@ def plan(
     mode: Mode = Mode.BATCHES,
     source_ends: Mapping[TopicPartition, int] | None = None,
     log_starts: Mapping[TopicPartition, Mapping[int, int]] | None = None,
-) -> Plan:
+) -> ValidationPlan:
     """With `source_ends` only what is not proved up to there is due, and replicas whose log starts (`log_starts`, of those
     that start later than the source; a partition of which nothing is known is not there) are not what was counted last.
     Records are always compared from the start: no watermark is kept for them."""
@@ -160,7 +160,7 @@ def plan(
                 replicas=tuple(replicas),
             )
         )
-    return Plan(tuple(found), bases, epochs, left_out)
+    return ValidationPlan(tuple(found), bases, epochs, left_out)
 
 
 def _unfit(state: MirrorPartition) -> str | None:

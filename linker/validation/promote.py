@@ -16,7 +16,7 @@ from fleet.link_controller import LinkController
 from linker.links.copies import CopyView
 from linker.promote.ports import Tps, Unproved
 from linker.validation.errors import ValidatorError
-from linker.validation.runner import LinkValidation
+from linker.validation.runner import LinkValidator
 from linker.validation.turns import Urgency
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition
@@ -28,12 +28,12 @@ _PAUSE = 0.2  # between two runs: a busy source always has something new
 _RETRY_FIRST, _RETRY_MAX = 1.0, 15.0
 
 
-class PromoteValidation:
+class PromoteProof:
     """Of one link."""
 
     def __init__(
         self,
-        validation: LinkValidation,
+        validation: LinkValidator,
         controller: LinkController,
         copy: Callable[[TopicPartition], CopyView | None],
         replicas: Callable[[TopicPartition], Collection[int]],

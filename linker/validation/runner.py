@@ -1,4 +1,4 @@
-"""LinkValidation: the validation of one link, on the link controller only.
+"""LinkValidator: the validation of one link, on the link controller only.
 
 Runs that somebody asked for, continuous runs (durable as options of the link, so the next link controller goes on with
 them from the watermarks), the runs of promotes, and the last one after each, which closes its evidence.
@@ -25,7 +25,15 @@ from linker.links.configs import topic_configs
 from linker.links.copies import CopyView
 from linker.membership import TargetCluster
 from linker.validation.errors import ValidatorCancelled
-from linker.validation.planner import Plan, Position, TopicRules, lost, other_copies, plan, positions_of
+from linker.validation.planner import (
+    Position,
+    TopicRules,
+    ValidationPlan,
+    lost,
+    other_copies,
+    plan,
+    positions_of,
+)
 from linker.validation.result_book import ResultBook
 from linker.validation.runs import Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
@@ -56,12 +64,12 @@ async def _unknown() -> tuple[str | None, str | None]:
 
 
 WritesEvidence = Callable[
-    ["LinkValidation", LinkController, TargetCluster, PromoteJob], Coroutine[Any, Any, None]
+    ["LinkValidator", LinkController, TargetCluster, PromoteJob], Coroutine[Any, Any, None]
 ]
 """Proves what a promote has handed over, and writes its evidence (`evidence.close_evidence`)."""
 
 
-class LinkValidation:
+class LinkValidator:
     """One per link. `run` it while this sidecar is the link controller."""
 
     def __init__(
@@ -227,7 +235,7 @@ class LinkValidation:
 
     async def plan(
         self, tps: Collection[TopicPartition], mode: Mode = Mode.BATCHES, *, only_behind: bool = False
-    ) -> Plan:
+    ) -> ValidationPlan:
         """What is due now. LinkerError if the target does not say what is configured there."""
         now = wall_clock_ms()
         await self._forget()

@@ -11,7 +11,7 @@ from controller.decide.validations import Advance
 from controller.state import MissingRecords, ReplicaValidation, ValidationMismatch
 from fleet.link_controller import LinkController, wall_clock_ms
 from linker.validation.errors import ValidatorError
-from linker.validation.planner import Plan
+from linker.validation.planner import ValidationPlan
 from validator import messages as m
 from validator.compare.facts import BatchFacts, Finding, FindingKind, Missing
 from validator.mode import Mode
@@ -92,7 +92,7 @@ class Recorder:
         self,
         controller: LinkController,
         link: str,
-        plan: Plan,
+        plan: ValidationPlan,
         status: RunStatus,
         totals: Totals,
         told: Callable[[Sequence[m.ReplicaResult]], None],

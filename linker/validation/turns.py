@@ -29,7 +29,7 @@ class Turn:
         self.yield_asked = asyncio.Event()
 
 
-class Turns:
+class ValidatorQueue:
     """The queue before one validator."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from linker.config.check import ValidationConfig
 from linker.validation.process import ValidatorProcess
-from linker.validation.turns import Turns, Urgency
+from linker.validation.turns import Urgency, ValidatorQueue
 from validator import messages as m
 from wire.client.properties import parse_bootstrap_servers
 from wire.frames.types import format_address
@@ -30,7 +30,7 @@ class Validator:
         self.process = process
         self.target = target
         self.evidence_dir = evidence_dir.absolute()  # the process that writes there works elsewhere
-        self.turns = Turns()
+        self.turns = ValidatorQueue()
 
     async def check(
         self, urgency: Urgency, prepare: Callable[[], Awaitable[m.Run | None]], seen: Seen

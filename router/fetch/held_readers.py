@@ -15,7 +15,7 @@ MOST_OF_A_NAME: Final = 200
 SILENT: Final = 60.0
 
 
-class HeldReader(NamedTuple):
+class HeldConsumer(NamedTuple):
     """One consumer that reads one topic, as far as the connection tells."""
 
     link: str
@@ -28,12 +28,14 @@ class HeldReaders:
     """Of all links; since when each is held, and when it asked last."""
 
     def __init__(self) -> None:
-        self._seen: dict[HeldReader, tuple[float, float]] = {}
+        self._seen: dict[HeldConsumer, tuple[float, float]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
 
-    def note(self, link: str, topic: str, client_id: str | None, host: str, now: float) -> HeldReader | None:
+    def note(
+        self, link: str, topic: str, client_id: str | None, host: str, now: float
+    ) -> HeldConsumer | None:
         """It asked and got nothing. The reader, if nobody has been told of this client on this link yet."""
-        reader = HeldReader(link, topic, (client_id or "")[:MOST_OF_A_NAME], host)
+        reader = HeldConsumer(link, topic, (client_id or "")[:MOST_OF_A_NAME], host)
         known = self._seen.get(reader)
         if known is not None and now - known[1] <= SILENT:
             self._seen[reader] = known[0], now
@@ -50,7 +52,7 @@ class HeldReaders:
         self._told[told] = None
         return reader
 
-    def held(self, link: str, now: float, topic: str | None = None) -> list[tuple[HeldReader, float]]:
+    def held(self, link: str, now: float, topic: str | None = None) -> list[tuple[HeldConsumer, float]]:
         """Those that are held now, with the seconds since when."""
         return sorted(
             (reader, now - since)

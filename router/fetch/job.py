@@ -13,7 +13,7 @@ from typing import Final
 from router.fetch.decision import Part
 from router.ports import LocalLog
 from router.produce.forwarding import ForwardingHub
-from router.produce.source_route import SourceRoute
+from router.produce.source_route import Route
 from wire.frames.fetch import FetchPartition, FetchRequest, TopicKey
 from wire.server.listener import Exchange
 
@@ -82,7 +82,7 @@ def source_key(version: int, part: Part) -> tuple[TopicKey, int] | None:
 
 
 def source_fetch(
-    hub: ForwardingHub, asked: FetchRequest, route: SourceRoute, parts: Sequence[Part], wait: float
+    hub: ForwardingHub, asked: FetchRequest, route: Route, parts: Sequence[Part], wait: float
 ) -> tuple[FetchRequest, Expected]:
     """In the newest version that the node and we speak, waiting `wait` seconds for data. LinkerError if there is no
     such version.

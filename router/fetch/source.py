@@ -17,8 +17,8 @@ from typing import Final
 from router.fetch.decision import PASSED_ON, Part, from_source
 from router.fetch.job import Expected, PendingFetch, source_fetch, source_key
 from router.produce.forwarding import ForwardingHub, Swept
-from router.produce.lane_states import Verdict, verdict
-from router.produce.source_route import RouteTable, SourceRoute, leader_of
+from router.produce.lane_states import ErrorMeaning, verdict
+from router.produce.source_route import Route, RoutePool, leader_of
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.frames.fetch import (
     FetchedPartition,
@@ -40,7 +40,7 @@ class _Poll:
     __slots__ = ("fetch", "isolation_level", "offsets", "parts", "route", "version")
 
     def __init__(
-        self, fetch: PendingFetch, route: SourceRoute, version: int, isolation_level: int, parts: Expected
+        self, fetch: PendingFetch, route: Route, version: int, isolation_level: int, parts: Expected
     ) -> None:
         self.fetch: PendingFetch | None = fetch  # that it was sent for; None when that one is answered
         self.route = route
@@ -73,14 +73,14 @@ class SourceReads:
         self._hub = hub
         self._owner = owner
         self._changed = changed
-        self._routes = RouteTable(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.ports.source, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._fetch: PendingFetch | None = None
-        self._polls: dict[SourceRoute, _Poll] = {}
+        self._polls: dict[Route, _Poll] = {}
         #: Parts that wait for a leader, for a connection, or for the end of what the node was asked before.
         self._unasked: list[Part] = []
         #: Nodes that had more records for this consumer than it got. An answer waits for theirs: else one that always is
         #: a little faster would keep them from it for ever.
-        self._have_more: set[SourceRoute] = set()
+        self._have_more: set[Route] = set()
         self._asking = False
 
     # For the fetch
@@ -114,7 +114,7 @@ class SourceReads:
     # Asking
 
     def _ask(self, fetch: PendingFetch, parts: Iterable[Part]) -> None:
-        by_route: dict[SourceRoute, list[Part]] = {}
+        by_route: dict[Route, list[Part]] = {}
         for part in parts:
             part.from_source = True
             route = self._route(part)
@@ -133,7 +133,7 @@ class SourceReads:
         finally:
             self._asking = asking
 
-    def _route(self, part: Part) -> SourceRoute | None:
+    def _route(self, part: Part) -> Route | None:
         if part.mirror is None or part.tp is None:
             return None
         link = part.mirror.link
@@ -143,7 +143,7 @@ class SourceReads:
             return None
         return self._routes.get(link, node)
 
-    def _send(self, fetch: PendingFetch, route: SourceRoute, parts: list[Part]) -> None:
+    def _send(self, fetch: PendingFetch, route: Route, parts: list[Part]) -> None:
         now = self._hub.loop.time()
         wait = max(0.0, fetch.poll_until - now)
         try:
@@ -238,7 +238,7 @@ class SourceReads:
         # To the consumer an empty answer, but not before it could be another one: until then the leader is known, or an
         # operator has acted.
         until = self._hub.loop.time() + _PASSING
-        if verdict(fetched.error) is Verdict.RETRY and part.tp is not None:
+        if verdict(fetched.error) is ErrorMeaning.RETRY and part.tp is not None:
             self._hub.recover(route.link, part.tp.topic, self._recovered)
         else:
             until += SOURCE_WAIT

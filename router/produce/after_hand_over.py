@@ -27,7 +27,7 @@ class CarriedClient(Protocol):
         """These real brokers of the target are likely to lead soon."""
 
 
-class Carrying:
+class AfterHandOver:
     """What all clients share of it."""
 
     def __init__(self, ports: RouterPorts, most: int) -> None:

@@ -13,10 +13,10 @@ from router.produce.batch import Answer, Batch
 from router.produce.forwarding import ForwardingHub
 from router.produce.job import Pair, ProduceJob, SourceRequest
 from router.produce.job import answer as send_answer
-from router.produce.lane_states import BatchState, Verdict, verdict
+from router.produce.lane_states import BatchState, ErrorMeaning, verdict
 from router.produce.lanes import Lane
-from router.produce.retry_order import GivenBack
-from router.produce.source_route import TARGET, SourceRoute
+from router.produce.retry_order import RetryOrder
+from router.produce.source_route import TARGET, Route
 from wire.errors import LocalProtocolError, MalformedFrame, WireError, error_name
 from wire.frames.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from wire.frames.produce import ProduceResponse, ProduceResult, parse_produce_response
@@ -37,7 +37,7 @@ class ProduceAnswers:
         self.hub = hub
         self._connection = connection
         self._moved_on = moved_on
-        self.given_back = GivenBack()
+        self.given_back = RetryOrder()
         self.jobs: dict[ProduceJob, None] = {}  # not answered yet, in request order
         self.vanished = False  # the client
 
@@ -45,7 +45,7 @@ class ProduceAnswers:
 
     def replied(
         self,
-        route: SourceRoute,
+        route: Route,
         request: SourceRequest,
         pairs: list[Pair],
         term: int,
@@ -75,7 +75,7 @@ class ProduceAnswers:
                 what = lane.answered(batch, result.error)
             else:
                 what = self.hub.gate.answered(lane, batch, result, covered=covered)
-            if verdict(result.error) is Verdict.OURS:
+            if verdict(result.error) is ErrorMeaning.OURS:
                 self.hub.refused(
                     route.link, f"the source answered {error_name(result.error)} to a produce of {lane.tp}"
                 )
@@ -95,7 +95,7 @@ class ProduceAnswers:
             if result.error == NONE:
                 if (mirror := self.hub.ports.mirrors.by_name(lane.tp.topic)) is not None:
                     self.hub.stats.links[mirror.link].carried += 1
-            elif verdict(result.error) is Verdict.OURS:
+            elif verdict(result.error) is ErrorMeaning.OURS:
                 # Not this client's fault: it is told where to go instead.
                 refused[lane.tp] = result.error
                 result.error = NOT_LEADER_OR_FOLLOWER

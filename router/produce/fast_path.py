@@ -23,7 +23,7 @@ from router.produce.batch import Batch
 from router.produce.forwarding import ForwardingHub
 from router.produce.job import Pair, ProduceJob, SourceRequest, note_answered
 from router.produce.lanes import Lane
-from router.produce.source_route import TARGET, SourceRoute, partitions_of
+from router.produce.source_route import TARGET, Route, partitions_of
 from wire.client.cluster_metadata import PartitionMetadata
 from wire.errors import MalformedFrame, WireError
 from wire.frames.batch import BATCH_OVERHEAD
@@ -56,7 +56,7 @@ class _Usual:
     def __init__(
         self,
         lane: Lane[ProduceJob],
-        route: SourceRoute,
+        route: Route,
         mirror: Mirror,
         version: int,
         key: TopicKey,
@@ -81,7 +81,7 @@ class _Usual:
 _Passed = tuple[_Usual, Batch[ProduceJob]]
 
 
-class Express:
+class FastPath:
     """Of one client connection."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Express:
         self._authorizer = authorizer
         self._usual: dict[tuple[TopicKey, int], _Usual] = {}
 
-    def learn(self, pairs: Sequence[Pair], route: SourceRoute, asked: SourceRequest, job: ProduceJob) -> None:
+    def learn(self, pairs: Sequence[Pair], route: Route, asked: SourceRequest, job: ProduceJob) -> None:
         """These batches were sent there in one request. If the next ones may go the same way, this is what they need."""
         header, topics = job.exchange.header, job.request.topics
         client_id = header.client_id
@@ -207,7 +207,7 @@ class Express:
             slot += 1
         return True
 
-    def _send(self, job: ProduceJob, route: SourceRoute, together: list[_Passed], now: float) -> None:
+    def _send(self, job: ProduceJob, route: Route, together: list[_Passed], now: float) -> None:
         request = job.request
         timeout_ms = max(1, min(request.timeout_ms, int((job.deadline - now) * 1000)))
         correlation_id = route.next_correlation_id()
@@ -308,9 +308,9 @@ class Express:
         )
 
 
-def _by_node(together: list[_Passed]) -> dict[SourceRoute, list[_Passed]] | None:
+def _by_node(together: list[_Passed]) -> dict[Route, list[_Passed]] | None:
     """What goes to one node in one request; None if it knows their topics in different ways."""
-    ways: dict[SourceRoute, list[_Passed]] = {}
+    ways: dict[Route, list[_Passed]] = {}
     for one in together:
         usual = one[0]
         passed = ways.setdefault(usual.route, [])

@@ -17,13 +17,13 @@ from router.fetch.first_fetches import FirstFetches
 from router.fetch.held_readers import HeldReaders
 from router.fetch.unread import Unread
 from router.ports import RouterLimits, RouterPorts, RouterStats, SourceCluster
-from router.produce.after_hand_over import Carrying
+from router.produce.after_hand_over import AfterHandOver
 from router.produce.batch import Answer, Batch
 from router.produce.forwarded import ForwardedBook
 from router.produce.lanes import Lane
 from router.produce.lease_gate import LeaseGate, Told
 from router.produce.source_route import TARGET, Recovery
-from router.produce.turns import Turns
+from router.produce.turns import RequestTurns
 from router.tasks import TaskKeeper
 from wire.client.gathering import gathered_writes
 from wire.client.waiting import until_set
@@ -102,7 +102,7 @@ class ForwardingHub:
         self.forwarded = ForwardedBook()
         self.first_fetches = FirstFetches()
         self.held_readers = HeldReaders()
-        self.turns = Turns()
+        self.turns = RequestTurns()
         self.unread = Unread(limits.read_bytes, self.loop)
         #: (kind of request, topic) that was logged already (on_mirrors.py).
         self.told_of_mirrors: set[tuple[str, str]] = set()
@@ -113,7 +113,7 @@ class ForwardingHub:
         self.watched: set[Swept] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._fence_waiters: set[asyncio.Event] = set()
-        self.carrying = Carrying(ports, limits.carried_clients)
+        self.carrying = AfterHandOver(ports, limits.carried_clients)
 
     # Clients
 

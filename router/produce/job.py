@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from router.leadership import current_leader, endpoints_of
-from router.ports import MirrorDirectory, RouterLimits
+from router.ports import MirrorLookup, RouterLimits
 from router.produce.batch import Batch
 from router.produce.forwarding import Client, ForwardingHub
 from router.produce.lanes import Lane
-from router.produce.source_route import TARGET, SourceRoute
+from router.produce.source_route import TARGET, Route
 from wire.errors import LinkerError, MalformedFrame, WireError, error_name
 from wire.frames.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from wire.frames.produce import (
@@ -95,7 +95,7 @@ class SourceRequest(NamedTuple):
 
 
 def source_request(
-    route: SourceRoute, parts: Sequence[tuple[TopicPartition, memoryview]], mirrors: MirrorDirectory
+    route: Route, parts: Sequence[tuple[TopicPartition, memoryview]], mirrors: MirrorLookup
 ) -> SourceRequest:
     """In the newest version that node and we speak; with the topic ids of the node's own cluster if that version has
     them.
@@ -114,14 +114,14 @@ def source_request(
     return SourceRequest(version, list(topics.items()), keys)
 
 
-def _topic_id(route: SourceRoute, topic: str, mirrors: MirrorDirectory) -> bytes | None:
+def _topic_id(route: Route, topic: str, mirrors: MirrorLookup) -> bytes | None:
     mirror = mirrors.by_name(topic)
     if mirror is None:
         return None
     return mirror.topic_id if route.link == TARGET else mirror.source_topic_id
 
 
-def _version(route: SourceRoute, *, with_ids: bool) -> int:
+def _version(route: Route, *, with_ids: bool) -> int:
     low, high = SOURCE_VERSIONS
     return route.version("produce", low, high if with_ids else _FIRST_WITH_TOPIC_IDS - 1)
 

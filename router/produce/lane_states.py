@@ -26,7 +26,7 @@ from wire.frames.error_codes import (
 )
 
 
-class Verdict(Enum):
+class ErrorMeaning(Enum):
     """What an error code of the source means for a forwarded batch."""
 
     PASS = "pass"
@@ -48,26 +48,26 @@ class Verdict(Enum):
 
 
 # Codes that are not listed pass through: unknown codes must reach the client rather than be guessed at here.
-VERDICTS: Final[dict[int, Verdict]] = {
-    UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,  # the broker has not replayed the metadata yet
-    LEADER_NOT_AVAILABLE: Verdict.RETRY,
-    NOT_LEADER_OR_FOLLOWER: Verdict.RETRY,
-    KAFKA_STORAGE_ERROR: Verdict.RETRY,  # the log dir went offline, leadership is about to move
-    FENCED_LEADER_EPOCH: Verdict.RETRY,
-    UNKNOWN_LEADER_EPOCH: Verdict.RETRY,
-    UNKNOWN_TOPIC_ID: Verdict.RETRY,
-    INCONSISTENT_TOPIC_ID: Verdict.RETRY,
-    TOPIC_AUTHORIZATION_FAILED: Verdict.OURS,  # of the link's principal
-    OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.GAP,
-    CLUSTER_AUTHORIZATION_FAILED: Verdict.OURS,  # IdempotentWrite on old sources
-    UNSUPPORTED_VERSION: Verdict.OURS,  # we chose the version
-    SECURITY_DISABLED: Verdict.OURS,
-    SASL_AUTHENTICATION_FAILED: Verdict.OURS,
+VERDICTS: Final[dict[int, ErrorMeaning]] = {
+    UNKNOWN_TOPIC_OR_PARTITION: ErrorMeaning.RETRY,  # the broker has not replayed the metadata yet
+    LEADER_NOT_AVAILABLE: ErrorMeaning.RETRY,
+    NOT_LEADER_OR_FOLLOWER: ErrorMeaning.RETRY,
+    KAFKA_STORAGE_ERROR: ErrorMeaning.RETRY,  # the log dir went offline, leadership is about to move
+    FENCED_LEADER_EPOCH: ErrorMeaning.RETRY,
+    UNKNOWN_LEADER_EPOCH: ErrorMeaning.RETRY,
+    UNKNOWN_TOPIC_ID: ErrorMeaning.RETRY,
+    INCONSISTENT_TOPIC_ID: ErrorMeaning.RETRY,
+    TOPIC_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # of the link's principal
+    OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorMeaning.GAP,
+    CLUSTER_AUTHORIZATION_FAILED: ErrorMeaning.OURS,  # IdempotentWrite on old sources
+    UNSUPPORTED_VERSION: ErrorMeaning.OURS,  # we chose the version
+    SECURITY_DISABLED: ErrorMeaning.OURS,
+    SASL_AUTHENTICATION_FAILED: ErrorMeaning.OURS,
 }
 
 
-def verdict(code: int) -> Verdict:
-    return VERDICTS.get(code, Verdict.PASS)
+def verdict(code: int) -> ErrorMeaning:
+    return VERDICTS.get(code, ErrorMeaning.PASS)
 
 
 class BatchState(Enum):
@@ -95,8 +95,8 @@ class Ending(Enum):
     NOTHING = "nothing"
 
 
-_B, _V = BatchState, Verdict
-ENDINGS: Final[dict[tuple[BatchState, Verdict], Ending]] = {
+_B, _V = BatchState, ErrorMeaning
+ENDINGS: Final[dict[tuple[BatchState, ErrorMeaning], Ending]] = {
     (_B.IN_FLIGHT, _V.PASS): Ending.TELL,
     (_B.IN_FLIGHT, _V.RETRY): Ending.AGAIN,
     (_B.IN_FLIGHT, _V.OURS): Ending.TELL,

@@ -39,9 +39,9 @@ from router.produce.lane_states import (
     ENDINGS,
     BatchState,
     Ending,
+    ErrorMeaning,
     LaneEvent,
     LaneState,
-    Verdict,
     step,
     verdict,
 )
@@ -201,8 +201,8 @@ class Lane(Generic[JobT]):
         """
         self._landed(batch)
         what = verdict(code)
-        if what is Verdict.GAP and self._earlier_waits(batch):
-            what = Verdict.RETRY
+        if what is ErrorMeaning.GAP and self._earlier_waits(batch):
+            what = ErrorMeaning.RETRY
         ending = ENDINGS[batch.state, what]
         if ending is Ending.AGAIN:
             self._requeue(batch)
@@ -217,7 +217,7 @@ class Lane(Generic[JobT]):
             # The source says that it did not take this copy; of an earlier one nobody knows.
             told = REQUEST_TIMED_OUT if unsettled else NOT_LEADER_OR_FOLLOWER
         else:
-            told = NOT_ENOUGH_REPLICAS if what is Verdict.OURS else code
+            told = NOT_ENOUGH_REPLICAS if what is ErrorMeaning.OURS else code
         answers = [(batch, told)]
         if batch.producer[0] >= 0:
             if code in (NONE, DUPLICATE_SEQUENCE_NUMBER):
@@ -233,7 +233,7 @@ class Lane(Generic[JobT]):
         """The connection ended with the batch in flight: its outcome is unknown."""
         self._landed(batch)
         told = batch.state is _TOLD
-        if batch.idempotent and ENDINGS[batch.state, Verdict.LOST] is Ending.AGAIN:
+        if batch.idempotent and ENDINGS[batch.state, ErrorMeaning.LOST] is Ending.AGAIN:
             batch.unsettled = True
             self._requeue(batch)
             return []

@@ -26,7 +26,7 @@ _MOST: Final = 10_000
 _HALF: Final = 1 << 30  # sequences wrap at 2^31 (DefaultRecordBatch.incrementSequence)
 
 
-class GivenBack:
+class RetryOrder:
     """Of one client connection."""
 
     __slots__ = ("_first",)

@@ -1,6 +1,6 @@
 """The ways of one client's lanes: which connection a lane sends on now, and the waiting for it.
 
-Lives here: `Ways`, and the lanes that wait because nothing is forwarded at the moment. Not here: what is sent on them
+Lives here: `Routes`, and the lanes that wait because nothing is forwarded at the moment. Not here: what is sent on them
 (`produce.py`), opening connections and finding leaders again (`source_route.py`).
 """
 
@@ -15,7 +15,7 @@ from router.produce.batch import Answer, JobT
 from router.produce.forwarding import ForwardingHub
 from router.produce.lane_states import LaneState
 from router.produce.lanes import Lane
-from router.produce.source_route import TARGET, RouteTable, SourceRoute, leader_of
+from router.produce.source_route import TARGET, Route, RoutePool, leader_of
 from wire.errors import LinkerError
 from wire.frames.error_codes import NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER
 from wire.frames.types import Node
@@ -23,7 +23,7 @@ from wire.frames.types import Node
 _LAST_WAIT: Final = 1.0  # seconds for a connection to a new leader once clients are sent away
 
 
-class Ways(Generic[JobT]):
+class Routes(Generic[JobT]):
     """To the leaders at the source; after a hand-over, for a moment, to those at the target."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Ways(Generic[JobT]):
         self._session = session
         self._deliver = deliver
         self._pump = pump
-        self._routes = RouteTable(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
+        self._routes = RoutePool(hub.cluster, hub.tasks, hub.limits, hub.stats, self._route_changed)
         self._stuck: dict[Lane[JobT], str] = {}  # waits for a leader or a connection: its link
         self._late_at: float | None = None
         self._shut: dict[Lane[JobT], float] = {}  # forwarding is off, or the lease lapsed: since when
@@ -94,7 +94,7 @@ class Ways(Generic[JobT]):
             if not lane.queue:
                 self._shut.pop(lane, None)  # answered in another way
 
-    def find(self, lane: Lane[JobT], leased: bool) -> SourceRoute | None:
+    def find(self, lane: Lane[JobT], leased: bool) -> Route | None:
         """The open connection to the partition's leader; without one the lane is stuck until that changes."""
         since = self._shut.pop(lane, None) if self._shut else None
         state = self._hub.fences.state(lane.tp)
@@ -143,7 +143,7 @@ class Ways(Generic[JobT]):
         self._shut[lane] = since
         self._hub.shut.add(self)
 
-    def _carrying(self, lane: Lane[JobT], *, last: bool) -> SourceRoute | None:
+    def _carrying(self, lane: Lane[JobT], *, last: bool) -> Route | None:
         """The open connection to the partition's new leader, a real broker of the target. A client that is not carried
         waits until it is told who leads. last: what cannot be sent now is for its client to send, which is told so.
         """

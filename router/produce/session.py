@@ -24,12 +24,12 @@ from router.ports import Mirror
 from router.produce.admission import message_for, named_twice, not_mirrored, refusal
 from router.produce.answers import ProduceAnswers
 from router.produce.batch import Batch
-from router.produce.fast_path import Express
+from router.produce.fast_path import FastPath
 from router.produce.forwarding import ForwardingHub
 from router.produce.job import Pair, ProduceJob, source_request
 from router.produce.lanes import Lane
-from router.produce.routes import Ways
-from router.produce.source_route import TARGET, SourceRoute
+from router.produce.routes import Routes
+from router.produce.source_route import TARGET, Route
 from wire.errors import LinkerError
 from wire.frames.batch import BATCH_OVERHEAD
 from wire.frames.batch_fields import read_producing
@@ -48,8 +48,8 @@ class ProduceSession:
         self._authorizer = authorizer
         self._lanes: dict[TopicPartition, Lane[ProduceJob]] = {}
         self.answers = ProduceAnswers(hub, connection, self._moved_on)
-        self._ways: Ways[ProduceJob] = Ways(hub, self, self.answers.deliver, self.pump_lanes)
-        self._express = Express(hub, self.answers, authorizer, self.pump_lanes)
+        self._ways: Routes[ProduceJob] = Routes(hub, self, self.answers.deliver, self.pump_lanes)
+        self._express = FastPath(hub, self.answers, authorizer, self.pump_lanes)
         # In request order behind one whose authorization is being asked.
         self._backlog: deque[ProduceJob] = deque()
         self.last_request = 0.0
@@ -209,7 +209,7 @@ class ProduceSession:
         # next request then comes in, and would overtake what is in flight by the lane's book and not on its way yet.
         routes = {lane: self._ways.find(lane, leased) for lane in todo}
         while todo:
-            groups: dict[tuple[SourceRoute, ProduceJob], list[Lane[ProduceJob]]] = {}
+            groups: dict[tuple[Route, ProduceJob], list[Lane[ProduceJob]]] = {}
             for lane in todo:
                 if (route := routes[lane]) is not None and lane.queue:
                     groups.setdefault((route, lane.queue[0].job), []).append(lane)
@@ -234,7 +234,7 @@ class ProduceSession:
             while lane.queue and (batch := lane.take(route)) is not None:
                 self._send(route, batch.job, [(lane, batch)])
 
-    def _send(self, route: SourceRoute, job: ProduceJob, pairs: list[Pair]) -> None:
+    def _send(self, route: Route, job: ProduceJob, pairs: list[Pair]) -> None:
         try:
             request = source_request(
                 route, [(lane.tp, batch.records) for lane, batch in pairs], self.hub.ports.mirrors

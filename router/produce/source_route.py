@@ -1,6 +1,6 @@
 """Connections to the source, and finding the leader again after it moved.
 
-Lives here: `SourceRoute` (one connection of one client to one source node), `RouteTable` (those of one
+Lives here: `Route` (one connection of one client to one source node), `RoutePool` (those of one
 client), `Recovery` (one metadata refresh loop per link, shared by all clients). Not here: which batch
 goes when (`lanes.py`, `produce.py`).
 
@@ -60,7 +60,7 @@ def leader_of(cluster: SourceCluster, mirror: Mirror, partition: int) -> Node | 
     return None if found is None else cluster.nodes.get(found.leader)
 
 
-class SourceRoute:
+class Route:
     """One connection to a source node, opened once; a new one replaces it when it is closed, or about to be."""
 
     __slots__ = ("_due", "connection", "error", "last_used", "link", "node", "renew_from", "replaced")
@@ -144,7 +144,7 @@ class SourceRoute:
             self.connection.channel.close(reason)
 
 
-class RouteTable:
+class RoutePool:
     """The source connections of one client for one purpose."""
 
     def __init__(
@@ -160,17 +160,15 @@ class RouteTable:
         self._limits = limits
         self._stats = stats
         self._on_change = on_change  # (link, None): a route opened; (link, error): it failed or closed
-        self._routes: dict[tuple[str, int], SourceRoute] = {}
-        self._next: dict[
-            tuple[str, int], SourceRoute
-        ] = {}  # being opened, to take the place of one that expires
-        self._replaced: set[SourceRoute] = set()
+        self._routes: dict[tuple[str, int], Route] = {}
+        self._next: dict[tuple[str, int], Route] = {}  # being opened, to take the place of one that expires
+        self._replaced: set[Route] = set()
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._routes) + len(self._replaced)
 
-    def get(self, link: str, node: Node) -> SourceRoute | None:
+    def get(self, link: str, node: Node) -> Route | None:
         """The open route to the node. None while it is being opened: on_change tells how that went."""
         key = (link, node.id)
         route = self._routes.get(key)
@@ -190,21 +188,21 @@ class RouteTable:
             return route
         if self._closed:
             return None
-        route = self._routes[key] = SourceRoute(link, node, asyncio.get_running_loop().time())
+        route = self._routes[key] = Route(link, node, asyncio.get_running_loop().time())
         self._tasks.spawn(self._open(key, route), f"open source {link} node {node.id}")
         return None
 
-    def _renew(self, key: tuple[str, int], route: SourceRoute) -> None:
+    def _renew(self, key: tuple[str, int], route: Route) -> None:
         """Open another one beside it, which takes its place. What it has been sent is answered, and nobody overtakes that:
         a lane changes its way when it has nothing in flight."""
         if key in self._next or self._closed:
             return
-        follower = self._next[key] = SourceRoute(route.link, route.node, route.last_used)
+        follower = self._next[key] = Route(route.link, route.node, route.last_used)
         self._tasks.spawn(
             self._open(key, follower), f"renew the login at source {route.link} node {route.node.id}"
         )
 
-    def _placed(self, key: tuple[str, int], route: SourceRoute) -> bool:
+    def _placed(self, key: tuple[str, int], route: Route) -> bool:
         """Whether an opened route is wanted still; if it follows another one, it takes that one's place."""
         if self._next.get(key) is route:
             del self._next[key]
@@ -221,7 +219,7 @@ class RouteTable:
             return True
         return self._routes.get(key) is route
 
-    async def _open(self, key: tuple[str, int], route: SourceRoute) -> None:
+    async def _open(self, key: tuple[str, int], route: Route) -> None:
         try:
             async with asyncio.timeout(self._limits.connect_timeout):
                 connection = await self._source(route.link).open_connection(route.node)
@@ -259,7 +257,7 @@ class RouteTable:
         connection.channel.add_close_callback(lambda: self._ended(key, route))
         self._on_change(route.link, None)
 
-    def _failed(self, key: tuple[str, int], route: SourceRoute, error: LinkerError) -> None:
+    def _failed(self, key: tuple[str, int], route: Route, error: LinkerError) -> None:
         if self._next.get(key) is route:
             del self._next[key]
             if (old := self._routes.get(key)) is not None:
@@ -274,7 +272,7 @@ class RouteTable:
         route.error = error
         self._on_change(route.link, error)
 
-    def _ended(self, key: tuple[str, int], route: SourceRoute) -> None:
+    def _ended(self, key: tuple[str, int], route: Route) -> None:
         self._stats.source_connections -= 1
         self._replaced.discard(route)
         if self._routes.get(key) is route:
@@ -283,7 +281,7 @@ class RouteTable:
                 route.link, ConnectionLost("the source connection closed", sent=False, peer=route.node.host)
             )
 
-    def _drop(self, key: tuple[str, int], route: SourceRoute) -> None:
+    def _drop(self, key: tuple[str, int], route: Route) -> None:
         del self._routes[key]
         route.close()
 

@@ -9,7 +9,7 @@ from typing import Final
 SLICE: Final = 1000
 
 
-class Turns:
+class RequestTurns:
     """Of all clients together: with a hundred large requests under way a turn of the loop is as long as with one."""
 
     def __init__(self) -> None:

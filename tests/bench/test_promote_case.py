@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.models import PromoteJob
+from admin.models import PromoteJobStatus
 from lab.bench import promote
 from lab.bench.settings import QUICK
 from lab.workload.checker import Verdict
@@ -30,7 +30,7 @@ async def test_only_what_the_link_has_a_part_in_fails(
     monkeypatch: pytest.MonkeyPatch, of_link: int, of_kafka: int
 ) -> None:
     async def by_the_link(*_: object) -> promote.Moved:
-        return _moved(PromoteJob.model_construct(phases_ms={}), of_link)
+        return _moved(PromoteJobStatus.model_construct(phases_ms={}), of_link)
 
     async def by_kafka(*_: object) -> promote.Moved:
         return _moved(None, of_kafka)

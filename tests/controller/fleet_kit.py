@@ -11,8 +11,8 @@ from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorPartition, MirrorTopic
 from fleet import messages as m
-from fleet.channel import Channel, ChannelClosed, pair
-from fleet.fleet_controller import Head
+from fleet.channel import ChannelClosed, MemberChannel, pair
+from fleet.fleet_controller import FleetController
 from fleet.member import Member
 from fleet.progress import CopyReport
 from fleet.settings import FleetSettings
@@ -79,9 +79,9 @@ async def with_mirror(store: MemoryStore, partitions: int = 1) -> StoredControll
 @contextlib.asynccontextmanager
 async def running_head(
     controller: StoredController, store: MemoryStore, **options: object
-) -> AsyncIterator[Head]:
+) -> AsyncIterator[FleetController]:
     arguments = {"endless_leases": False, "cluster_id": lambda: "cluster"} | options
-    head = Head(controller, store, SETTINGS, now, **arguments)  # type: ignore[arg-type]
+    head = FleetController(controller, store, SETTINGS, now, **arguments)  # type: ignore[arg-type]
     running = asyncio.create_task(head.run())
     await asyncio.sleep(0)
     try:
@@ -99,7 +99,7 @@ def hello(broker_id: int = 900, session: str = "", **fields: object) -> m.Hello:
 class Caller:
     """A raw member: says what the test wants it to say."""
 
-    def __init__(self, head: Head, broker_id: int = 900, *, local: bool = False) -> None:
+    def __init__(self, head: FleetController, broker_id: int = 900, *, local: bool = False) -> None:
         self.channel, theirs = pair(f"sidecar {broker_id}", "head")
         self.broker_id = broker_id
         self.serving = asyncio.create_task(head.serve(theirs, local=local))
@@ -182,7 +182,7 @@ class Sidecar:
         self.shared = SharedController(lambda: 0)
         self.ports = Ports()
         self.member = Member(lambda: hello(broker_id), self.shared, self.ports, SETTINGS, now)
-        self.head: Channel
+        self.head: MemberChannel
         self.session: asyncio.Task[None]
 
     def connect(self, *, local: bool = False) -> None:

@@ -16,7 +16,7 @@ from controller.judge.alignment import ReplicaPosition, SourceEnd
 from controller.judge.hand_over import HandOverItem, listed_targets, revoke_assignments
 from controller.operations import Operation
 from controller.phases import HELD, LED_ELSEWHERE, Phase
-from controller.plan.replicas import Brokers, Cancel, Reassign, open_step
+from controller.plan.replicas import CancelReassignment, LiveBrokers, Reassign, open_step
 from controller.state import MirrorPartition, MirrorTopic
 from fleet.link_controller import LinkController
 from fleet.stored_controller import StoredController
@@ -227,9 +227,9 @@ class World:
         step = open_step(
             self.visible.topics_by_name["t"].partitions[tp.partition],
             targets,
-            Brokers(link=self.links, alive=self.links, registered=set(self.brokers)),
+            LiveBrokers(link=self.links, alive=self.links, registered=set(self.brokers)),
         )
-        if isinstance(step, Reassign | Cancel):
+        if isinstance(step, Reassign | CancelReassignment):
             self.kraft.reassign(tp, step.replicas if isinstance(step, Reassign) else None)
             self.publish()
 

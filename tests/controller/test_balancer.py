@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from controller.cluster_view import ImageView
-from controller.plan.elections import Sidecar
+from controller.plan.elections import SidecarBroker
 from controller.plan.replicas import copies_asked_for, is_open
 from fleet.balancer import Balancer
 from fleet.balancer_ports import BalancerSettings, Mirrored
@@ -41,7 +41,7 @@ class Fleet:
         self.kraft.create("t", ID, {tp.partition: hosts for tp in self.tps})
         for tp in self.tps:
             self.kraft.reassign(tp, TARGETS)
-        self.members = {broker: Sidecar(id=broker) for broker in ids}
+        self.members = {broker: SidecarBroker(id=broker) for broker in ids}
         self.mirrored = {tp: Mirrored(targets=TARGETS) for tp in self.tps}
         self.known = set(ids)
         self.visible: Image = self.kraft.image()
@@ -82,7 +82,7 @@ class Fleet:
     def partitions(self) -> Mapping[TopicPartition, Mirrored]:
         return dict(self.mirrored)
 
-    def sidecars(self) -> Sequence[Sidecar]:
+    def sidecars(self) -> Sequence[SidecarBroker]:
         return list(self.members.values())
 
     def link_brokers(self) -> Collection[int]:
@@ -163,7 +163,7 @@ class Fleet:
     def join(self, broker: int) -> None:
         self.kraft.register(broker)
         self.known.add(broker)
-        self.members[broker] = Sidecar(id=broker)
+        self.members[broker] = SidecarBroker(id=broker)
 
     def member(self, broker: int, **changes: Any) -> None:
         self.members[broker] = replace(self.members[broker], **changes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.plan.elections import Elections, Led, Sidecar, plan_elections
+from controller.plan.elections import Elections, Led, SidecarBroker, plan_elections
 from wire.frames.types import TopicPartition
 
 IDS = (900, 901, 902, 903, 904)
@@ -26,8 +26,8 @@ def world(leaders: list[int], members: tuple[int, ...] = (900, 901, 902), **opti
     }
 
 
-def fleet(*ids: int) -> list[Sidecar]:
-    return [Sidecar(id=broker) for broker in ids]
+def fleet(*ids: int) -> list[SidecarBroker]:
+    return [SidecarBroker(id=broker) for broker in ids]
 
 
 def applied(state: World, plan: Elections) -> World:
@@ -42,7 +42,7 @@ def applied(state: World, plan: Elections) -> World:
     return done
 
 
-def rounds(state: World, sidecars: list[Sidecar], most: int = 200, **options: int) -> World:
+def rounds(state: World, sidecars: list[SidecarBroker], most: int = 200, **options: int) -> World:
     for _ in range(most):
         plan = plan_elections(state, sidecars, **options)
         after = applied(state, plan)
@@ -80,7 +80,7 @@ def test_small_steps_to_an_even_load() -> None:
 
 def test_a_draining_one_gives_up_all_and_gets_nothing_but_stays_in_the_isr() -> None:
     state = world([900, 901, 902] * 4)
-    sidecars = [Sidecar(id=900, draining=True), *fleet(901, 902)]
+    sidecars = [SidecarBroker(id=900, draining=True), *fleet(901, 902)]
     plan = plan_elections(state, sidecars)
     assert {move.origin for move in plan.moves} == {900}
     assert len(plan.moves) == 4
@@ -90,14 +90,14 @@ def test_a_draining_one_gives_up_all_and_gets_nothing_but_stays_in_the_isr() -> 
 
 def test_nobody_else_can_lead_yet() -> None:
     state = world([900] * 3, (900,))
-    plan = plan_elections(state, [Sidecar(id=900, draining=True), *fleet(901)])
+    plan = plan_elections(state, [SidecarBroker(id=900, draining=True), *fleet(901)])
     assert plan.moves == ()
     assert set(plan.wanted.values()) == {(900, 901)}, "it comes into the ISR first"
 
 
 def test_a_leaving_one_is_not_wanted_once_another_leads() -> None:
     state = world([900] * 3, (900, 901))
-    sidecars = [Sidecar(id=900, leaving=True), *fleet(901)]
+    sidecars = [SidecarBroker(id=900, leaving=True), *fleet(901)]
     plan = plan_elections(state, sidecars)
     assert [move.to for move in plan.moves] == [901] * 3
     after = rounds(state, sidecars)
@@ -106,16 +106,20 @@ def test_a_leaving_one_is_not_wanted_once_another_leads() -> None:
 
 def test_a_dead_one_is_never_moved_from_nor_elected_and_keeps_its_place() -> None:
     state = world([900] * 6)
-    sidecars = [Sidecar(id=901, alive=False), *fleet(900, 902)]
+    sidecars = [SidecarBroker(id=901, alive=False), *fleet(900, 902)]
     plan = plan_elections(state, sidecars)
     assert {move.to for move in plan.moves} == {902}
     assert all(901 in wanted for wanted in plan.wanted.values())
-    dead = [Sidecar(id=900, alive=False, draining=True), *fleet(901, 902)]
+    dead = [SidecarBroker(id=900, alive=False, draining=True), *fleet(901, 902)]
     assert plan_elections(state, dead).moves == (), "it is fenced, and the target's controller elects"
 
 
 def test_the_rack_of_the_source_comes_first() -> None:
-    sidecars = [Sidecar(id=900, rack="a"), Sidecar(id=901, rack="b"), Sidecar(id=902, rack="b")]
+    sidecars = [
+        SidecarBroker(id=900, rack="a"),
+        SidecarBroker(id=901, rack="b"),
+        SidecarBroker(id=902, rack="b"),
+    ]
     state = world([900] * 4, rack="b")
     assert load(rounds(state, sidecars)) == {901: 2, 902: 2}
     # No sidecar in that rack: all of them count.
@@ -153,7 +157,7 @@ def test_one_that_joined_a_large_fleet_gets_places_first_and_leadership_then() -
 racks = st.sampled_from([None, "a", "b"])
 sidecar_lists = st.lists(
     st.builds(
-        Sidecar,
+        SidecarBroker,
         id=st.sampled_from(IDS),
         rack=racks,
         alive=st.booleans(),
@@ -185,7 +189,7 @@ def any_world(drawn: list[tuple[list[int], int, str | None, bool]]) -> World:
 @settings(deadline=None)
 @given(drawn=partitions, sidecars=sidecar_lists, most=st.integers(1, 5))
 def test_every_move_is_allowed_and_they_are_few(
-    drawn: list[tuple[list[int], int, str | None, bool]], sidecars: list[Sidecar], most: int
+    drawn: list[tuple[list[int], int, str | None, bool]], sidecars: list[SidecarBroker], most: int
 ) -> None:
     state = any_world(drawn)
     by_id = {sidecar.id: sidecar for sidecar in sidecars}
@@ -211,7 +215,7 @@ def test_every_move_is_allowed_and_they_are_few(
 @settings(deadline=None)
 @given(drawn=partitions, sidecars=sidecar_lists, most=st.integers(1, 5))
 def test_the_rounds_end(
-    drawn: list[tuple[list[int], int, str | None, bool]], sidecars: list[Sidecar], most: int
+    drawn: list[tuple[list[int], int, str | None, bool]], sidecars: list[SidecarBroker], most: int
 ) -> None:
     state = rounds(any_world(drawn), sidecars, most_moves=most)
     assert plan_elections(state, sidecars, most_moves=most).moves == ()
@@ -227,7 +231,7 @@ def test_the_rounds_end(
 def test_where_everybody_hosts_everything_loads_end_within_one(
     leaders: list[int], count: int, drain: bool, most: int
 ) -> None:
-    sidecars = [Sidecar(id=b, draining=drain and b == 900 and count > 1) for b in IDS[:count]]
+    sidecars = [SidecarBroker(id=b, draining=drain and b == 900 and count > 1) for b in IDS[:count]]
     members = IDS[:count]
     state = world([b if b in members else 900 for b in leaders], members)
     after = load(rounds(state, sidecars, most_moves=most))

@@ -9,7 +9,7 @@ import pytest
 from controller.state import SidecarIdentity
 from fleet import messages as m
 from fleet.commands import FleetIncomplete
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.lease import DRIFT, Holder
 from fleet.progress import CopyReport, encode_copies
 from fleet.stored_controller import StoredController
@@ -30,7 +30,7 @@ from tests.controller.virtual_loop import run_virtual
 LEASE = SETTINGS.lease * DRIFT
 
 
-async def refused(head: Head, broker_id: int = 900, **fields: object) -> m.Refusal:
+async def refused(head: FleetController, broker_id: int = 900, **fields: object) -> m.Refusal:
     caller = Caller(head, broker_id)
     caller.say(hello(broker_id, **fields))
     refusal = await caller.hear(m.Refusal)
@@ -38,7 +38,7 @@ async def refused(head: Head, broker_id: int = 900, **fields: object) -> m.Refus
     return refusal
 
 
-async def fence_time(head: Head, timeout: float = 30.0) -> float:
+async def fence_time(head: FleetController, timeout: float = 30.0) -> float:
     begun = now()
     await head.commands.fence(LINK, [TP], timeout=timeout)
     return now() - begun
@@ -179,7 +179,7 @@ def test_a_restarted_process_vouches_for_the_end_of_the_earlier_one() -> None:
     run_virtual(main())
 
 
-async def fence_time_with(head: Head, caller: Caller) -> float:
+async def fence_time_with(head: FleetController, caller: Caller) -> float:
     """The caller carries out the fence as soon as it hears of it."""
 
     async def carry_out() -> None:
@@ -244,7 +244,7 @@ def test_a_head_that_was_replaced_ends_at_its_next_proof() -> None:
     async def main() -> None:
         store = TroubledStore()
         controller = await with_mirror(store)
-        head = Head(controller, store, SETTINGS, now, endless_leases=False, cluster_id=lambda: "")
+        head = FleetController(controller, store, SETTINGS, now, endless_leases=False, cluster_id=lambda: "")
         running = asyncio.create_task(head.run())
         caller = Caller(head)
         await caller.join()

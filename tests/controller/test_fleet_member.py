@@ -11,7 +11,7 @@ from controller.errors import NotFound, NotTheLeader
 from controller.errors import Refused as RefusedChange
 from fleet import messages as m
 from fleet.channel import ChannelClosed
-from fleet.member import Refused, StaleHead
+from fleet.member import JoinRefused, StaleHead
 from fleet.progress import CopyReport, FollowerReport, decode_copies
 from tests.controller.fleet_kit import LINK, SETTINGS, TP, Ports, Sidecar, command, now
 from tests.controller.fleet_kit import welcome as welcome_message
@@ -143,7 +143,7 @@ def test_a_gap_between_deltas_ends_the_session(seq: int) -> None:
 @pytest.mark.parametrize(
     ("raw", "kind"),
     [
-        ({"type": "refusal", "reason": "not now"}, Refused),
+        ({"type": "refusal", "reason": "not now"}, JoinRefused),
         ({"type": "renewed", "n": 1, "controller_epoch": 1}, m.BadMessage),
         ({"type": "nonsense"}, m.BadMessage),
         (None, ChannelClosed),
@@ -239,7 +239,7 @@ async def ask(sidecar: Sidecar) -> None:
     ("error", "kind"),
     [
         (("NotFound", "a"), NotFound),
-        (("Refused", "b"), RefusedChange),
+        (("JoinRefused", "b"), RefusedChange),
         (("NotTheLeader", "c"), NotTheLeader),
         (("Odd", "d"), LinkerError),
     ],

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fleet.channel import Channel, ChannelClosed, pair
-from fleet.fleet_controller import Head
+from fleet.channel import ChannelClosed, MemberChannel, pair
+from fleet.fleet_controller import FleetController
 from fleet.lease import DRIFT
 from fleet.member import Member
 from fleet.roles import FleetRunner
@@ -114,7 +114,7 @@ class Sidecar:
         self.shared = SharedController(lambda: 0)
         self.ports = Ports()
         self.member = Member(lambda: hello(broker_id), self.shared, self.ports, SETTINGS, now)
-        self.channels: list[Channel] = []
+        self.channels: list[MemberChannel] = []
         self.ruling = 0
         self.parting = 0.0  # seconds that the end of what only the head does takes
         self.runner = FleetRunner(
@@ -137,7 +137,7 @@ class Sidecar:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
 
-    async def _connect(self, seat: Seat) -> Channel:
+    async def _connect(self, seat: Seat) -> MemberChannel:
         there = self.fleet.sidecars[seat.holder.broker_id]
         if self.fleet.cut == {self.broker_id, there.broker_id}:
             raise ChannelClosed("no route")
@@ -149,7 +149,7 @@ class Sidecar:
         return ours
 
     @contextlib.asynccontextmanager
-    async def _reign(self, head: Head) -> AsyncIterator[None]:
+    async def _reign(self, head: FleetController) -> AsyncIterator[None]:
         self.ruling += 1
         try:
             yield

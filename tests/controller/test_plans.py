@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.errors import Refused
 from controller.judge.alignment import ReplicaPosition, SourceEnd, judge_ends, judge_positions
 from controller.judge.hand_over import (
-    Answer,
+    HandOverAnswer,
     Settlement,
     judge_answer,
     plan_hand_over,
@@ -21,7 +21,7 @@ from controller.judge.hand_over import (
     undo_revoke,
 )
 from controller.plan import producer_ids
-from controller.plan.placement import Broker, Load, place
+from controller.plan.placement import Load, ReplicaBroker, place
 from controller.state import Attempt
 from tests.controller import simulation
 from tests.controller.simulation import Image, Partition, Topic
@@ -135,8 +135,8 @@ def test_what_the_log_proves(
 
 
 def test_answers_that_prove_nothing_are_unknown() -> None:
-    assert {judge_answer(code) for code in (41, 7, -1, 56, 9999, 13)} == {Answer.UNKNOWN}
-    assert judge_answer(108) is Answer.ACCEPTED
+    assert {judge_answer(code) for code in (41, 7, -1, 56, 9999, 13)} == {HandOverAnswer.UNKNOWN}
+    assert judge_answer(108) is HandOverAnswer.ACCEPTED
 
 
 def test_revoking_changes_the_order_only() -> None:
@@ -218,7 +218,7 @@ def test_no_replicas_at_all_is_not_aligned() -> None:
 )
 def test_placement(racks: list[int], partitions: int, replication_factor: int, with_racks: bool) -> None:
     brokers = [
-        Broker(rack * 10 + index, f"r{rack}" if with_racks else None)
+        ReplicaBroker(rack * 10 + index, f"r{rack}" if with_racks else None)
         for rack, size in enumerate(racks)
         for index in range(size)
     ]
@@ -249,7 +249,7 @@ def test_placement(racks: list[int], partitions: int, replication_factor: int, w
 
 
 def test_placement_evens_out_what_is_there() -> None:
-    brokers = [Broker(1), Broker(2), Broker(3)]
+    brokers = [ReplicaBroker(1), ReplicaBroker(2), ReplicaBroker(3)]
     load = {1: Load(replicas=4, leaders=4), 2: Load(replicas=4, leaders=0)}
     placed = place(brokers, 4, 1, load)
     assert placed == ((3,),) * 4
@@ -259,9 +259,14 @@ def test_placement_evens_out_what_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("brokers", "partitions", "factor"),
-    [([], 1, 1), ([Broker(1)], 0, 1), ([Broker(1)], 1, 0), ([Broker(1), Broker(1)], 1, 1)],
+    [
+        ([], 1, 1),
+        ([ReplicaBroker(1)], 0, 1),
+        ([ReplicaBroker(1)], 1, 0),
+        ([ReplicaBroker(1), ReplicaBroker(1)], 1, 1),
+    ],
 )
-def test_impossible_placement(brokers: list[Broker], partitions: int, factor: int) -> None:
+def test_impossible_placement(brokers: list[ReplicaBroker], partitions: int, factor: int) -> None:
     with pytest.raises(Refused):
         place(brokers, partitions, factor)
 

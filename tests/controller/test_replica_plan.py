@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from controller.judge.hand_over import revoke_assignments
 from controller.plan.replicas import (
     AlterIsr,
-    Brokers,
-    Cancel,
+    CancelReassignment,
     ElectPreferred,
+    LiveBrokers,
     Reassign,
     Step,
     completed,
@@ -47,8 +47,8 @@ class Scene:
     def partition(self) -> Partition:
         return self.kraft.partitions[T0]
 
-    def brokers(self) -> Brokers:
-        return Brokers(
+    def brokers(self) -> LiveBrokers:
+        return LiveBrokers(
             link=LINK,
             alive={b for b in LINK if self.kraft.active(b)},
             registered=set(self.kraft.brokers),
@@ -70,7 +70,7 @@ class Scene:
         match step:
             case Reassign(replicas):
                 assert self.kraft.reassign(T0, replicas) == 0, (step, before)
-            case Cancel():
+            case CancelReassignment():
                 assert not set(before.adding) & set(REAL), (step, before)
                 assert self.kraft.reassign(T0, None) == 0, (step, before)
             case AlterIsr(new_isr):
@@ -142,7 +142,7 @@ def test_the_first_one_that_is_added_launders_the_copies() -> None:
     steps = one.run([900, 901])
     assert steps == [
         Reassign((900, 901, 1, 2)),
-        Cancel(),
+        CancelReassignment(),
         Reassign((900, 901, 1, 2)),
         AlterIsr((900, 901)),
     ]
@@ -230,7 +230,7 @@ def test_two_that_were_unregistered_while_listed() -> None:
 
 def test_the_last_one_in_the_isr_is_never_cancelled_away() -> None:
     state = Partition((900, 901, 1, 2), (901,), (901,), (900,), 901, 3, 9)
-    everybody = Brokers(link=LINK, alive={901}, registered={1, 2, 900, 901})
+    everybody = LiveBrokers(link=LINK, alive={901}, registered={1, 2, 900, 901})
     assert open_step(state, (1, 2), everybody) is None
     assert not is_open(state, (1, 2), LINK)
     # With one that is not listed, `adding` becomes that one, and the cancel takes it out alone.
@@ -247,7 +247,7 @@ def test_the_last_one_in_the_isr_is_never_cancelled_away() -> None:
     ],
 )
 def test_nothing_is_touched_that_is_not_led_by_a_link_broker_alone(state: Partition) -> None:
-    brokers = Brokers(link=LINK, alive=LINK, registered={*REAL, *LINK})
+    brokers = LiveBrokers(link=LINK, alive=LINK, registered={*REAL, *LINK})
     assert not led_by_link(state, LINK)
     assert next_step(state, [901, 900], (1, 2), brokers) is None
     assert open_step(state, (1, 2), brokers) is None

@@ -37,8 +37,8 @@ from controller.phases import (
     ENDED,
     PROMOTING,
     TRANSITIONS,
-    MirrorState,
     Phase,
+    ShownState,
     check_transition,
     shown_state,
     worst,
@@ -115,12 +115,12 @@ def test_illegal_steps_name_both_ends(current: Phase, wanted: Phase) -> None:
 
 
 def test_the_worst_partition_decides() -> None:
-    assert worst([MirrorState.ACTIVE, MirrorState.FAILED, MirrorState.PROMOTED]) is MirrorState.FAILED
-    assert worst([MirrorState.PROMOTED, MirrorState.PROMOTING]) is MirrorState.PROMOTING
-    assert worst([MirrorState.PROMOTED] * 2) is MirrorState.PROMOTED
-    assert shown_state(Phase.ACTIVE, source_available=False) is MirrorState.SOURCE_UNAVAILABLE
-    assert shown_state(Phase.FENCED, source_available=False) is MirrorState.PROMOTING
-    assert {shown_state(phase) for phase in Phase} == set(MirrorState) - {MirrorState.SOURCE_UNAVAILABLE}
+    assert worst([ShownState.ACTIVE, ShownState.FAILED, ShownState.PROMOTED]) is ShownState.FAILED
+    assert worst([ShownState.PROMOTED, ShownState.PROMOTING]) is ShownState.PROMOTING
+    assert worst([ShownState.PROMOTED] * 2) is ShownState.PROMOTED
+    assert shown_state(Phase.ACTIVE, source_available=False) is ShownState.SOURCE_UNAVAILABLE
+    assert shown_state(Phase.FENCED, source_available=False) is ShownState.PROMOTING
+    assert {shown_state(phase) for phase in Phase} == set(ShownState) - {ShownState.SOURCE_UNAVAILABLE}
 
 
 # Names.

@@ -17,7 +17,7 @@ from controller.operations import Delete, Put, Versioned
 from fleet.stores import ControllerFenced, Store, StoreError, StoreTooNew, VersionConflict
 from fleet.stores.base import Candidate, Seat
 from fleet.stores.topic.admin import spread
-from fleet.stores.topic.producer import NotCommitted, OutcomeUnknown, _Attempts
+from fleet.stores.topic.producer import CommitOutcomeUnknown, NotCommitted, _Attempts
 from fleet.stores.topic.store import TopicStore
 from tests.fakes.batches import build_batch
 from tests.fakes.cluster import FakeCluster
@@ -124,9 +124,9 @@ async def test_an_unknown_outcome_is_settled(
 
 async def test_a_last_attempt_that_had_no_time_does_not_hide_the_cause() -> None:
     attempts = _Attempts("end_txn", time.monotonic() + 0.03)
-    await attempts.pause(ConnectionLost("b:9092 closed the connection", sent=True), OutcomeUnknown)
-    with pytest.raises(OutcomeUnknown) as caught:
-        await attempts.pause(ConnectionLost("no time left", sent=False), OutcomeUnknown)
+    await attempts.pause(ConnectionLost("b:9092 closed the connection", sent=True), CommitOutcomeUnknown)
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        await attempts.pause(ConnectionLost("no time left", sent=False), CommitOutcomeUnknown)
     assert str(caught.value) == (
         "end_txn did not succeed in time: no time left (and before that: b:9092 closed the connection)"
     )

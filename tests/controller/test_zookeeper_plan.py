@@ -16,10 +16,10 @@ from fleet.stores import NodeNotEmpty, StoreError, StoreTooNew, VersionConflict
 from fleet.stores.base import Candidate, Seat
 from fleet.stores.zookeeper.plan import (
     PINNED,
-    Check,
     Create,
     Remove,
     Step,
+    VersionCheck,
     Write,
     Znode,
     dump,
@@ -60,7 +60,7 @@ class Znodes:
                 assert not any(path.startswith(f"{step.path}/") for path in data), f"not empty: {step}"
                 del data[step.path]
             else:
-                assert isinstance(step, Check)
+                assert isinstance(step, VersionCheck)
         self.data = data
 
     def snapshot(self) -> dict[str, Znode]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from tests.fetcher.rig import Events
@@ -27,11 +27,11 @@ class Host:
     def lane_closed(self, lane: PartitionLane) -> None:
         self.closed.append(lane)
 
-    def watch(self, mirror: MirrorPartition) -> None:
+    def watch(self, mirror: PartitionCopy) -> None:
         self.watched += 1
 
 
-def pure_mirror(**changes: Any) -> tuple[MirrorPartition, Events, Host]:
+def pure_mirror(**changes: Any) -> tuple[PartitionCopy, Events, Host]:
     """A partition with two replicas, not loaded yet; `changes` of its MirrorSpec."""
     values: dict[str, Any] = {
         "link": "l",
@@ -44,10 +44,10 @@ def pure_mirror(**changes: Any) -> tuple[MirrorPartition, Events, Host]:
         "target_replicas": (1, 2),
     }
     events, host = Events(), Host()
-    return MirrorPartition(MirrorSpec(**(values | changes)), events, host), events, host
+    return PartitionCopy(MirrorSpec(**(values | changes)), events, host), events, host
 
 
-def append(mirror: MirrorPartition, lane: PartitionLane, size: int, *, offsets: int = 10) -> None:
+def append(mirror: PartitionCopy, lane: PartitionLane, size: int, *, offsets: int = 10) -> None:
     """The source's next answer for that lane: one chunk of `size` bytes."""
     base = lane.position
     charge = Charge(MemoryBudget(size), size)

@@ -11,8 +11,8 @@ from typing import Any
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
 from fetcher.followers import FollowerServer
-from fetcher.link_fetcher import FetcherManager
-from fetcher.partition_copy import MirrorPartition
+from fetcher.link_fetcher import LinkFetcher
+from fetcher.partition_copy import PartitionCopy
 from fetcher.source_ports import FetchLimits
 from fetcher.spec import MirrorSpec
 from tests.fakes.cluster import FakeCluster
@@ -100,7 +100,7 @@ class Rig:
             connect_timeout=2.0,
             connection_options={"alloc": pool.take},
         )
-        self.manager = FetcherManager(
+        self.manager = LinkFetcher(
             "link",
             self.cluster,
             self.budget,
@@ -194,7 +194,7 @@ class Rig:
         }
         return MirrorSpec(**(values | changes))
 
-    def mirror(self, topic: str, partitions: int | None = None, **changes: Any) -> list[MirrorPartition]:
+    def mirror(self, topic: str, partitions: int | None = None, **changes: Any) -> list[PartitionCopy]:
         count = partitions or len(self.source.topics[topic].partitions)
         self.add_image(topic, count)
         return self.manager.add([self.spec(topic, i, **changes) for i in range(count)])

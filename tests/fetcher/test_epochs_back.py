@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from fetcher.epochs import EpochHistory, Noted
+from fetcher.epochs import EpochHistory, EpochNoted
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
 from wire.frames.types import TopicPartition
@@ -182,12 +182,12 @@ async def test_what_the_cleaner_has_left_is_not_what_was_copied() -> None:
 
 def test_the_history_is_the_log() -> None:
     history = EpochHistory([(5, 0), (0, 1000), (1, 2000)])
-    assert history.note(5, 0) is Noted.KNOWN
-    assert history.note(5, 999) is Noted.KNOWN
-    assert history.note(0, 1500) is Noted.KNOWN
+    assert history.note(5, 0) is EpochNoted.KNOWN
+    assert history.note(5, 999) is EpochNoted.KNOWN
+    assert history.note(0, 1500) is EpochNoted.KNOWN
     assert history.entries == ((5, 0), (0, 1000), (1, 2000))
     assert [history.end_of(epoch) for epoch in (0, 1, 5)] == [2000, None, None]
-    assert history.note(2, 1500) is Noted.REPLACED
+    assert history.note(2, 1500) is EpochNoted.REPLACED
     assert history.entries == ((5, 0), (0, 1000), (2, 1500))
 
 
@@ -208,12 +208,12 @@ def test_no_reader_of_an_unchanged_log_finds_anything_replaced(seed: int) -> Non
         for one in batches[front : front + step]:
             known = history.entries
             told = history.note(*one)
-            assert told is Noted.KNOWN or not known or known[-1][1] < one[1]
+            assert told is EpochNoted.KNOWN or not known or known[-1][1] < one[1]
         front += step
         if chance.random() < 0.3:
             history = EpochHistory(history.entries)  # a restart
         begin = chance.randrange(len(batches))
         for one in batches[begin : min(front, len(batches))]:
-            assert history.note(*one) is Noted.KNOWN
+            assert history.note(*one) is EpochNoted.KNOWN
     for (before, _), (_, start) in itertools.pairwise(batches):
         assert history.before(start) == before

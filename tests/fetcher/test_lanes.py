@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fetcher.partition_copy import MirrorPartition, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionLane
 from tests.fetcher.pure import Host, append, pure_mirror
 
 
@@ -66,7 +66,7 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     assert [offset for _, offset, _ in events.truncations] == [90, 90]
 
 
-def two_followers(first: int, second: int) -> tuple[MirrorPartition, Host, PartitionLane, PartitionLane]:
+def two_followers(first: int, second: int) -> tuple[PartitionCopy, Host, PartitionLane, PartitionLane]:
     """At these offsets, far enough from each other for a lane of each; nobody is expected any more."""
     mirror, _, host = pure_mirror(source_epochs=((1, 0),))
     mirror.load(1000, 1000, 0, 0.0)
@@ -129,7 +129,7 @@ def test_whoever_waits_is_told_when_a_follower_is_let_go() -> None:
     (lane,) = mirror.lanes
     append(mirror, lane, lane.limit)
     mirror.follower_fetched(1, 10, 0, 1.1)
-    told: list[MirrorPartition] = []
+    told: list[PartitionCopy] = []
     mirror.listeners.add(told.append)
     assert mirror.tick(2.0)
     assert not told
@@ -140,7 +140,7 @@ def test_whoever_waits_is_told_when_a_follower_is_let_go() -> None:
 
 
 @pytest.mark.parametrize("end", [lambda mirror: mirror.fail("why"), lambda mirror: mirror.close()])
-def test_nobody_reads_from_a_partition_that_has_ended(end: Callable[[MirrorPartition], None]) -> None:
+def test_nobody_reads_from_a_partition_that_has_ended(end: Callable[[PartitionCopy], None]) -> None:
     mirror, host, leading, behind = two_followers(400, 90)
     append(mirror, leading, 100)
     end(mirror)

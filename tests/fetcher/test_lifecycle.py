@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fetcher.directory import MirrorDirectory
-from fetcher.epochs import EpochHistory, Noted
+from fetcher.epochs import EpochHistory, EpochNoted
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import pure_mirror
 from tests.fetcher.rig import SESSION_EPOCH, Rig, eventually, fill
@@ -295,13 +295,13 @@ def test_epoch_history() -> None:
     history = EpochHistory([(4, 40), (0, 0), (4, 50)])
     assert history.entries == ((0, 0), (4, 40))
     assert [history.before(o) for o in (0, 1, 40, 41)] == [-1, 0, 0, 4]
-    assert history.note(4, 60) is Noted.KNOWN
-    assert history.note(6, 60) is Noted.REPLACED
+    assert history.note(4, 60) is EpochNoted.KNOWN
+    assert history.note(6, 60) is EpochNoted.REPLACED
     assert history.end_of(4) == 60
     assert history.end_of(6) is None
     late = EpochHistory([(3, 10)])
-    assert late.note(3, 5) is Noted.EARLIER
-    assert late.note(1, 0) is Noted.EARLIER
+    assert late.note(3, 5) is EpochNoted.EARLIER
+    assert late.note(1, 0) is EpochNoted.EARLIER
     assert late.entries == ((1, 0), (3, 5))
 
 
@@ -322,10 +322,10 @@ def test_directory_has_one_mirror_per_partition() -> None:
 def test_offsets_of_source_epochs_always_ascend() -> None:
     """Whatever a source sends: the store refuses a history where they do not."""
     backwards = EpochHistory([(7, 0)])
-    assert backwards.note(5, 100) is Noted.REPLACED
+    assert backwards.note(5, 100) is EpochNoted.REPLACED
     assert backwards.entries == ((7, 0), (5, 100))
     below = EpochHistory([(5, 100)])
-    assert below.note(7, 50) is Noted.REPLACED
+    assert below.note(7, 50) is EpochNoted.REPLACED
     assert list(below.entries) == [(7, 50)]
-    assert below.note(3, 10) is Noted.EARLIER
+    assert below.note(3, 10) is EpochNoted.EARLIER
     assert list(below.entries) == [(3, 10), (7, 50)]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fetcher import link_fetcher, source_fetcher
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.rig import Rig, eventually, fill
 from wire.client.connection import Connection
@@ -18,12 +18,12 @@ from wire.frames.fetch_response import FetchResponse
 from wire.frames.types import Node
 
 
-def nodes_of(mirror: MirrorPartition) -> list[int]:
+def nodes_of(mirror: PartitionCopy) -> list[int]:
     return [lane.fetcher.node.id for lane in mirror.lanes if lane.fetcher is not None]
 
 
 @asynccontextmanager
-async def reading_near() -> AsyncIterator[tuple[FakeCluster, Rig, MirrorPartition]]:
+async def reading_near() -> AsyncIterator[tuple[FakeCluster, Rig, PartitionCopy]]:
     """A mirror that is read from node 2, in the sidecar's rack, while node 1 leads."""
     async with FakeCluster(3, racks={1: "a", 2: "b", 3: "c"}) as source:
         source.add_topic("t", 1)

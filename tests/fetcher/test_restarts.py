@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.progress import FollowerLog
 from fetcher.spec import MirrorSpec
 
 
-def a_mirror() -> MirrorPartition:
+def a_mirror() -> PartitionCopy:
     host: Any = None  # nothing is loaded: no lane is opened
     events: Any = None
     spec = MirrorSpec(
@@ -23,12 +23,12 @@ def a_mirror() -> MirrorPartition:
         session_epoch=1,
         start_offset=0,
     )
-    return MirrorPartition(
+    return PartitionCopy(
         spec, events, host, window_bytes=1, answer_bytes=1, detach_after=1.0, attach_grace=1.0
     )
 
 
-def asked(mirror: MirrorPartition, *fetches: tuple[int, float]) -> tuple[tuple[int, float], ...]:
+def asked(mirror: PartitionCopy, *fetches: tuple[int, float]) -> tuple[tuple[int, float], ...]:
     for offset, now in fetches:
         mirror.follower_fetched(7, offset, 0, now)
     return mirror.followers[7].restarts

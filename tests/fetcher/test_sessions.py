@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fetcher.error_table import Action, classify
+from fetcher.error_table import ErrorAction, classify
 from fetcher.fetch_session import SourceSession
 from fetcher.follower_sessions import MAX_EPOCH, SessionCache
 from wire.errors import LocalProtocolError
@@ -160,7 +160,7 @@ def test_epochs_wrap_to_one() -> None:
 
 
 def test_an_unknown_error_is_retried_and_named() -> None:
-    assert classify(31999) == (Action.RETRY, "the source answered UNKNOWN_ERROR_31999")
-    assert classify(6)[0] is Action.REFRESH
-    assert classify(1)[0] is Action.RERESOLVE
+    assert classify(31999) == (ErrorAction.RETRY, "the source answered UNKNOWN_ERROR_31999")
+    assert classify(6)[0] is ErrorAction.REFRESH
+    assert classify(1)[0] is ErrorAction.RERESOLVE
     assert "READ" in classify(29)[1]

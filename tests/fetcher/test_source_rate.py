@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fetcher.partition_copy import PartitionLane
-from fetcher.source_rate import LATELY, Growth, SourceRate
+from fetcher.source_rate import LATELY, LogGrowth, SourceRate
 
 MB = 1_000_000
 PARTITION_BYTES = 1 << 20
@@ -240,7 +240,7 @@ def test_a_lane_of_its_own_is_no_growth() -> None:
 
 def test_every_lane_has_to_read_what_comes() -> None:
     copy = Copy((0.0,), (1000,))
-    growth = Growth(100.0)
+    growth = LogGrowth(100.0)
     (partition,) = copy.partitions
     partition.lanes.append(Reading(partition))
     for lane in partition.lanes:
@@ -349,7 +349,7 @@ def test_what_came_while_nobody_looked_is_no_growth() -> None:
 
 
 def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
-    growth = Growth(100.0)
+    growth = LogGrowth(100.0)
     read, unread = Partition(1000), Partition(1000)
     for partition in (read, unread):
         growth.note(cast("PartitionLane", partition.lanes[0]), 0, 0, 0)

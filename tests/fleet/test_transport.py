@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.channel import Channel, ChannelClosed
+from fleet.channel import ChannelClosed, MemberChannel
 from fleet.transport import handshake
 from fleet.transport.connections import ControlServer, TransportLimits, connect
 from fleet.transport.framing import MAX_FRAME_OF_STRANGERS, BadFrame, Wire
@@ -33,9 +33,9 @@ class Place:
 
     def __init__(self) -> None:
         self.server: ControlServer
-        self.channels: list[Channel] = []
+        self.channels: list[MemberChannel] = []
 
-    async def hold(self, channel: Channel) -> None:
+    async def hold(self, channel: MemberChannel) -> None:
         self.channels.append(channel)
         assert isinstance(channel, Wire)
         await channel.ended.wait()
@@ -51,7 +51,7 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def place(
-    handler: Callable[[Channel], Awaitable[None]] | None = None, **fields: Any
+    handler: Callable[[MemberChannel], Awaitable[None]] | None = None, **fields: Any
 ) -> AsyncIterator[Place]:
     made = Place()
     made.server = await ControlServer.start("127.0.0.1", 0, SECRET, handler or made.hold, **fields)
@@ -62,7 +62,7 @@ async def place(
 
 
 @contextlib.asynccontextmanager
-async def both(limits: TransportLimits | None = None) -> AsyncIterator[tuple[Channel, Wire]]:
+async def both(limits: TransportLimits | None = None) -> AsyncIterator[tuple[MemberChannel, Wire]]:
     async with place(limits=limits) as at:
         mine = await connect(("127.0.0.1", at.server.port), SECRET, 5, limits=limits)
         try:
@@ -116,7 +116,7 @@ async def test_ten_thousand_messages_both_ways_in_order() -> None:
     async with both() as (mine, theirs):
         assert mine.peer != theirs.peer
 
-        async def talk(one: Channel, other: Channel) -> None:
+        async def talk(one: MemberChannel, other: MemberChannel) -> None:
             for n in range(10_000):
                 one.send({"n": n, "text": "äö\ud800 \u0000"})
                 if n % 100 == 0:
@@ -254,7 +254,7 @@ async def test_the_connection_is_watched() -> None:
 
 
 async def test_a_handler_that_returns_or_fails_closes_its_channel(caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(channel: Channel) -> None:
+    async def handler(channel: MemberChannel) -> None:
         message = await channel.receive()
         if message.get("fail"):
             raise RuntimeError("a bug")

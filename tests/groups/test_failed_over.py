@@ -14,7 +14,7 @@ from controller.phases import Phase
 from controller.state import GroupMove
 from groups import gate_keeper, group_steps, source_patience
 from groups.gate_keeper import GateKeeper, Unstable
-from groups.source_patience import SilentSource
+from groups.source_patience import SourcePatience
 from tests.fakes.groups import ConsumerClient
 from tests.groups.test_gates_life import steps
 from tests.groups.test_let_go import members
@@ -183,7 +183,7 @@ async def test_the_time_counts_from_the_first_silence_and_ends_with_an_answer(
         rig.run()
         await rig.synced("g")
         now = 100.0
-        source = SilentSource(rig.tools.book, rig.run_of("g"), lambda: now)
+        source = SourcePatience(rig.tools.book, rig.run_of("g"), lambda: now)
         forced = replace(rig.group("g"), move=GroupMove(asked_at=1, force=True))
 
         async def silent() -> int:

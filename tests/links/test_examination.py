@@ -24,7 +24,7 @@ from linker.checks.doctor import (
 )
 from linker.checks.doctor_alone import examine
 from linker.config.file import parse_config
-from linker.process.clocks import ClockRange, Reading, bound
+from linker.process.clocks import ClockRange, ClockReading, bound
 from linker.promote.producer_states import ProducerState
 from tests.fakes import FakeCluster
 from tests.links.conftest import client
@@ -37,8 +37,8 @@ TP, OTHER = TopicPartition("__consumer_offsets", 0), TopicPartition("__consumer_
 # --- clocks
 
 
-def reading(asked: int, answered: int, *stamps: tuple[int, TopicPartition, int]) -> Reading:
-    return Reading(asked, answered, {(broker, tp): stamp for broker, tp, stamp in stamps})
+def reading(asked: int, answered: int, *stamps: tuple[int, TopicPartition, int]) -> ClockReading:
+    return ClockReading(asked, answered, {(broker, tp): stamp for broker, tp, stamp in stamps})
 
 
 def test_a_stamp_that_appears_between_two_readings_bounds_the_clock_from_both_sides() -> None:

@@ -13,7 +13,7 @@ import pytest
 from controller.phases import Phase
 from linker.fleet import hand_overs
 from linker.fleet.hand_overs import HandOvers, Leading
-from linker.fleet.ports import PhaseFences
+from linker.fleet.ports import StateFences
 from linker.promote.new_leaders import wait_known
 from tests.router.rig import E0, LINK_BROKER, Producer, Rig, eventually
 from wire.frames.types import TopicPartition
@@ -118,7 +118,7 @@ async def test_what_is_fenced_after_its_hand_over_was_seen_is_released_too() -> 
         rig.hand_over("orders", 0, 1)
         state = SimpleNamespace(tp=TP0, phase=Phase.VALIDATED)
         image: Any = SimpleNamespace(partitions={("east", TP0): state})
-        PhaseFences(rig.router, lambda: image, guide.look).rebuild()
+        StateFences(rig.router, lambda: image, guide.look).rebuild()
         assert codes(await asyncio.wait_for(producer.send(0), 2)) == [0]  # type: ignore[arg-type]
 
 

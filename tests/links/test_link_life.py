@@ -17,7 +17,7 @@ from controller.group_phases import GroupPhase
 from controller.groups import GateKind
 from controller.phases import Phase
 from controller.state import Attempt, GroupProtocol, JobStatus, MirrorGroup, MirrorTopic
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.settings import FleetSettings
 from fleet.shared_controller import NotTheController
 from fleet.stored_controller import StoredController
@@ -65,7 +65,7 @@ async def a_sidecar(files: Path | None = None, **links: dict[str, str]) -> Async
     store = MemoryStore()
     controller: Any = await StoredController.open(store, now=lambda: 7)
     sidecar.controller = controller
-    head = Head(
+    head = FleetController(
         controller, store, FleetSettings(), time.monotonic, endless_leases=True, cluster_id=lambda: "target"
     )
     fleet: Any = SimpleNamespace(head=head)

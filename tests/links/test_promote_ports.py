@@ -23,7 +23,7 @@ from linker.membership import TargetCluster
 from linker.membership.errors import MetadataLogFailed
 from linker.membership.topic_operations import TOPIC_RESOURCE
 from linker.promote import tail_batches
-from linker.promote.fleet_ports import ListedSourceEnds, TargetHandOver, TopicConfigs
+from linker.promote.fleet_ports import FleetConfigs, ListedSourceEnds, TargetHandOver
 from linker.promote.tail_batches import TailBatches
 from tests.fakes import FakeCluster
 from tests.fakes.controller import SILENCE
@@ -518,7 +518,7 @@ async def test_a_log_that_has_ended_keeps_nobody_from_anything(target: TargetClu
 
 async def test_configs_are_set_and_taken_away(quorum: FakeQuorum, target: TargetCluster) -> None:
     await open_mirror(quorum, target, [1])
-    port = TopicConfigs(target)
+    port = FleetConfigs(target)
     for _ in range(2):  # after a crash it is done once more
         await port.restore(
             "orders", {"unclean.leader.election.enable": None, "retention.ms": "1000"}, timeout=5
@@ -534,5 +534,5 @@ async def test_a_config_that_is_refused_is_an_error(quorum: FakeQuorum, target: 
         ]
     }
     with pytest.raises(LinkerError, match="ALTER_CONFIGS") as refused:
-        await TopicConfigs(target).restore("orders", {"retention.ms": "1"}, timeout=5)
+        await FleetConfigs(target).restore("orders", {"retention.ms": "1"}, timeout=5)
     assert not isinstance(refused.value, BrokerError) or not refused.value.retriable

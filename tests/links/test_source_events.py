@@ -12,10 +12,10 @@ from controller.decide.mirrors import Leadership
 from controller.operations import Operation
 from controller.phases import Phase
 from controller.state import MirrorTopic
-from fetcher.partition_copy import MirrorPartition
+from fetcher.partition_copy import PartitionCopy
 from fetcher.spec import MirrorSpec
 from fleet.channel import pair
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.link_controller import LinkController
 from fleet.member import Member
 from fleet.shared_controller import SharedController
@@ -52,7 +52,7 @@ class Crashing(MemoryStore):
 
 class Copies:
     def __init__(self) -> None:
-        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        self.partitions: dict[TopicPartition, PartitionCopy] = {}
 
 
 async def controller_on(store: MemoryStore) -> LinkController:
@@ -78,7 +78,7 @@ async def running(events: SourceEvents) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-def copy_of(tp: TopicPartition, events: SourceEvents) -> MirrorPartition:
+def copy_of(tp: TopicPartition, events: SourceEvents) -> PartitionCopy:
     spec = MirrorSpec(
         link="l",
         topic=tp.topic,
@@ -90,7 +90,7 @@ def copy_of(tp: TopicPartition, events: SourceEvents) -> MirrorPartition:
         target_replicas=(1, 2),
     )
     host: Any = SimpleNamespace()
-    return MirrorPartition(spec, events, host)
+    return PartitionCopy(spec, events, host)
 
 
 async def test_a_write_that_is_refused_for_good_holds_up_nobody() -> None:
@@ -131,7 +131,7 @@ async def test_a_removed_partition_is_not_counted_as_unavailable() -> None:
 
 
 @contextlib.asynccontextmanager
-async def asking(head: Head, broker_id: int) -> AsyncIterator[SharedController]:
+async def asking(head: FleetController, broker_id: int) -> AsyncIterator[SharedController]:
     """A sidecar that is not the link controller, and asks it for what it wants written."""
     shared = SharedController(lambda: 0)
     member = Member(lambda: hello(broker_id), shared, Ports(), SETTINGS, now)

@@ -12,14 +12,13 @@ import pytest
 
 from controller.decide.failovers import Chosen
 from controller.phases import Phase
-from controller.state import Failover
-from controller.state import MirrorPartition as PartitionState
+from controller.state import Failover, MirrorPartition
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.link_fetcher import FetcherManager
+from fetcher.link_fetcher import LinkFetcher
 from fetcher.spec import MirrorSpec
 from linker.promote import replica_as_source
-from linker.promote.replica_as_source import ReplicaResolver, StandIn
+from linker.promote.replica_as_source import ReplicaAsSource, ReplicaResolver
 from wire.client.cluster import Cluster
 from wire.client.security import ClientSecurity
 from wire.errors import LinkerError
@@ -60,9 +59,9 @@ async def test_offsets_are_asked_for_once_per_replica(monkeypatch: pytest.Monkey
     assert "not failed over any more" in found[stranger]
 
 
-def fenced(tp: TopicPartition) -> PartitionState:
+def fenced(tp: TopicPartition) -> MirrorPartition:
     over = Failover(before=Phase.ACTIVE, end=10, replica=1)
-    return PartitionState(
+    return MirrorPartition(
         link="east", topic=tp.topic, partition=tp.partition, phase=Phase.FENCED, failover=over
     )
 
@@ -83,10 +82,10 @@ def spec(tp: TopicPartition) -> MirrorSpec:
 
 
 @asynccontextmanager
-async def standing_in(specs_of: Any) -> AsyncIterator[StandIn]:
+async def standing_in(specs_of: Any) -> AsyncIterator[ReplicaAsSource]:
     nobody: Any = SimpleNamespace(remove=lambda _tps: None)
     controller: Any = SimpleNamespace(image=SimpleNamespace(link_partitions=lambda _link: []))
-    one = StandIn(
+    one = ReplicaAsSource(
         "east",
         controller,
         target(),
@@ -97,7 +96,7 @@ async def standing_in(specs_of: Any) -> AsyncIterator[StandIn]:
         lambda _: None,
     )
 
-    class Still(FetcherManager):
+    class Still(LinkFetcher):
         async def run(self) -> None:
             await asyncio.Event().wait()
 
@@ -110,7 +109,7 @@ async def standing_in(specs_of: Any) -> AsyncIterator[StandIn]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def served(one: StandIn, tps: Sequence[TopicPartition]) -> None:
+async def served(one: ReplicaAsSource, tps: Sequence[TopicPartition]) -> None:
     async with asyncio.timeout(5):
         while not set(tps) <= set(one.partitions):
             await asyncio.sleep(0.001)
@@ -119,7 +118,7 @@ async def served(one: StandIn, tps: Sequence[TopicPartition]) -> None:
 async def test_all_partitions_are_served_by_one_question() -> None:
     asked: list[int] = []
 
-    async def specs_of(states: Sequence[PartitionState]) -> Any:
+    async def specs_of(states: Sequence[MirrorPartition]) -> Any:
         asked.append(len(states))
         await asyncio.sleep(0.02)
         return {state.tp: spec(state.tp) for state in states}, {}
@@ -135,7 +134,7 @@ async def test_a_topic_in_trouble_is_in_nobody_elses_way(monkeypatch: pytest.Mon
     bad, good = TopicPartition("bad", 0), TPS[:3]
     asked: list[set[str]] = []
 
-    async def specs_of(states: Sequence[PartitionState]) -> Any:
+    async def specs_of(states: Sequence[MirrorPartition]) -> Any:
         asked.append({state.topic for state in states})
         fine = {state.tp: spec(state.tp) for state in states if state.topic != "bad" or len(asked) > 2}
         return fine, {"bad": LinkerError("not known yet")} if len(asked) <= 2 else {}
@@ -156,7 +155,7 @@ async def test_when_nothing_can_be_asked_all_are_tried_again(monkeypatch: pytest
     monkeypatch.setattr(replica_as_source, "_RETRY", 0.01)
     tries = 0
 
-    async def specs_of(states: Sequence[PartitionState]) -> Any:
+    async def specs_of(states: Sequence[MirrorPartition]) -> Any:
         nonlocal tries
         tries += 1
         if tries < 3:

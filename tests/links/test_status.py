@@ -11,10 +11,9 @@ import pytest
 
 from admin.models import MirrorState, PromotePhase
 from controller.phases import Phase
-from controller.state import MirrorPartition as PartitionState
-from controller.state import PromoteJob
-from fetcher.follower_sessions import Session
-from fetcher.partition_copy import MirrorPartition
+from controller.state import MirrorPartition, PromoteJob
+from fetcher.follower_sessions import FollowerFetchSession
+from fetcher.partition_copy import PartitionCopy
 from fetcher.spec import MirrorSpec
 from linker.links.status import _promote_phase, mirror_summary, partition_reason, partition_state
 from wire.frames.fetch import FetchPartition, FetchRequest
@@ -23,10 +22,10 @@ from wire.metadata.image import ClusterImage
 
 T0 = TopicPartition("t", 0)
 TOPIC_ID = b"i" * 16
-STATE = PartitionState(link="l", topic="t", partition=0, phase=Phase.ACTIVE, since=0, controller_epoch=1)
+STATE = MirrorPartition(link="l", topic="t", partition=0, phase=Phase.ACTIVE, since=0, controller_epoch=1)
 
 
-def copy_with_followers(now: float) -> MirrorPartition:
+def copy_with_followers(now: float) -> PartitionCopy:
     spec = MirrorSpec(
         link="l",
         topic="t",
@@ -38,13 +37,13 @@ def copy_with_followers(now: float) -> MirrorPartition:
         target_replicas=(1, 2),
     )
     nobody: Any = SimpleNamespace(failed=lambda tp, reason: None)
-    copy = MirrorPartition(spec, nobody, nobody)
+    copy = PartitionCopy(spec, nobody, nobody)
     for replica in (1, 2):
         copy.follower_fetched(replica, 10, 0, now)
     return copy
 
 
-def runtime_of(copy: MirrorPartition) -> Any:
+def runtime_of(copy: PartitionCopy) -> Any:
     return SimpleNamespace(
         source_available=True,
         target=SimpleNamespace(image=ClusterImage()),
@@ -142,7 +141,7 @@ def test_a_broker_that_stopped_asking_for_the_partition_is_named() -> None:
     copy = copy_with_followers(now - 60)
     runtime = runtime_of(copy)
     copy.followers[1].last_fetch = now
-    session = Session(7, 2, True, now - 60)
+    session = FollowerFetchSession(7, 2, True, now - 60)
     asked = FetchPartition(0, 3, 10, 3, 0, 1 << 20)
     request = FetchRequest(version=17, topics=[(TOPIC_ID, [asked])])
     (partition,) = session.update(request)

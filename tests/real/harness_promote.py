@@ -24,7 +24,7 @@ from admin.models import (
     MirrorDescription,
     MirrorState,
     PartitionLag,
-    PromoteJob,
+    PromoteJobStatus,
     PromoteOptions,
     PromotePhase,
     PromoteRequest,
@@ -202,13 +202,13 @@ class Scene:
         job = await self.ask(lambda client: client.promote(LINK, request))
         return str(job.id)
 
-    async def job(self, job_id: str) -> PromoteJob:
-        answer: PromoteJob = await self.ask(lambda client: client.describe_promote(job_id))
+    async def job(self, job_id: str) -> PromoteJobStatus:
+        answer: PromoteJobStatus = await self.ask(lambda client: client.describe_promote(job_id))
         return answer
 
     async def reach(
         self, job_id: str, phase: PromotePhase, why: str = "", timeout: float = PATIENCE
-    ) -> PromoteJob:
+    ) -> PromoteJobStatus:
         """Wait until the job is in a phase (and says why it waits there)."""
         deadline = time.monotonic() + timeout
         while True:
@@ -240,7 +240,7 @@ class Scene:
             await self.wait_active()
         raise AssertionError(f"no promote stood in {phase}: {job}")
 
-    async def settled(self, job_id: str, timeout: float = PATIENCE) -> PromoteJob:
+    async def settled(self, job_id: str, timeout: float = PATIENCE) -> PromoteJobStatus:
         """Wait for the job's end, over restarts of the sidecar."""
         deadline = time.monotonic() + timeout
         while True:
@@ -256,13 +256,13 @@ class Scene:
             assert time.monotonic() < deadline, f"promote {job_id} does not end: {state}"
             await asyncio.sleep(0.1)
 
-    async def promoted(self, **options: Any) -> PromoteJob:
+    async def promoted(self, **options: Any) -> PromoteJobStatus:
         """A promote that has to work."""
         job = await self.settled(await self.start_promote(**options))
         assert job.phase is PromotePhase.PROMOTED, job
         return job
 
-    async def disturbed(self, tp: TopicPartition) -> PromoteJob:
+    async def disturbed(self, tp: TopicPartition) -> PromoteJobStatus:
         """A promote under which somebody writes to the source past the fence; its end.
 
         On a busy machine writes may be held for less time than that somebody needs for a record. So a broker sleeps until

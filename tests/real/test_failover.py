@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from admin.client import AdminError
-from admin.models import FailoverPartition, FailoverRequest, MirrorState, PromoteJob, PromotePhase
+from admin.models import FailoverPartition, FailoverRequest, MirrorState, PromoteJobStatus, PromotePhase
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.checker import check
@@ -42,7 +42,7 @@ async def make_scene(
 async def failed_over(scene: Scene, **options: object) -> dict[TopicPartition, FailoverPartition]:
     """A failover that has to work; what it says of each partition."""
     request = FailoverRequest(topics=scene.names, **options)  # type: ignore[arg-type]
-    job: PromoteJob = await scene.ask(lambda client: client.failover(LINK, request))
+    job: PromoteJobStatus = await scene.ask(lambda client: client.failover(LINK, request))
     job = await scene.settled(job.id)
     scene.began = scene.history.mark("failover")
     assert job.phase is PromotePhase.FAILED_OVER, job

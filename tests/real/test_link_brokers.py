@@ -17,8 +17,16 @@ import pytest_asyncio
 
 from controller.cluster_view import ImageView
 from controller.judge.hand_over import Settlement, plan_hand_over, settle
-from controller.plan.elections import Sidecar
-from controller.plan.replicas import AlterIsr, Brokers, Cancel, ElectPreferred, Reassign, Step, is_open
+from controller.plan.elections import SidecarBroker
+from controller.plan.replicas import (
+    AlterIsr,
+    CancelReassignment,
+    ElectPreferred,
+    LiveBrokers,
+    Reassign,
+    Step,
+    is_open,
+)
 from fleet.balancer import Balancer
 from fleet.balancer_ports import Mirrored
 from lab.clusters.kafka_cluster import KafkaCluster, KafkaClusterSpec
@@ -117,9 +125,9 @@ class Fleet:
     async def until(self, predicate: Callable[[], bool], timeout: float = 20.0) -> None:
         await self.head.metadata.wait_for(lambda _: True if predicate() else None, timeout)
 
-    def brokers(self) -> Brokers:
+    def brokers(self) -> LiveBrokers:
         seen = self.head.image.brokers
-        return Brokers(
+        return LiveBrokers(
             link=LINK,
             alive={b for b in LINK if b in seen and not seen[b].fenced and b not in self.dead},
             registered=seen.keys(),
@@ -131,7 +139,7 @@ class Fleet:
         match step:
             case Reassign(replicas):
                 await operations.reassign({tp: replicas})
-            case Cancel():
+            case CancelReassignment():
                 await operations.reassign({tp: None})
             case AlterIsr(new_isr):
                 assert await operations.alter_isr({tp: new_isr}) == {tp: 0}, (step, before)
@@ -211,8 +219,12 @@ class Fleet:
     def partitions(self) -> Mapping[TopicPartition, Mirrored]:
         return {tp: Mirrored(targets=TARGETS[tp.partition]) for tp in self.tps}
 
-    def sidecars(self) -> Sequence[Sidecar]:
-        return [Sidecar(id=b, alive=b not in self.dead) for b in sorted(LINK) if b in self.head.image.brokers]
+    def sidecars(self) -> Sequence[SidecarBroker]:
+        return [
+            SidecarBroker(id=b, alive=b not in self.dead)
+            for b in sorted(LINK)
+            if b in self.head.image.brokers
+        ]
 
     def link_brokers(self) -> Collection[int]:
         return LINK
@@ -325,7 +337,7 @@ async def test_one_is_added_one_removed_and_unregistered_and_the_rest_hands_over
     """D is laundered into P; one that was unregistered while it was listed is in nobody's way."""
     await fleet.create(900, 901)
     steps = await fleet.plan(dict.fromkeys(fleet.tps, (900, 901, 902)))
-    assert [type(step) for step in steps[fleet.tps[0]]] == [Reassign, Cancel, Reassign, AlterIsr]
+    assert [type(step) for step in steps[fleet.tps[0]]] == [Reassign, CancelReassignment, Reassign, AlterIsr]
     for tp in fleet.tps:
         assert sorted(fleet.partition(tp).isr) == [900, 901, 902]
         assert (fleet.partition(tp).adding, fleet.partition(tp).removing) == ((), ())

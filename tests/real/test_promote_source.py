@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from confluent_kafka import KafkaException, Producer
 
-from admin.models import Check, CheckResult, DoctorReport, PromoteJob, PromotePhase, PromoteRequest
+from admin.models import Check, CheckResult, DoctorReport, PromoteJobStatus, PromotePhase, PromoteRequest
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.live_producers import LibrdkafkaProducer
@@ -39,7 +39,7 @@ async def after_promotes(scene: Scene) -> Check:
     return found
 
 
-async def abandoned_at_the_fence(scene: Scene) -> PromoteJob:
+async def abandoned_at_the_fence(scene: Scene) -> PromoteJobStatus:
     """A replica that is not there yet keeps the fence up: whatever the machine does, the stray writes behind it.
 
     Its broker is taken for dead after some seconds. On a machine that is slow enough for the promote to see that before its

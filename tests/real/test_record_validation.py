@@ -26,7 +26,7 @@ from tests.real.harness_promote import LINK, Scene
 from tests.real.harness_stalls import brokers_back
 from tests.real.kafka_admin import kafka_admin
 from validator.messages import Configure, PartitionPlan, ReplicaPlan, ReplicaResult
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.session import Session
 from validator.records.records import RecordsChecked, check_records
 from wire.frames.batch import iter_batch_headers
@@ -64,10 +64,10 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     gc.collect()
 
 
-def endpoint(cluster: KafkaCluster, side: Any, **properties: str) -> Endpoint:
+def endpoint(cluster: KafkaCluster, side: Any, **properties: str) -> ClusterEndpoint:
     # No broker asks for it; the connector is given it all the same.
     properties = {"security.protocol": "PLAINTEXT", "ssl.key.password": SECRET} | properties
-    return Endpoint(side, side, tuple(cluster.bootstrap.split(",")), properties)
+    return ClusterEndpoint(side, side, tuple(cluster.bootstrap.split(",")), properties)
 
 
 def record(number: int, **changes: Any) -> tuple[Any, Any, list[tuple[str, bytes | None]], int]:

@@ -21,7 +21,7 @@ import tests.controller.test_store_contract as contract
 from controller.operations import Delete, Put, Versioned
 from fleet.stores import ControllerFenced, Store, StoreError
 from fleet.stores.base import Candidate
-from fleet.stores.topic.producer import OutcomeUnknown
+from fleet.stores.topic.producer import CommitOutcomeUnknown
 from fleet.stores.topic.records import Item, Replay
 from fleet.stores.topic.store import TopicStore
 from fleet.stores.topic.tail import TopicTail
@@ -294,7 +294,7 @@ async def test_a_lost_answer_to_the_commit(open_store: OpenStore, carried_out: b
 
     store._brokers.ask = loses  # type: ignore[method-assign]
     # The time may also end while the coordinator is looked for once more, and the text tells of that then.
-    with pytest.raises(OutcomeUnknown, match="end_txn did not succeed in time"):
+    with pytest.raises(CommitOutcomeUnknown, match="end_txn did not succeed in time"):
         await store.commit([Put("/a", 2, 0)], controller_epoch=epoch)
     store._brokers.ask = ask  # type: ignore[method-assign]
     assert await store.get("/a") == (Versioned(2, 1) if carried_out else Versioned(1, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.produce.fast_path import Express
+from router.produce.fast_path import FastPath
 from tests.loops import under_both_loops
 
 pytest_asyncio_loop_factories = under_both_loops("test_bad_addresses.py", "test_login.py")
@@ -23,5 +23,5 @@ def express(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Whether usual writes may go in one piece."""
     allowed: bool = request.param
     if not allowed:
-        monkeypatch.setattr(Express, "send", lambda *_: False)
+        monkeypatch.setattr(FastPath, "send", lambda *_: False)
     return allowed

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.cursor import Lane
-from fetcher.partition_copy import MirrorPartition
+from fetcher.cursor import Cursor
+from fetcher.partition_copy import PartitionCopy
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from fleet.lease import Lease
@@ -80,11 +80,11 @@ class Source:
     def __init__(self) -> None:
         self.answers = True
 
-    def follows(self, lane: Lane) -> bool:
+    def follows(self, lane: Cursor) -> bool:
         return self.answers
 
 
-class Log(MirrorPartition):
+class Log(PartitionCopy):
     """What the sidecar has in memory of a partition of "orders", from offset 0 on: a follower is there and takes nothing."""
 
     def __init__(self, index: int = 0) -> None:

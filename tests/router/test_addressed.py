@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router import apis
-from router.apis import DECIDED, Answer, answer_of
+from router.apis import DECIDED, Answerer, answer_of
 from router.on_mirrors import NO_SHARE_GROUPS
 from router.ports import RouterLimits
 from tests.router.rig import LINK_BROKER, Rig, eventually
@@ -77,13 +77,13 @@ def test_every_api_is_decided_once() -> None:
     assert set(codec._API_NAMES) <= set(DECIDED)
     kinds = [apis._SERVED, apis.ABOUT_THE_BROKER, apis.TO_A_LEADER, apis.REFUSED, apis._ANY_BROKER]
     assert sum(map(len, kinds)) == len(DECIDED) == 93  # 0 to 92, those from before KRaft too
-    assert answer_of(4711) is Answer.ANY_BROKER
+    assert answer_of(4711) is Answerer.ANY_BROKER
 
 
 async def test_the_router_does_what_the_table_says() -> None:
     async with rig_of() as rig:
         for key, who in DECIDED.items():
-            assert rig.router.serves(key) is (who is not Answer.ANY_BROKER), key
+            assert rig.router.serves(key) is (who is not Answerer.ANY_BROKER), key
 
 
 async def call(client: Connection, api: str, fields: Mapping[str, object], **more: Any) -> Any:

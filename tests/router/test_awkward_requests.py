@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.produce.fast_path import Express
+from router.produce.fast_path import FastPath
 from tests.fakes.batches import build_batch
 from tests.router.rig import Producer, Rig, eventually
 from wire.errors import ConnectionLost
@@ -51,7 +51,7 @@ async def test_a_request_that_fails_inside_gives_its_bytes_back(monkeypatch: pyt
 
     async with Rig() as rig:
         connection = await rig.client()
-        monkeypatch.setattr(Express, "send", send)
+        monkeypatch.setattr(FastPath, "send", send)
         with pytest.raises(ConnectionLost):
             await Producer(connection, rig).send(0)
         await eventually(lambda: len(rig.loop_errors) == 1)

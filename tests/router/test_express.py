@@ -13,7 +13,7 @@ from router.authorize import Operation
 from router.dispatch import session_of
 from router.fence import FenceState
 from router.ports import RouterLimits
-from router.produce.fast_path import Express
+from router.produce.fast_path import FastPath
 from router.produce.session import ProduceSession
 from tests.fakes.batches import build_batch
 from tests.router.rig import E0, Producer, Rig, ScriptedLease, eventually
@@ -48,9 +48,9 @@ class Ways:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.express = self.step_by_step = 0
-        send, admit = Express.send, ProduceSession._admit
+        send, admit = FastPath.send, ProduceSession._admit
 
-        def sent(one: Express, *arguments: Any) -> bool:
+        def sent(one: FastPath, *arguments: Any) -> bool:
             done = send(one, *arguments)
             self.express += done
             return done
@@ -59,7 +59,7 @@ class Ways:
             self.step_by_step += 1
             admit(one, *arguments)
 
-        monkeypatch.setattr(Express, "send", sent)
+        monkeypatch.setattr(FastPath, "send", sent)
         monkeypatch.setattr(ProduceSession, "_admit", admitted)
 
 
@@ -78,7 +78,7 @@ async def twice(story: Story, monkeypatch: pytest.MonkeyPatch, **options: Any) -
         ways = Ways(patch)
         seen = await told(story, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(Express, "send", lambda *_: False)
+        patch.setattr(FastPath, "send", lambda *_: False)
         assert seen == await told(story, **options)
     return seen["told"], ways
 

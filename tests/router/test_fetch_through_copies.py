@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from fetcher.budget import MemoryBudget
 from fetcher.directory import MirrorDirectory
-from fetcher.link_fetcher import FetcherManager
-from fetcher.partition_copy import MirrorPartition
+from fetcher.link_fetcher import LinkFetcher
+from fetcher.partition_copy import PartitionCopy
 from fetcher.spec import MirrorSpec
 from tests.fakes.batches import parse_batches
 from tests.fetcher.rig import Events
@@ -24,7 +24,7 @@ def asked_by_clients(rig: Rig) -> int:
     return sum(request.client_id == "app" for request in rig.source.received("fetch"))
 
 
-async def follow(mirror: MirrorPartition) -> None:
+async def follow(mirror: PartitionCopy) -> None:
     """A follower that takes what comes, and asks for more a moment later: whoever was told of it has looked by then."""
     taken = 0
     while True:
@@ -34,11 +34,11 @@ async def follow(mirror: MirrorPartition) -> None:
 
 
 @asynccontextmanager
-async def copies() -> AsyncIterator[tuple[Rig, MirrorPartition, FetcherManager]]:
+async def copies() -> AsyncIterator[tuple[Rig, PartitionCopy, LinkFetcher]]:
     """Partition 0 of "orders" is copied by a fetcher, from a source of one node."""
     async with Rig(source_nodes=1) as rig:
         rig.source.add("orders", 0, 3)
-        manager = FetcherManager(
+        manager = LinkFetcher(
             "east",
             rig.cluster,
             MemoryBudget(32 << 20),

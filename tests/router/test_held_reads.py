@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from router.fetch.held_readers import MOST, MOST_OF_A_NAME, SILENT, HeldReader, HeldReaders
+from router.fetch.held_readers import MOST, MOST_OF_A_NAME, SILENT, HeldConsumer, HeldReaders
 from tests.router.rig import Progress, Rig
 from tests.router.test_consumer_fetch import TP0, fetch, log_of
 
@@ -112,7 +112,7 @@ async def test_who_is_held_is_told_once_and_shown_while_it_asks() -> None:
         hub = rig.router.hub
         now = hub.loop.time()
         [(reader, age)] = hub.held_readers.held("east", now)
-        assert reader == HeldReader("east", "orders", "spark", "127.0.0.1")
+        assert reader == HeldConsumer("east", "orders", "spark", "127.0.0.1")
         assert 0 <= age < 30
         assert rig.events.readers == [("east", "orders", "spark", "127.0.0.1")]
         assert hub.held_readers.held("east", now, "bills") == []

@@ -17,9 +17,9 @@ from router.produce.lane_states import (
     TRANSITIONS,
     BatchState,
     Ending,
+    ErrorMeaning,
     LaneEvent,
     LaneState,
-    Verdict,
     step,
 )
 from router.produce.lanes import Lane
@@ -69,7 +69,7 @@ def test_every_pair_is_in_the_table_or_refused(state: LaneState, event: LaneEven
 
 @pytest.mark.parametrize("state", [BatchState.IN_FLIGHT, BatchState.BEHIND, BatchState.TOLD])
 def test_whatever_the_source_says_a_batch_in_flight_has_an_end(state: BatchState) -> None:
-    endings = {what: ENDINGS[state, what] for what in Verdict}
+    endings = {what: ENDINGS[state, what] for what in ErrorMeaning}
     assert (Ending.AGAIN in endings.values()) == (state is BatchState.IN_FLIGHT)
     assert (set(endings.values()) == {Ending.NOTHING}) == (state is BatchState.TOLD)
 

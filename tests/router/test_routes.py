@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from router.ports import RouterLimits, RouterStats
-from router.produce.source_route import RouteTable
+from router.produce.source_route import RoutePool
 from router.tasks import TaskKeeper
 from wire.errors import AuthenticationFailed, LinkerError
 from wire.frames.types import Node
@@ -39,9 +39,9 @@ class Source:
 
 
 @asynccontextmanager
-async def routes(source: Source) -> AsyncIterator[RouteTable]:
+async def routes(source: Source) -> AsyncIterator[RoutePool]:
     tasks = TaskKeeper()
-    table = RouteTable(
+    table = RoutePool(
         lambda _: source,  # type: ignore[arg-type,return-value]
         tasks,
         RouterLimits(),

@@ -11,12 +11,12 @@ import pytest
 
 from router.produce import fast_path, source_route
 from router.produce.batch import Batch
-from router.produce.fast_path import Express
+from router.produce.fast_path import FastPath
 from router.produce.lane_states import LaneState
 from router.produce.lanes import Lane
-from router.produce.routes import Ways
+from router.produce.routes import Routes
 from router.produce.session import ProduceSession
-from router.produce.source_route import SourceRoute
+from router.produce.source_route import Route
 from tests.controller.virtual_loop import run_virtual
 from tests.router.two_paths import story
 from wire.errors import LocalProtocolError
@@ -31,9 +31,9 @@ class Difference(AssertionError):
 def tell(seed: int, *, fast: bool, patch: pytest.MonkeyPatch) -> tuple[list[Any], int, int]:
     """The story; requests that went over the fast path, and step by step."""
     counts = [0, 0]
-    send, admit = Express.send, ProduceSession._admit
+    send, admit = FastPath.send, ProduceSession._admit
 
-    def sent(one: Express, *arguments: Any) -> bool:
+    def sent(one: FastPath, *arguments: Any) -> bool:
         done = fast and send(one, *arguments)
         counts[0] += done
         return done
@@ -49,9 +49,9 @@ def tell(seed: int, *, fast: bool, patch: pytest.MonkeyPatch) -> tuple[list[Any]
         return await story(seed, STEPS)
 
     with patch.context() as inner:
-        inner.setattr(Express, "send", sent)
+        inner.setattr(FastPath, "send", sent)
         inner.setattr(ProduceSession, "_admit", admitted)
-        for kind in (Lane, ProduceSession, Ways, SourceRoute):
+        for kind in (Lane, ProduceSession, Routes, Route):
             # By default the address: the order of a set of them would be another one in each world.
             inner.setattr(kind, "__hash__", lambda _: 0)
         return run_virtual(main()), counts[0], counts[1]

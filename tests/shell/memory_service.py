@@ -34,7 +34,7 @@ from admin.models import (
     OpenTransaction,
     PartitionLag,
     PartitionStatus,
-    PromoteJob,
+    PromoteJobStatus,
     PromotePhase,
     PromotePlan,
     PromoteRequest,
@@ -52,10 +52,10 @@ from admin.models import (
     worst_state,
 )
 from admin.service import (
-    AlreadyExists,
     IllegalState,
     LinkNotFound,
     MirrorNotFound,
+    NameTaken,
     NotSupported,
     PromoteNotFound,
     SidecarNotFound,
@@ -96,7 +96,7 @@ class MemoryService(MemoryGroups):
         self.mirrors: dict[tuple[str, str], MirrorState] = {}
         self.source_dead = False
         self.starts: dict[tuple[str, str], str] = {}
-        self.jobs: dict[str, PromoteJob] = {}
+        self.jobs: dict[str, PromoteJobStatus] = {}
         self.calls: list[str] = []  # every change that was carried out
         self.closed: list[str] = []  # topics that the source refuses writes to, for an abandoned promote
         self.not_ready: str | None = None
@@ -155,7 +155,7 @@ class MemoryService(MemoryGroups):
     async def create_link(self, request: CreateLinkRequest, *, dry_run: bool) -> ChangeResult:
         await self._enter()
         if request.name in self.links:
-            raise AlreadyExists(f"link {request.name} exists already")
+            raise NameTaken(f"link {request.name} exists already")
         if not dry_run:
             self.links[request.name] = (dict(request.properties), request.options)
         return self._done(dry_run, "create link", request.name, "source cluster source-id")
@@ -316,10 +316,10 @@ class MemoryService(MemoryGroups):
         blockers = [self.abandon] if self.abandon else []
         return PromotePlan(link=link, topics=topics, blockers=blockers, warnings=["transactions wait"])
 
-    async def promote(self, link: str, request: PromoteRequest) -> PromoteJob:
+    async def promote(self, link: str, request: PromoteRequest) -> PromoteJobStatus:
         await self._enter()
         topics = self._chosen(link, request)
-        job = PromoteJob(
+        job = PromoteJobStatus(
             id=f"p{len(self.jobs) + 1}",
             link=link,
             phase=WAY[0],
@@ -355,12 +355,12 @@ class MemoryService(MemoryGroups):
             for topic in request.topics
         ]
 
-    async def failover(self, link: str, request: FailoverRequest) -> PromoteJob:
+    async def failover(self, link: str, request: FailoverRequest) -> PromoteJobStatus:
         await self._enter()
         self._known(link)
         if not (self.source_dead or request.force):
             raise IllegalState("the source still answers for orders-0")
-        job = PromoteJob(
+        job = PromoteJobStatus(
             id=f"p{len(self.jobs) + 1}",
             link=link,
             phase=PromotePhase.FAILED_OVER,
@@ -372,7 +372,7 @@ class MemoryService(MemoryGroups):
         self.calls.append(f"failover {' '.join(request.topics)}")
         return job
 
-    async def describe_promote(self, promote_id: str) -> PromoteJob:
+    async def describe_promote(self, promote_id: str) -> PromoteJobStatus:
         """Each reading takes the job one phase on."""
         await self._enter()
         if promote_id not in self.jobs:
@@ -401,7 +401,7 @@ class MemoryService(MemoryGroups):
         )
         return self.jobs[promote_id]
 
-    async def list_promotes(self, link: str) -> list[PromoteJob]:
+    async def list_promotes(self, link: str) -> list[PromoteJobStatus]:
         await self._enter()
         self._known(link)
         return [job for job in reversed(self.jobs.values()) if job.link == link]

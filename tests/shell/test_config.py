@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linker.config.file import load_config, parse_config
-from linker.config.model import Config, ConfigError, Listener
+from linker.config.model import ClientListener, Config, ConfigError
 from wire.client.properties import PropertyError, parse_bootstrap_servers, parse_listener
 from wire.client.secrets import SecretError
 from wire.client.security import ClientSecurity
@@ -36,7 +36,7 @@ def test_minimal() -> None:
     config = parse(MINIMAL)
     assert config.sidecar.broker_id == 900
     assert config.sidecar.client_listeners() == [
-        Listener("PLAINTEXT", "127.0.0.1", 19092, "127.0.0.1", 19092, "PLAINTEXT")
+        ClientListener("PLAINTEXT", "127.0.0.1", 19092, "127.0.0.1", 19092, "PLAINTEXT")
     ]
     assert config.target.bootstrap_servers() == [("one", 9092), ("::1", 9093)]
     assert config.target.controller_bootstrap_servers() is None
@@ -78,7 +78,7 @@ log: {level: debug, format: json}
         KEY="keypass",
     )
     clients = config.sidecar.client_listeners()[1]
-    assert clients == Listener("CLIENTS", "0.0.0.0", 19093, "out.example", 29093, "SASL_SSL")
+    assert clients == ClientListener("CLIENTS", "0.0.0.0", 19093, "out.example", 29093, "SASL_SSL")
     assert config.sidecar.listener_properties("CLIENTS") == {
         "ssl.keystore.location": "/clients.pem",
         "ssl.key.password": "keypass",

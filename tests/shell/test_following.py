@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from admin.models import PromoteJob, PromotePhase, PromoteTopic
+from admin.models import PromoteJobStatus, PromotePhase, PromoteTopic
 from admin.validation_models import PromoteValidation, ValidationProgress, ValidationState
 from linker.cli import watch
-from linker.cli.follow import Lines
+from linker.cli.follow import FollowLines
 from linker.links.proved import waiting_for
 from linker.validation.runs import RunStatus
 from tests.shell.memory_service import MemoryService
@@ -22,14 +22,14 @@ from validator.mode import Mode
 
 def job(
     waiting: str | None = None, read: int | None = None, reason: str | None = None, **more: Any
-) -> PromoteJob:
+) -> PromoteJobStatus:
     progress = None
     if read is not None:
         progress = ValidationProgress(
             tasks_done=1, tasks=9, partitions_done=0, partitions=3, bytes=read, batches=read // 100
         )
     phase = more.get("phase", PromotePhase.CATCHING_UP)
-    return PromoteJob(
+    return PromoteJobStatus(
         id="east-1",
         link="east",
         phase=phase,
@@ -40,9 +40,9 @@ def job(
     )
 
 
-def told(capsys: pytest.CaptureFixture[str], *seen: tuple[float, PromoteJob]) -> list[str]:
+def told(capsys: pytest.CaptureFixture[str], *seen: tuple[float, PromoteJobStatus]) -> list[str]:
     now = [0.0]
-    lines = Lines(lambda: now[0])
+    lines = FollowLines(lambda: now[0])
     for at, one in seen:
         now[0] = at
         lines.show(one)

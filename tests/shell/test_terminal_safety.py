@@ -98,15 +98,15 @@ def test_a_table_is_ours_alone(printer: Callable[..., str], capsys: pytest.Captu
     assert CONTROL.search(capsys.readouterr().out) is None
 
 
-def live_promote(job: models.PromoteJob) -> list[Any]:
-    view = follow.Live()
+def live_promote(job: models.PromoteJobStatus) -> list[Any]:
+    view = follow.FollowTable()
     shown = view._render(job)
     view._note = HOSTILE
     return [shown, view._render(job)]
 
 
 def test_so_are_the_live_views() -> None:
-    job = hostile(models.PromoteJob)
+    job = hostile(models.PromoteJobStatus)
     views = [
         *live_promote(job),
         validate._told(hostile(validation_models.ValidationRun)),

@@ -14,7 +14,7 @@ from controller import keys
 from controller.operations import Delete, Operation, Put
 from fleet import messages as m
 from fleet.commands import Commands, FleetIncomplete
-from fleet.fleet_controller import Head
+from fleet.fleet_controller import FleetController
 from fleet.lease import Holder, Lease, LeaseTable
 from fleet.member import Member
 from fleet.shared_controller import SharedController
@@ -141,12 +141,12 @@ class _NoProof:
 
 
 def _proof_skipped() -> list[Patch]:
-    original = Head.__init__
+    original = FleetController.__init__
 
-    def init(self: Head, controller: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: FleetController, controller: Any, store: Any, *args: Any, **kwargs: Any) -> None:
         original(self, controller, _NoProof(store), *args, **kwargs)  # type: ignore[arg-type]
 
-    return [(Head, "__init__", init)]
+    return [(FleetController, "__init__", init)]
 
 
 def _inherit_skipped() -> list[Patch]:

@@ -13,8 +13,8 @@ from controller.judge.alignment import SourceEnd
 from controller.state import SidecarIdentity
 from fleet import messages as m
 from fleet.balancer import Balancer, BalancerSettings
-from fleet.channel import Channel
-from fleet.fleet_controller import Head
+from fleet.channel import MemberChannel
+from fleet.fleet_controller import FleetController
 from fleet.lease import Lease
 from fleet.member import Member
 from fleet.progress import CopyReport, FleetProgress, FollowerReport
@@ -24,7 +24,7 @@ from fleet.shared_controller import SharedController
 from fleet.stores.base import Candidate, Seat
 from linker.fleet.hand_overs import HandOvers, Leading
 from linker.fleet.leadership import FleetLeadership
-from linker.fleet.ports import PhaseFences, SidecarPorts
+from linker.fleet.ports import SidecarPorts, StateFences
 from linker.promote.driver import PromoteDriver
 from linker.promote.fleet_ports import TargetHandOver
 from linker.promote.ports import PromotePorts, PromoteSettings
@@ -134,7 +134,7 @@ class Ports(SidecarPorts):
 class Fence:
     """linker.promote.ports.Fencer (linker.promote.fleet_ports.FleetFence without its connections)."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: FleetController) -> None:
         self._head = head
 
     def absent(self) -> str | None:
@@ -214,7 +214,7 @@ class Sidecar:
         self.ports.state = lambda: self.shared.image
         self.ports.target = cast(Any, self.target)
         self.ports.link_brokers = lambda: frozenset(world.sidecar_ids)
-        self.fences = PhaseFences(cast(Any, self.router), lambda: self.shared.image, self.hand_overs.look)
+        self.fences = StateFences(cast(Any, self.router), lambda: self.shared.image, self.hand_overs.look)
         self.shared.listeners.add(self.fences.on_records)
         self.runner = FleetRunner(
             self.store,
@@ -262,7 +262,7 @@ class Sidecar:
 
     # Connections.
 
-    async def _connect(self, seat: Seat) -> Channel:
+    async def _connect(self, seat: Seat) -> MemberChannel:
         world = self.world
         there = await world.network.request(
             self.process.name,
@@ -272,10 +272,10 @@ class Sidecar:
         )
         ours, theirs = world.network.channel(self.process, there.process)
         there.process.call(there.accept, theirs)
-        return cast(Channel, ours)
+        return cast(MemberChannel, ours)
 
     def accept(self, channel: SimChannel) -> None:
-        self.process.spawn(self.runner.accept(cast(Channel, channel)))
+        self.process.spawn(self.runner.accept(cast(MemberChannel, channel)))
 
     # Whom it serves.
 
@@ -319,7 +319,7 @@ class Sidecar:
     # While it is the head.
 
     @contextlib.asynccontextmanager
-    async def _reign(self, head: Head) -> AsyncIterator[None]:
+    async def _reign(self, head: FleetController) -> AsyncIterator[None]:
         self.world.note(f"{self.process.name}: head with epoch {head.controller.controller_epoch}")
         works = [self._balance(head), self._promotes(head)]
         tasks = [self.process.spawn(self._noticed(work)) for work in works]
@@ -340,7 +340,7 @@ class Sidecar:
             self.world.broken(f"x: {error!r} in {where.name}, {where.filename}:{where.lineno}")
             raise
 
-    async def _balance(self, head: Head) -> None:
+    async def _balance(self, head: FleetController) -> None:
         async def known(tps: object) -> None:
             return None
 
@@ -354,7 +354,7 @@ class Sidecar:
         finally:
             ports.close()
 
-    def _ports(self, head: Head) -> PromotePorts:
+    def _ports(self, head: FleetController) -> PromotePorts:
         outside = Outside(self)
         return PromotePorts(
             fencer=Fence(head),
@@ -372,7 +372,7 @@ class Sidecar:
             configs=outside,
         )
 
-    async def _promotes(self, head: Head) -> None:
+    async def _promotes(self, head: FleetController) -> None:
         driver = PromoteDriver(head.controller, LINK, self._ports(head), PROMOTE)
         await self._settle(head, driver)
         self.driver = driver
@@ -389,7 +389,7 @@ class Sidecar:
                 self.world.note(f"{self.process.name}: promote: {error}")
                 await self._settle(head, driver)
 
-    async def _settle(self, head: Head, driver: PromoteDriver) -> None:
+    async def _settle(self, head: FleetController, driver: PromoteDriver) -> None:
         while True:
             try:
                 await head.controller.refresh()

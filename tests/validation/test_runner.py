@@ -32,8 +32,8 @@ from linker.validation import evidence as evidence_module
 from linker.validation import runner as runner_module
 from linker.validation.evidence import close_evidence
 from linker.validation.process import ValidatorProcess
-from linker.validation.promote import PromoteValidation
-from linker.validation.runner import INTERVAL_OPTION, LinkValidation, NotRunning
+from linker.validation.promote import PromoteProof
+from linker.validation.runner import INTERVAL_OPTION, LinkValidator, NotRunning
 from linker.validation.runs import MAX_SHOWN, Recorder, RunStatus, Totals
 from linker.validation.turns import Urgency
 from linker.validation.validator import Validator, side
@@ -84,7 +84,7 @@ class Stage:
         target: Any = SimpleNamespace(
             image=self.image, cluster=SimpleNamespace(cluster_id="target-id"), broker_id=900
         )
-        self.validation = LinkValidation(
+        self.validation = LinkValidator(
             LINK,
             controller,
             target,
@@ -423,8 +423,8 @@ async def test_a_follower_first_seen_at_its_watermark_has_lost_nothing(stage: St
     assert not stage.validation.other_copies([T0, T1])
 
 
-def promote_validation(stage: Stage, distance: int = 10) -> PromoteValidation:
-    return PromoteValidation(stage.validation, stage.controller, stage.copy, lambda _: REPLICAS, distance)
+def promote_validation(stage: Stage, distance: int = 10) -> PromoteProof:
+    return PromoteProof(stage.validation, stage.controller, stage.copy, lambda _: REPLICAS, distance)
 
 
 async def test_a_promote_has_it_run_and_then_nobody(stage: Stage) -> None:
@@ -729,7 +729,7 @@ async def test_the_next_link_controller_goes_on_with_both(stage: Stage) -> None:
     await stage.interval(20)
     await stage.until(lambda: len(stage.marks()) == 4)
     job = await stage.promoted()
-    other = LinkValidation(
+    other = LinkValidator(
         LINK,
         stage.controller,
         stage.validation._target,

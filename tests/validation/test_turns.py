@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from linker.validation.turns import Turns, Urgency
+from linker.validation.turns import Urgency, ValidatorQueue
 
 
 class Stage:
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turns = ValidatorQueue()
         self.log: list[str] = []
         self._done: set[str] = set()
 

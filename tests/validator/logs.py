@@ -11,7 +11,7 @@ from tests.fakes.batches import build_batch
 from tests.fakes.log import FakeLog, StoredBatch
 from validator.compare.columns import UNREADABLE
 from validator.compare.judging import COLUMNS
-from validator.compare.verdict import Copy
+from validator.compare.verdict import LogSide
 
 RECORDS = 5
 BATCHES = 20
@@ -98,7 +98,7 @@ def clean(log: FakeLog, offset: int) -> None:
     log.batches[at] = StoredBatch(info, data)
 
 
-def copies(log: FakeLog) -> list[Copy]:
+def copies(log: FakeLog) -> list[LogSide]:
     """The log's batches as rows, in log order, the way a reader would tell of them."""
     rows = []
     reached = -1
@@ -108,10 +108,10 @@ def copies(log: FakeLog) -> list[Copy]:
             struct.unpack_from(">qiibIhiqqqhii", data)
         )
         if magic != 2 or length + 12 != len(data):
-            rows.append(Copy(*[max(reached, 0)] * 2, *[0] * 9, marker=UNREADABLE, note="no batch"))
+            rows.append(LogSide(*[max(reached, 0)] * 2, *[0] * 9, marker=UNREADABLE, note="no batch"))
             break
         rows.append(
-            Copy(
+            LogSide(
                 base,
                 base + delta,
                 count,

@@ -12,15 +12,15 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator import logs
 from validator.compare.columns import ARROW_TYPES, MOVED, PUBLIC, UNREADABLE
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.reader import SpanReader
 from validator.read.spans import LEADER, Span
 
 END = logs.BATCHES * logs.RECORDS
 
 
-def endpoint(cluster: FakeCluster, **properties: str) -> Endpoint:
-    return Endpoint("target", "a", tuple(f"{h}:{p}" for h, p in cluster.bootstrap), properties)
+def endpoint(cluster: FakeCluster, **properties: str) -> ClusterEndpoint:
+    return ClusterEndpoint("target", "a", tuple(f"{h}:{p}" for h, p in cluster.bootstrap), properties)
 
 
 def span(
@@ -212,4 +212,4 @@ async def test_many_partitions_share_requests_and_memory():
 
 
 async def test_passwords_show_in_no_repr():
-    assert "hunter2" not in repr(Endpoint("source", "a", ("h:1",), {"sasl.jaas.config": "hunter2"}))
+    assert "hunter2" not in repr(ClusterEndpoint("source", "a", ("h:1",), {"sasl.jaas.config": "hunter2"}))

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.log import FakeLog
 from tests.validator.test_records_planning import LINK_BROKER, TP, found, job
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.records.commits import stable_ends
 from validator.records.frames import SOURCE
@@ -35,7 +35,7 @@ async def test_each_replica_and_the_source_say_themselves_how_far_they_are_settl
         target.partition("t").replica_logs[2] = opened(3)
         replicas = (ReplicaBounds(1, 1, 0, 0, 7), ReplicaBounds(2, 2, 0, 0, 6))
         east, west = (
-            Endpoint(side, side, tuple(f"{host}:{port}" for host, port in cluster.bootstrap))
+            ClusterEndpoint(side, side, tuple(f"{host}:{port}" for host, port in cluster.bootstrap))
             for side, cluster in (("source", source), ("target", target))
         )
         ends = await stable_ends(east, west, {TP: PartitionBounds("t", 0, 0, 7, replicas)})

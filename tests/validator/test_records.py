@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from validator.compare.cleaner_bounds import TOMBSTONE_TOO_YOUNG, TOO_YOUNG
 from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.kafka_source import client_options
 from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.records.frames import combine
@@ -45,7 +45,7 @@ def bounds(*, begin: int = 0, log_start: int = 0, high_watermark: int = 100) -> 
 
 
 def test_the_connector_is_told_who_to_read_and_how() -> None:
-    side = Endpoint(
+    side = ClusterEndpoint(
         "target",
         "west",
         ("a:1", "b:2"),
@@ -267,6 +267,6 @@ def test_nothing_is_looked_for_if_nothing_is_suspicious() -> None:
 
 
 def test_an_error_is_told_without_secrets() -> None:
-    side = Endpoint("source", "east", ("a:1",), {"ssl.key.password": "hunter2", "x": "is"})
+    side = ClusterEndpoint("source", "east", ("a:1",), {"ssl.key.password": "hunter2", "x": "is"})
     text = _reason(RuntimeError("the key hunter2 is wrong\nat java"), (side,))
     assert text == "the key *** is wrong"

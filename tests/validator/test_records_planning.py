@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.read.survey import Survey
 from validator.records import records
@@ -17,8 +17,8 @@ from validator.records.frames import SOURCE
 from validator.records.records import ATTEMPTS, RecordsChecked, RecordsUnreadable, _Job, check_records
 from wire.frames.types import TopicPartition
 
-EAST = Endpoint("source", "east", ("a:1",))
-WEST = Endpoint("target", "west", ("b:1",))
+EAST = ClusterEndpoint("source", "east", ("a:1",))
+WEST = ClusterEndpoint("target", "west", ("b:1",))
 TP = TopicPartition("t", 0)
 PLAN = PartitionPlan(topic="t", partition=0, replicas=tuple(ReplicaPlan(broker_id=n) for n in (1, 2, 3)))
 LINK_BROKER = 900

@@ -26,7 +26,7 @@ from validator.compare.columns import HeaderBlock
 from validator.compare.matching import FIELDS, RangeMatch, Rows, rows_of
 from validator.compare.side_by_side import read_side_by_side
 from validator.compare.verdict import RangeSpec, RangeVerdict
-from validator.read.endpoint import Endpoint, SideFailed, SideName
+from validator.read.endpoint import ClusterEndpoint, SideFailed, SideName
 from validator.read.ranges import PartitionBounds, Range, ReplicaBounds, make_joint_tasks, make_ranges
 from validator.read.shipping import forget_zip_directories
 from validator.read.spans import SOURCE, Span
@@ -41,9 +41,9 @@ class Stage:
         self.source, self.target = source, target
 
     @property
-    def clusters(self) -> dict[str, Endpoint]:
-        def endpoint(side: SideName, cluster: FakeCluster) -> Endpoint:
-            return Endpoint(side, side, tuple(f"{host}:{port}" for host, port in cluster.bootstrap))
+    def clusters(self) -> dict[str, ClusterEndpoint]:
+        def endpoint(side: SideName, cluster: FakeCluster) -> ClusterEndpoint:
+            return ClusterEndpoint(side, side, tuple(f"{host}:{port}" for host, port in cluster.bootstrap))
 
         return {"source": endpoint("source", self.source), "target": endpoint("target", self.target)}
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from tests.fakes.cluster import FakeCluster
 from tests.validator import logs
 from validator.compare.columns import ARROW_TYPES, PUBLIC
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import Task
 from validator.read.source import FORMAT, KafkaBatches, OptionError, register, schema_of
 from validator.read.spans import SOURCE, Span
@@ -43,8 +43,8 @@ class Registered:
 def bound(cluster: FakeCluster, tasks: Sequence[Task] | None = None) -> type[KafkaBatches]:
     session = Registered()
     addresses = tuple(f"{host}:{port}" for host, port in cluster.bootstrap)
-    target = Endpoint("target", "b", addresses, {"security.protocol": "PLAINTEXT"})
-    source = Endpoint("source", "a", addresses, {"security.protocol": "PLAINTEXT"})
+    target = ClusterEndpoint("target", "b", addresses, {"security.protocol": "PLAINTEXT"})
+    source = ClusterEndpoint("source", "a", addresses, {"security.protocol": "PLAINTEXT"})
     register(session, {"source": source, "target": target}, tasks)  # type: ignore[arg-type]
     assert session.kind is not None
     return session.kind
@@ -149,7 +149,7 @@ def test_schemas():
 
 
 def test_what_a_task_prints_is_no_secret():
-    endpoint = Endpoint("source", "a", ("h:1",), {"sasl.jaas.config": "hunter2"})
+    endpoint = ClusterEndpoint("source", "a", ("h:1",), {"sasl.jaas.config": "hunter2"})
     session = Registered()
     register(session, {"source": endpoint}, [Task(source=True)])  # type: ignore[arg-type]
     assert session.kind is not None

@@ -13,7 +13,7 @@ from tests.validator import logs
 from validator.compare.columns import ARROW_TYPES, MOVED
 from validator.compare.digest import digest_of_one
 from validator.compare.judging import COLUMNS, judge_sorted
-from validator.compare.verdict import Copy, Judge, RangeSpec, RangeVerdict
+from validator.compare.verdict import Judge, LogSide, RangeSpec, RangeVerdict
 
 SCHEMA = pa.schema([(name, ARROW_TYPES[name]) for name in COLUMNS])
 OTHER = 2  # a good replica beside the one under test
@@ -194,7 +194,7 @@ def flip(log: FakeLog, offset: int) -> None:
     logs.change(log, offset, logs.flip_bit)
 
 
-def _hash(row: Copy) -> int:
+def _hash(row: LogSide) -> int:
     return digest_of_one(row.base_offset, row.last_offset, row.record_count, row.crc)
 
 

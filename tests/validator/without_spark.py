@@ -28,14 +28,14 @@ from validator.messages import (
     Run,
     Side,
 )
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import Range, make_joint_tasks, make_tasks
 from validator.read.reader import read_arrow
 
 
 def compare_here(
     spark: object,
-    clusters: Mapping[str, Endpoint],
+    clusters: Mapping[str, ClusterEndpoint],
     ranges: Sequence[Range],
     leaders: Mapping[tuple[str, int], int],
 ) -> dict[int, RangeVerdict]:
@@ -51,7 +51,7 @@ def compare_here(
 
 
 def sorted_here(
-    clusters: Mapping[str, Endpoint],
+    clusters: Mapping[str, ClusterEndpoint],
     ranges: Sequence[Range],
     leaders: Mapping[tuple[str, int], int],
 ) -> dict[int, RangeVerdict]:

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from validator.compare.columns import BATCH
 from validator.compare.digest import digest_of
-from validator.compare.verdict import CONTROL, FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
+from validator.compare.verdict import CONTROL, FACTS, CleanRun, Judge, LogSide, RangeSpec, RangeVerdict
 from validator.read.spans import SOURCE
 
-COLUMNS = ("range_id", "slot", *Copy._fields)
+COLUMNS = ("range_id", "slot", *LogSide._fields)
 """What a comparison needs to know of each batch, and no more: `kafka-batches` builds just these."""
 SORT = ("range_id", "base_offset", "slot")
 
@@ -145,13 +145,13 @@ class _Rows:
             markers=int(count[(column["attributes"][firsts] & CONTROL) != 0].sum()),
         )
 
-    def _copies(self, start: int, stop: int) -> dict[int, list[Copy]]:
-        copies: dict[int, list[Copy]] = {}
+    def _copies(self, start: int, stop: int) -> dict[int, list[LogSide]]:
+        copies: dict[int, list[LogSide]] = {}
         for row in range(start, stop):
             copies.setdefault(int(self.columns["slot"][row]), []).append(self._copy(row))
         return copies
 
-    def _copy(self, row: int) -> Copy:
-        values: list[Any] = [int(self.columns[name][row]) for name in Copy._fields[:-1]]
+    def _copy(self, row: int) -> LogSide:
+        values: list[Any] = [int(self.columns[name][row]) for name in LogSide._fields[:-1]]
         values.append(self.batch.column("note")[row].as_py())
-        return Copy._make(values)
+        return LogSide._make(values)

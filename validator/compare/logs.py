@@ -18,7 +18,7 @@ from validator.compare.judging import COLUMNS, SORT, judge_sorted
 from validator.compare.side_by_side import read_side_by_side
 from validator.compare.verdict import RangeSpec, RangeVerdict
 from validator.read import source
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import JointTask, Range, make_joint_tasks, make_tasks
 from validator.read.shipping import forget_zip_directories
 
@@ -31,7 +31,7 @@ _VERDICTS = pa.schema([("verdict", pa.string())])
 
 def compare(
     spark: SparkSession,
-    clusters: Mapping[str, Endpoint],
+    clusters: Mapping[str, ClusterEndpoint],
     ranges: Sequence[Range],
     leaders: Mapping[tuple[str, int], int],
 ) -> dict[int, RangeVerdict]:
@@ -74,7 +74,7 @@ def _parts(spark: SparkSession, ranges: Sequence[Range]) -> int:
 
 def _sorted(
     spark: SparkSession,
-    clusters: Mapping[str, Endpoint],
+    clusters: Mapping[str, ClusterEndpoint],
     ranges: Sequence[Range],
     leaders: Mapping[tuple[str, int], int],
 ) -> dict[int, RangeVerdict]:
@@ -92,7 +92,7 @@ def _sorted(
 
 
 def _reading(
-    clusters: Mapping[str, Endpoint],
+    clusters: Mapping[str, ClusterEndpoint],
 ) -> Callable[[JointTask], list[tuple[int, str | None]]]:
     def read(task: JointTask) -> list[tuple[int, str | None]]:
         try:

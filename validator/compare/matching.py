@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from validator.compare.columns import BATCH, HeaderBlock
 from validator.compare.digest import digest_of
-from validator.compare.verdict import CONTROL, FACTS, CleanRun, Copy, Judge, RangeSpec, RangeVerdict
+from validator.compare.verdict import CONTROL, FACTS, CleanRun, Judge, LogSide, RangeSpec, RangeVerdict
 from validator.read.spans import SOURCE
 
 FIELDS = ("base_offset", *FACTS)
@@ -95,7 +95,7 @@ def _sums(rows: Rows) -> CleanRun:
         rows[_AT[name]] for name in ("base_offset", "last_offset", "record_count", "crc")
     )
     return CleanRun(
-        first=Copy._make((*rows[:, 0].tolist(), int(crc[0]), -1, BATCH, None)),
+        first=LogSide._make((*rows[:, 0].tolist(), int(crc[0]), -1, BATCH, None)),
         batches=rows.shape[1],
         records=int(count.sum()),
         bytes=int(rows[_AT["size"]].sum()),

@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 from validator.compare.matching import RangeMatch, rows_of
 from validator.compare.verdict import RangeVerdict
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import JointTask
 from validator.read.reader import FETCH_BYTES, SpanReader
 from validator.read.spans import SOURCE
@@ -28,14 +28,14 @@ _SIDES = 2  # with so many each gets FETCH_BYTES
 
 
 def read_side_by_side(
-    clusters: Mapping[str, Endpoint], task: JointTask
+    clusters: Mapping[str, ClusterEndpoint], task: JointTask
 ) -> list[tuple[int, RangeVerdict | None]]:
     """A verdict per range id; None for one in which the sides are not simply alike. Raises SideFailed."""
     return asyncio.run(_Work(clusters, task).run())
 
 
 class _Work:
-    def __init__(self, clusters: Mapping[str, Endpoint], task: JointTask) -> None:
+    def __init__(self, clusters: Mapping[str, ClusterEndpoint], task: JointTask) -> None:
         self._clusters = clusters
         self._matches = {one.spec.range_id: RangeMatch(one.spec) for one in task.ranges}
         spans = [span for one in task.ranges for span in one.spans()]

@@ -21,7 +21,7 @@ from validator.compare.cleaner_bounds import (
 )
 from validator.compare.columns import CODECS
 from validator.compare.facts import MAX_FINDINGS, BatchFacts, Finding, FindingKind, Missing
-from validator.compare.verdict import Copy, Difference, RangeVerdict, ReplicaVerdict, note_cleaned
+from validator.compare.verdict import LogDifference, LogSide, RangeVerdict, ReplicaVerdict, note_cleaned
 from validator.messages import PartitionPlan, ReplicaPlan, ReplicaResult
 from validator.read.ranges import PartitionBounds, Range, ReplicaBounds
 
@@ -218,7 +218,7 @@ class ReplicaTally:
         )
         self._tell_missing(self.missing, prefix.first)
 
-    def _tell_missing(self, missing: Missing, first: Copy | None) -> None:
+    def _tell_missing(self, missing: Missing, first: LogSide | None) -> None:
         """It is told, and does not end what is proved: `through` and the sums are of what the replica holds."""
         self.findings.append(late_start(self.replica.broker_id, missing, first))
         self.findings_count += 1
@@ -235,13 +235,13 @@ class ReplicaTally:
         if limits.one_segment:
             self._not_cleaned(first, ONE_SEGMENT)
 
-    def _not_cleaned(self, copy: Copy, why: str) -> None:
+    def _not_cleaned(self, copy: LogSide, why: str) -> None:
         if any(one.offset == copy.base_offset and one.kind is FindingKind.MISSING for one in self.findings):
             return
         detail = f"the source's batch is not there: {refusal(why, self.plan)}"
         self._add(FindingKind.MISSING, copy.base_offset, detail, copy)
 
-    def _add(self, kind: FindingKind, offset: int, detail: str, source: Copy | None) -> None:
+    def _add(self, kind: FindingKind, offset: int, detail: str, source: LogSide | None) -> None:
         self.findings.append(Finding(kind=kind, offset=offset, detail=detail, source=to_facts(source)))
         self.findings_count += 1
         self._differs_at(offset)
@@ -255,7 +255,7 @@ class _Prefix:
     held: int = 0
     reached: int = -1
     max_timestamp: int = -1
-    first: Copy | None = None
+    first: LogSide | None = None
 
     def take(self, verdict: RangeVerdict | None) -> None:
         if verdict is None:
@@ -275,7 +275,7 @@ class _Prefix:
         return self.reached < end and (self.first is None or self.first.base_offset >= start)
 
 
-def late_start(broker_id: int, missing: Missing, first: Copy | None = None) -> Finding:
+def late_start(broker_id: int, missing: Missing, first: LogSide | None = None) -> Finding:
     most = "" if missing.exact else "at most "
     detail = (
         f"broker {broker_id} starts at offset {missing.end}; from offset {missing.start} on the source has"
@@ -301,7 +301,7 @@ def _limit(value: int | None) -> str:
     return "unlimited" if value is None else str(value)
 
 
-def to_finding(difference: Difference) -> Finding:
+def to_finding(difference: LogDifference) -> Finding:
     return Finding(
         kind=FindingKind(difference.kind),
         offset=difference.offset,
@@ -311,7 +311,7 @@ def to_finding(difference: Difference) -> Finding:
     )
 
 
-def to_facts(copy: Copy | None) -> BatchFacts | None:
+def to_facts(copy: LogSide | None) -> BatchFacts | None:
     if copy is None:
         return None
     return BatchFacts(

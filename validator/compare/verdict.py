@@ -28,7 +28,7 @@ DELETE_HORIZON = 0x40
 """Attribute bit: the cleaner has put the delete horizon into the base timestamp (KIP-534)."""
 
 
-class Copy(NamedTuple):
+class LogSide(NamedTuple):
     """One side's row at an offset; names and units are those of columns.py."""
 
     base_offset: int
@@ -51,19 +51,19 @@ class Copy(NamedTuple):
         return self.crc == self.crc_computed
 
 
-FACTS = Copy._fields[1:10]
+FACTS = LogSide._fields[1:10]
 """What has to be equal. Base timestamp and records are under the CRC."""
 
 
 @dataclass(slots=True)
-class Difference:
+class LogDifference:
     """A finding before it is a message; `kind` is a FindingKind's value."""
 
     kind: str
     offset: int
     detail: str
-    source: Copy | None = None
-    replica: Copy | None = None
+    source: LogSide | None = None
+    replica: LogSide | None = None
 
 
 @dataclass(slots=True)
@@ -75,14 +75,14 @@ class ReplicaVerdict:
     bytes: int = 0
     digest: int = 0
     source_digest: int = 0
-    differences: list[Difference] = field(default_factory=list)  # the first KEPT_FINDINGS, by offset
+    differences: list[LogDifference] = field(default_factory=list)  # the first KEPT_FINDINGS, by offset
     difference_count: int = 0  # batches, also those in a hole of many
     first_difference: int | None = None
     lawful: dict[str, int] = field(default_factory=dict)
-    cleaned_first: Copy | None = (
+    cleaned_first: LogSide | None = (
         None  # of the source's batches that a cleaner may have taken from the replica: the first,
     )
-    cleaned_newest: Copy | None = None  # and the one with the newest timestamp
+    cleaned_newest: LogSide | None = None  # and the one with the newest timestamp
     moved_at: int | None = None  # one of the logs was not there any more from here on: to be planned anew
 
 
@@ -99,7 +99,7 @@ class RangeVerdict:
     source_min_timestamp: int = -1  # of batches' newest ones; -1: there is none
     source_reached: int = -1  # the highest last offset
     source_max_timestamp: int = -1
-    source_first: Copy | None = None
+    source_first: LogSide | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +110,7 @@ class RangeVerdict:
         replicas = {}
         for slot, raw in fields["replicas"].items():
             differences = [
-                Difference(
+                LogDifference(
                     one["kind"], one["offset"], one["detail"], _copy(one["source"]), _copy(one["replica"])
                 )
                 for one in raw["differences"]
@@ -120,8 +120,8 @@ class RangeVerdict:
         return RangeVerdict(**{**fields, "replicas": replicas, "source_first": _copy(fields["source_first"])})
 
 
-def _copy(fields: Sequence[Any] | None) -> Copy | None:
-    return None if fields is None else Copy(*fields)
+def _copy(fields: Sequence[Any] | None) -> LogSide | None:
+    return None if fields is None else LogSide(*fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class RangeSpec:
 class CleanRun(NamedTuple):
     """Batches that all sides hold alike, as sums."""
 
-    first: Copy
+    first: LogSide
     batches: int
     records: int
     bytes: int
@@ -153,7 +153,7 @@ class CleanRun(NamedTuple):
 class _Hole:
     """Batches of the source in a row that a replica does not have."""
 
-    first: Copy
+    first: LogSide
     last_offset: int
     batches: int = 1
 
@@ -190,7 +190,7 @@ class Judge:
             verdict.source_digest = digest.add(verdict.source_digest, run.digest)
         self._reached = dict.fromkeys(self._reached, run.last_offset)
 
-    def group(self, copies: Mapping[int, Sequence[Copy]]) -> None:
+    def group(self, copies: Mapping[int, Sequence[LogSide]]) -> None:
         """What the sides hold at one base offset, by slot; a slot without an entry holds nothing there."""
         self._take_markers(copies)
         by_slot = {
@@ -221,7 +221,7 @@ class Judge:
 
     # --- one replica at one offset --------------------------------------------------------------------------
 
-    def _compare(self, slot: int, source: Sequence[Copy], held: Sequence[Copy]) -> None:
+    def _compare(self, slot: int, source: Sequence[LogSide], held: Sequence[LogSide]) -> None:
         verdict = self._verdict.replicas[slot]
         if not held:
             if self.spec.compacted:
@@ -244,10 +244,10 @@ class Judge:
             return
         kind, detail = found
         self._differ(
-            verdict, Difference(kind, held[0].base_offset, detail, source[0] if source else None, held[0])
+            verdict, LogDifference(kind, held[0].base_offset, detail, source[0] if source else None, held[0])
         )
 
-    def _content(self, source: Sequence[Copy], held: Sequence[Copy]) -> tuple[str, str] | None:
+    def _content(self, source: Sequence[LogSide], held: Sequence[LogSide]) -> tuple[str, str] | None:
         for copy in held:
             if not copy.intact:
                 return "corrupt", f"stored CRC {copy.crc:08x}, its bytes have {copy.crc_computed:08x}"
@@ -264,7 +264,7 @@ class Judge:
         facts = ", ".join(f"{name} {getattr(theirs, name)} / {getattr(mine, name)}" for name in differing)
         return "differing", f"source / replica: {facts}"
 
-    def _order(self, slot: int, source: Sequence[Copy], held: Sequence[Copy]) -> tuple[str, str] | None:
+    def _order(self, slot: int, source: Sequence[LogSide], held: Sequence[LogSide]) -> tuple[str, str] | None:
         base = held[0].base_offset
         reached, source_reached = self._reached[slot], self._reached[SOURCE]
         if len(held) > max(len(source), 1):
@@ -277,7 +277,7 @@ class Judge:
 
     # --- holes ----------------------------------------------------------------------------------------------
 
-    def _widen_hole(self, slot: int, source: Sequence[Copy]) -> None:
+    def _widen_hole(self, slot: int, source: Sequence[LogSide]) -> None:
         last = max(copy.last_offset for copy in source)
         hole = self._holes.get(slot)
         if hole is None:
@@ -300,12 +300,12 @@ class Judge:
                 f"{hole.batches} batches of the source are not there,"
                 f" offsets {hole.first.base_offset} to {hole.last_offset}"
             )
-        difference = Difference(kind, hole.first.base_offset, detail, hole.first)
+        difference = LogDifference(kind, hole.first.base_offset, detail, hole.first)
         self._differ(self._verdict.replicas[slot], difference, hole.batches)
 
     # --- what ends a log early ------------------------------------------------------------------------------
 
-    def _take_markers(self, copies: Mapping[int, Sequence[Copy]]) -> None:
+    def _take_markers(self, copies: Mapping[int, Sequence[LogSide]]) -> None:
         for slot, held in copies.items():
             for copy in held:
                 if copy.marker == BATCH:
@@ -314,7 +314,7 @@ class Judge:
                 for replica in slots:
                     self._end(replica, slot, copy)
 
-    def _end(self, slot: int, of: int, copy: Copy) -> None:
+    def _end(self, slot: int, of: int, copy: LogSide) -> None:
         if slot in self._blind or slot not in self._verdict.replicas:
             return
         self._close_hole(slot)
@@ -324,12 +324,12 @@ class Judge:
             verdict.moved_at = copy.base_offset
             return
         where = "at the source: " if of == SOURCE else ""
-        self._differ(verdict, Difference("corrupt", copy.base_offset, f"{where}{copy.note}"))
+        self._differ(verdict, LogDifference("corrupt", copy.base_offset, f"{where}{copy.note}"))
 
     # --- sums -----------------------------------------------------------------------------------------------
 
     def _note_source(
-        self, first: Copy, batches: int, records: int, size: int, last_offset: int, max_timestamp: int
+        self, first: LogSide, batches: int, records: int, size: int, last_offset: int, max_timestamp: int
     ) -> None:
         verdict = self._verdict
         if verdict.source_first is None:
@@ -346,7 +346,7 @@ class Judge:
         verdict.source_offsets += records
         verdict.source_min_timestamp = min_timestamp if before < 0 else min(before, min_timestamp)
 
-    def _count(self, slot: int, source: Sequence[Copy], held: Sequence[Copy]) -> None:
+    def _count(self, slot: int, source: Sequence[LogSide], held: Sequence[LogSide]) -> None:
         verdict = self._verdict.replicas[slot]
         if verdict.first_difference is not None:
             return
@@ -363,7 +363,7 @@ class Judge:
         lawful[kind] = lawful.get(kind, 0) + count
 
     @staticmethod
-    def _differ(verdict: ReplicaVerdict, difference: Difference, batches: int = 1) -> None:
+    def _differ(verdict: ReplicaVerdict, difference: LogDifference, batches: int = 1) -> None:
         verdict.difference_count += batches
         if verdict.first_difference is None:
             verdict.first_difference = difference.offset
@@ -371,7 +371,7 @@ class Judge:
             verdict.differences.append(difference)
 
 
-def note_cleaned(verdict: ReplicaVerdict, *gone: Copy) -> None:
+def note_cleaned(verdict: ReplicaVerdict, *gone: LogSide) -> None:
     """Whether a cleaner can have been there is judged when the whole log was seen (tally.py)."""
     for copy in gone:
         if verdict.cleaned_first is None:
@@ -380,15 +380,15 @@ def note_cleaned(verdict: ReplicaVerdict, *gone: Copy) -> None:
             verdict.cleaned_newest = copy
 
 
-def _facts(copy: Copy) -> tuple[Any, ...]:
+def _facts(copy: LogSide) -> tuple[Any, ...]:
     return copy[1:10]
 
 
-def _digest(copy: Copy) -> int:
+def _digest(copy: LogSide) -> int:
     return digest.digest_of_one(copy.base_offset, copy.last_offset, copy.record_count, copy.crc)
 
 
-def _rewritten(source: Copy, replica: Copy) -> bool:
+def _rewritten(source: LogSide, replica: LogSide) -> bool:
     """Whether the cleaner explains the difference: it keeps a batch's offsets, producer and codec, and takes records out
     or sets the delete horizon. A batch that has all its records on both sides was not cleaned."""
     kept = ("last_offset", "producer_id", "producer_epoch", "base_sequence")

@@ -26,7 +26,7 @@ _MARK = re.compile(r"\[\[side-failed (\{[^\n]*?\})\]\]")
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ClusterEndpoint:
     """A cluster: `bootstrap` are host:port, `properties` Kafka's client properties with their secrets resolved."""
 
     side: SideName

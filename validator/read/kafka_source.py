@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from validator.read.endpoint import CLIENT_ID, Endpoint
+from validator.read.endpoint import CLIENT_ID, ClusterEndpoint
 from wire.errors import LinkerError
 
 CONNECTOR_CONF = "spark.linker.kafka.connector"
@@ -126,7 +126,7 @@ def _known(spark: SparkSession) -> bool:
     return True
 
 
-def client_options(side: Endpoint, *, replica: int | None = None) -> dict[str, str]:
+def client_options(side: ClusterEndpoint, *, replica: int | None = None) -> dict[str, str]:
     """The connector's options for a side; `replica` names the broker whose copy is wanted.
 
     read_uncommitted, so that records of aborted transactions count on both sides; what is not there is an error and never

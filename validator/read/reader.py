@@ -19,10 +19,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from validator.compare.columns import MOVED, UNREADABLE, ArrowBuilder, HeaderBlock
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.fetching import FETCH_VERSION
-from validator.read.reading import Answer, Reading
-from validator.read.spans import LEADER, Cursor, Span, Walked
+from validator.read.reading import ReadAnswer, SpanReading
+from validator.read.spans import LEADER, Span, SpanCursor, Walked
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.errors import (
@@ -57,7 +57,11 @@ BROKEN_AFTER = 3  # times that a broker says it cannot read its own file
 
 
 def read_arrow(
-    endpoint: Endpoint, spans: Sequence[Span], columns: Sequence[str], *, fetch_bytes: int = FETCH_BYTES
+    endpoint: ClusterEndpoint,
+    spans: Sequence[Span],
+    columns: Sequence[str],
+    *,
+    fetch_bytes: int = FETCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of the spans, which are read in order; those of one node together. Raises SideFailed."""
     with asyncio.Runner() as runner:
@@ -98,7 +102,7 @@ class SpanReader:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ClusterEndpoint,
         spans: Sequence[Span],
         columns: Sequence[str] = (),
         *,
@@ -106,7 +110,7 @@ class SpanReader:
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._endpoint = endpoint
-        self._left = [Reading(Cursor(span)) for span in spans if span.start < span.end]
+        self._left = [SpanReading(SpanCursor(span)) for span in spans if span.start < span.end]
         self._columns = columns
         self._fetch_bytes = fetch_bytes
         self._stall = stall_seconds
@@ -136,7 +140,7 @@ class SpanReader:
             return
         self._progress_at = time.monotonic()
         await self._locate(cluster)
-        following: asyncio.Future[Answer] | None = None
+        following: asyncio.Future[ReadAnswer] | None = None
         try:
             answer = await self._ask(cluster)
             while True:
@@ -182,7 +186,7 @@ class SpanReader:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    async def _ask(self, cluster: Cluster, sent: asyncio.Future[Answer] | None = None) -> Answer:
+    async def _ask(self, cluster: Cluster, sent: asyncio.Future[ReadAnswer] | None = None) -> ReadAnswer:
         """The next answer; tried again on a new connection until nothing has moved for too long."""
         while True:
             try:
@@ -200,7 +204,7 @@ class SpanReader:
                 await asyncio.sleep(0.2)
                 await self._locate(cluster)
 
-    async def _within(self, sent: asyncio.Future[Answer]) -> Answer:
+    async def _within(self, sent: asyncio.Future[ReadAnswer]) -> ReadAnswer:
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 return await sent
@@ -209,19 +213,19 @@ class SpanReader:
                 f"no answer within {CALL_TIMEOUT:g} s", sent=True, api="fetch", version=FETCH_VERSION
             ) from None
 
-    def _send_next(self, cluster: Cluster, connection: Connection) -> asyncio.Future[Answer] | None:
+    def _send_next(self, cluster: Cluster, connection: Connection) -> asyncio.Future[ReadAnswer] | None:
         node = self._left[0].node
         known = cluster.nodes.get(node)
         if connection.closed or known is None or connection.peer != format_address(known.host, known.port):
             return None
         return self._send(connection, self._wanted(node))
 
-    def _wanted(self, node: int) -> list[Reading]:
+    def _wanted(self, node: int) -> list[SpanReading]:
         wanted = [reading for reading in self._left if reading.node == node]
         return wanted[:PARTITIONS_PER_FETCH]
 
-    def _send(self, connection: Connection, wanted: Sequence[Reading]) -> asyncio.Future[Answer]:
-        by_topic: dict[str, dict[int, Reading]] = {}
+    def _send(self, connection: Connection, wanted: Sequence[SpanReading]) -> asyncio.Future[ReadAnswer]:
+        by_topic: dict[str, dict[int, SpanReading]] = {}
         for reading in wanted:
             # two spans of one partition are read one after the other
             by_topic.setdefault(reading.cursor.span.topic, {}).setdefault(
@@ -248,7 +252,7 @@ class SpanReader:
                 for topic, parts in by_topic.items()
             ],
         )
-        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
         reply.add_done_callback(_look)  # an answer nobody waits for any more is no bug to report
 
         def on_reply(result: memoryview | WireError) -> None:
@@ -264,7 +268,7 @@ class SpanReader:
                     raise BrokerError(
                         response.error, api="fetch", version=FETCH_VERSION, peer=connection.peer
                     )
-                reply.set_result(Answer(connection, result, response.partitions, asked))
+                reply.set_result(ReadAnswer(connection, result, response.partitions, asked))
             except WireError as error:
                 error.peer = connection.peer
                 reply.set_exception(error)
@@ -276,7 +280,7 @@ class SpanReader:
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    def _note(self, answer: Answer, taken: Sequence[tuple[Reading, Walked]]) -> str | None:
+    def _note(self, answer: ReadAnswer, taken: Sequence[tuple[SpanReading, Walked]]) -> str | None:
         """Markers for what cannot be read; the error that asks for another leader or some patience, if any."""
         trouble = None
         for reading, walked in taken:
@@ -302,11 +306,11 @@ class SpanReader:
                 )
         return trouble
 
-    def _end(self, reading: Reading, marker: int, note: str) -> None:
+    def _end(self, reading: SpanReading, marker: int, note: str) -> None:
         self._markers.append(Marker(reading.cursor.span, marker, reading.cursor.position, note))
         reading.cursor.done = True
 
-    def _broker_error(self, part: FetchedPartition, reading: Reading) -> BrokerError:
+    def _broker_error(self, part: FetchedPartition, reading: SpanReading) -> BrokerError:
         span = reading.cursor.span
         return BrokerError(
             part.error,
@@ -357,6 +361,6 @@ class SpanReader:
         )
 
 
-def _look(future: asyncio.Future[Answer]) -> None:
+def _look(future: asyncio.Future[ReadAnswer]) -> None:
     if not future.cancelled():
         future.exception()

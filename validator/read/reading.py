@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from validator.read.spans import Cursor, Walked
+from validator.read.spans import SpanCursor, Walked
 from wire.client.connection import Connection
 from wire.frames.fetch import FetchedPartition
 
@@ -12,10 +12,10 @@ LARGEST_BATCH = 64 << 20
 """Above it a batch is fetched alone."""
 
 
-class Reading:
+class SpanReading:
     """A span that is being read, and the node to ask."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: SpanCursor) -> None:
         self.cursor = cursor
         self.node = cursor.span.node
         self.refused = 0
@@ -45,7 +45,7 @@ class Reading:
         return walked
 
 
-class Answer:
+class ReadAnswer:
     """One response and what was asked."""
 
     def __init__(
@@ -53,14 +53,14 @@ class Answer:
         connection: Connection,
         frame: memoryview,
         partitions: Sequence[FetchedPartition],
-        asked: dict[tuple[str, int], Reading],
+        asked: dict[tuple[str, int], SpanReading],
     ) -> None:
         self.connection = connection
         self.frame = frame
         self.partitions = partitions
         self.asked = asked
 
-    def take(self) -> list[tuple[Reading, Walked]]:
+    def take(self) -> list[tuple[SpanReading, Walked]]:
         """Walk the records of every partition that answered well."""
         taken = []
         for part in self.partitions:

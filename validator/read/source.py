@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from validator.compare.columns import ARROW_TYPES, PUBLIC
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import RANGE_BYTES, PartitionBounds, ReplicaBounds, Task, make_ranges, make_tasks
 from validator.read.reader import read_arrow
 from validator.read.shipping import forget_zip_directories
@@ -50,7 +50,7 @@ def schema_of(*names: str) -> StructType:
 
 
 def register(
-    spark: SparkSession, clusters: Mapping[str, Endpoint], tasks: Sequence[Task] | None = None
+    spark: SparkSession, clusters: Mapping[str, ClusterEndpoint], tasks: Sequence[Task] | None = None
 ) -> None:
     """Make the format known to this session, for these clusters. With `tasks` a read takes just those spans, from the
     clusters named `source` and `target`, and needs no option."""
@@ -62,7 +62,7 @@ def register(
 class KafkaBatches(DataSource):
     """The format; see the module."""
 
-    clusters: ClassVar[Mapping[str, Endpoint]] = {}
+    clusters: ClassVar[Mapping[str, ClusterEndpoint]] = {}
     tasks: ClassVar[Sequence[Task] | None] = None
 
     @classmethod
@@ -92,7 +92,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(
         self,
-        clusters: Mapping[str, Endpoint],
+        clusters: Mapping[str, ClusterEndpoint],
         tasks: Sequence[Task] | None,
         options: Mapping[str, str],
         columns: Sequence[str],
@@ -127,12 +127,12 @@ class BatchReader(DataSourceReader):
         return value
 
 
-def _read(endpoint: Endpoint, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read(endpoint: ClusterEndpoint, task: Task, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     yield from read_arrow(endpoint, task.spans, columns)
     forget_zip_directories()
 
 
-async def _plan(endpoint: Endpoint, options: Mapping[str, str]) -> list[Task]:
+async def _plan(endpoint: ClusterEndpoint, options: Mapping[str, str]) -> list[Task]:
     """Tasks for a read by options."""
     given = {name.lower(): value for name, value in options.items()}
     topic = given.get("topic")

@@ -49,7 +49,7 @@ class Walked:
 
 
 @dataclass(slots=True)
-class Cursor:
+class SpanCursor:
     """How far a span has been read.
 
     Each fetch asks for the last batch again: a second copy of it, or one that lies behind it out of order, would else be

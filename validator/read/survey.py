@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from validator.compare.facts import FindingKind
 from validator.messages import PartitionPlan, ReplicaPlan
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.fetching import FETCH_VERSION, fetch_once, fetch_request
 from validator.read.ranges import PartitionBounds, ReplicaBounds
 from validator.read.spans import estimate_bytes
@@ -53,7 +53,7 @@ class _ReplicaState:
 
 
 async def survey(
-    source: Endpoint, target: Endpoint, plans: Sequence[PartitionPlan], *, wait_s: float
+    source: ClusterEndpoint, target: ClusterEndpoint, plans: Sequence[PartitionPlan], *, wait_s: float
 ) -> Survey:
     """Ask both clusters about these partitions; replicas get `wait_s` seconds to reach the end they must have.
 
@@ -66,8 +66,8 @@ async def survey(
 class _Surveyor:
     def __init__(
         self,
-        source: Endpoint,
-        target: Endpoint,
+        source: ClusterEndpoint,
+        target: ClusterEndpoint,
         from_: Cluster,
         to: Cluster,
         plans: Sequence[PartitionPlan],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from validator.read.endpoint import Endpoint
+from validator.read.endpoint import ClusterEndpoint
 from validator.read.ranges import PartitionBounds
 from validator.read.survey import CALL_TIMEOUT, fetch_each
 from validator.records.frames import SOURCE
@@ -24,7 +24,7 @@ StableEnds = Mapping[tuple[TopicPartition, int], int]
 
 
 async def stable_ends(
-    source: Endpoint, target: Endpoint, bounds: Mapping[TopicPartition, PartitionBounds]
+    source: ClusterEndpoint, target: ClusterEndpoint, bounds: Mapping[TopicPartition, PartitionBounds]
 ) -> dict[tuple[TopicPartition, int], int]:
     """Asked of the source's leaders and of each replica itself. Raises SideFailed."""
     found: dict[tuple[TopicPartition, int], int] = {}

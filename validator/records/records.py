@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from validator.compare.facts import MAX_FINDINGS
 from validator.compare.tally import whole_partition_finding
 from validator.messages import PartitionPlan, ReplicaResult
-from validator.read.endpoint import Endpoint, SideFailed
+from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.kafka_source import ensure_connector
 from validator.read.ranges import ReplicaBounds
 from validator.read.survey import Survey
@@ -76,8 +76,8 @@ def groups(
 
 def check_records(
     spark: SparkSession,
-    source: Endpoint,
-    target: Endpoint,
+    source: ClusterEndpoint,
+    target: ClusterEndpoint,
     plans: Sequence[PartitionPlan],
     *,
     wait_s: float,
@@ -117,7 +117,7 @@ def check_records(
                 raise RecordsUnreadable(gave_up) from None
 
 
-def _reason(error: Exception, sides: Sequence[Endpoint]) -> str:
+def _reason(error: Exception, sides: Sequence[ClusterEndpoint]) -> str:
     """The innermost cause in one line, without anything that is in the client properties."""
     java = getattr(error, "java_exception", None)
     text = str(error)
@@ -138,8 +138,8 @@ class _Job(RecordLogs):
     def __init__(
         self,
         spark: SparkSession,
-        source: Endpoint,
-        target: Endpoint,
+        source: ClusterEndpoint,
+        target: ClusterEndpoint,
         plans: Sequence[PartitionPlan],
         found: Survey,
         leaders: Mapping[TopicPartition, int],

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from itertools import zip_longest
 
 from fleet.stores.base import StoreError, StoreMissing
-from fleet.stores.topic.brokers import PASSING, PAUSE, Brokers, TopicMetadata
+from fleet.stores.topic.brokers import PASSING, PAUSE, StateTopic, StateTopicBrokers
 from wire.errors import BrokerError, ClusterUnreachable, WireError, error_is_retriable
 from wire.frames.error_codes import INVALID_REPLICATION_FACTOR, TOPIC_ALREADY_EXISTS
 
@@ -32,8 +32,8 @@ _RESOURCE_TOPIC = 2
 
 
 async def prepare_topic(
-    brokers: Brokers, link_brokers: Collection[int], deadline: float, *, create: bool
-) -> TopicMetadata:
+    brokers: StateTopicBrokers, link_brokers: Collection[int], deadline: float, *, create: bool
+) -> StateTopic:
     """The topic with a leader; created if missing and wanted. StoreError says what to do."""
     while True:
         try:
@@ -61,7 +61,7 @@ async def prepare_topic(
         await asyncio.sleep(PAUSE)
 
 
-async def _create(brokers: Brokers, link_brokers: Collection[int], deadline: float) -> None:
+async def _create(brokers: StateTopicBrokers, link_brokers: Collection[int], deadline: float) -> None:
     """Create the topic. Kafka places it, unless brokers that must not get a replica may still seem alive; then we
     place it, over the racks."""
     racks = await _racks(brokers, deadline)
@@ -109,14 +109,14 @@ def spread(racks: Mapping[int, str | None]) -> list[int]:
     return [broker for one in rounds for broker in one if broker is not None]
 
 
-async def _racks(brokers: Brokers, deadline: float) -> dict[int, str | None]:
+async def _racks(brokers: StateTopicBrokers, deadline: float) -> dict[int, str | None]:
     answer = await brokers.ask_any(
         "metadata", {"topics": [], "allow_auto_topic_creation": False}, deadline, max_version=12
     )
     return {int(one.node_id): one.rack for one in answer.brokers}
 
 
-async def _check(brokers: Brokers, deadline: float) -> None:
+async def _check(brokers: StateTopicBrokers, deadline: float) -> None:
     """A topic that deletes by age would lose the state in silence."""
     answer = await brokers.ask_any(
         "describe_configs",

@@ -47,11 +47,11 @@ RIGHTS = {
 Address = tuple[str, int]
 
 
-class Refused(StoreError):
+class StoreRefused(StoreError):
     """A broker refuses a request of the store; waiting does not help."""
 
 
-class TopicMetadata(NamedTuple):
+class StateTopic(NamedTuple):
     """The state topic as Metadata shows it."""
 
     topic_id: TopicId
@@ -60,7 +60,7 @@ class TopicMetadata(NamedTuple):
     brokers: tuple[int, ...]
 
 
-class Brokers:
+class StateTopicBrokers:
     """The target cluster as the store of one topic needs it. Every call ends by its deadline (monotonic)."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Brokers:
         self._coordinator: Address | None = None
         self._closed = False
 
-    def refused(self, code: int, api: str, message: str | None = None) -> Refused:
+    def refused(self, code: int, api: str, message: str | None = None) -> StoreRefused:
         """An error code that waiting does not help against."""
         text = f"{api}: {error_name(code)}" + (f": {message}" if message else "")
         right = RIGHTS.get(code, "").format(topic=self.topic, transactional_id=self.transactional_id)
-        return Refused(
+        return StoreRefused(
             f"the state topic {self.topic}: {text}" + (f"; the linker needs {right}" if right else "")
         )
 
@@ -144,7 +144,7 @@ class Brokers:
 
     # --- places ---------------------------------------------------------------------------------------------
 
-    async def metadata(self, deadline: float) -> TopicMetadata | None:
+    async def metadata(self, deadline: float) -> StateTopic | None:
         """The topic; None while it does not exist (or its creation has not got round)."""
         answer = await self.ask_any(
             "metadata",
@@ -162,7 +162,7 @@ class Brokers:
         if code and not error_is_retriable(code):
             raise self.refused(code, "metadata")
         leader = next((nodes.get(p.leader_id) for p in topic.partitions if p.partition_index == 0), None)
-        found = TopicMetadata(
+        found = StateTopic(
             topic_id_from_uuid(getattr(topic, "topic_id", None)),
             len(topic.partitions),
             leader,

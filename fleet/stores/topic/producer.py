@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fleet.stores.base import StoreError
-from fleet.stores.topic.brokers import PASSING, RIGHTS, Brokers
+from fleet.stores.topic.brokers import PASSING, RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Item, batches_of, build_batch
 from wire.errors import BrokerError, ConnectionLost, MalformedFrame, WireError, error_name
 from wire.frames.error_codes import (
@@ -99,7 +99,7 @@ class NotCommitted(StoreError):
     """Nothing of the transaction was committed; another attempt may succeed."""
 
 
-class OutcomeUnknown(StoreError):
+class CommitOutcomeUnknown(StoreError):
     """The commit was requested and its answer is missing."""
 
     def __init__(self, message: str, *, fenced: bool = False) -> None:
@@ -110,7 +110,7 @@ class OutcomeUnknown(StoreError):
 class TransactionalProducer:
     """One at a time may call; the store's lock sees to that."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: StateTopicBrokers) -> None:
         self._brokers = brokers
         self._producer_id = -1
         self._epoch = -1
@@ -156,7 +156,7 @@ class TransactionalProducer:
     async def transaction(self, items: Sequence[Item], deadline: float) -> int:
         """Write and commit; the offset of the last record.
 
-        ProducerFenced, NotCommitted and other StoreErrors: certainly nothing was committed. OutcomeUnknown, and
+        ProducerFenced, NotCommitted and other StoreErrors: certainly nothing was committed. CommitOutcomeUnknown, and
         anything that ends the call from outside, like a cancellation: perhaps.
         """
         if self.stale:
@@ -256,22 +256,26 @@ class TransactionalProducer:
             except PASSING as error:
                 asked = asked or _sent(error)
                 self._brokers.forget_coordinator()
-                await attempts.pause(error, OutcomeUnknown if asked else NotCommitted)
+                await attempts.pause(error, CommitOutcomeUnknown if asked else NotCommitted)
                 continue
             except WireError as error:
                 if asked or isinstance(error, MalformedFrame):
-                    raise OutcomeUnknown(str(error)) from error
+                    raise CommitOutcomeUnknown(str(error)) from error
                 raise StoreError(str(error)) from error
             code = int(answer.error_code)
             if code == 0:
                 return not asked
             if code == CONCURRENT_TRANSACTIONS:
                 # This one did nothing: another transition, perhaps the commit of an earlier one, is under way.
-                failure: type[OutcomeUnknown | NotCommitted] = OutcomeUnknown if asked else NotCommitted
+                failure: type[CommitOutcomeUnknown | NotCommitted] = (
+                    CommitOutcomeUnknown if asked else NotCommitted
+                )
                 await attempts.pause(BrokerError(code, api="end_txn"), failure)
             elif code in _FENCED:
                 if asked:
-                    raise OutcomeUnknown(f"end_txn: {error_name(code)} after a lost answer", fenced=True)
+                    raise CommitOutcomeUnknown(
+                        f"end_txn: {error_name(code)} after a lost answer", fenced=True
+                    )
                 raise ProducerFenced(f"end_txn: {error_name(code)}")
             elif code in _ABORTED and not asked:
                 raise NotCommitted(f"end_txn: {error_name(code)}")
@@ -282,7 +286,7 @@ class TransactionalProducer:
                 # UNKNOWN_SERVER_ERROR (seen when somebody fences us in the same moment) says nothing at all.
                 asked = True
                 self._brokers.forget_coordinator()
-                await attempts.pause(BrokerError(code, api="end_txn"), OutcomeUnknown)
+                await attempts.pause(BrokerError(code, api="end_txn"), CommitOutcomeUnknown)
 
     # --- helpers --------------------------------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class _Attempts:
         self._pause = 0.002
         self._before: str | None = None
 
-    async def pause(self, error: WireError, failure: type[NotCommitted | OutcomeUnknown]) -> None:
+    async def pause(self, error: WireError, failure: type[NotCommitted | CommitOutcomeUnknown]) -> None:
         text = str(error)
         if time.monotonic() + self._pause >= self._deadline:
             # The last attempt may have failed only for want of time.

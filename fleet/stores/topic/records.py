@@ -22,7 +22,7 @@ from controller import keys
 from controller.errors import ControllerError, CorruptState, InvalidName
 from controller.state import JsonValue
 from fleet.stores.base import Candidate, Seat, StoreTooNew
-from fleet.stores.nodes import Node, encode
+from fleet.stores.nodes import StoredNode, encode
 from wire.errors import MalformedFrame
 from wire.frames.batch import BATCH_OVERHEAD, LENGTH_OVERHEAD, BatchHeader, iter_batch_headers, iter_records
 from wire.frames.primitives import varint
@@ -55,7 +55,7 @@ class Aborted(NamedTuple):
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-def item_of(path: str, node: Node | None) -> Item:
+def item_of(path: str, node: StoredNode | None) -> Item:
     """The record of a node, or of its absence."""
     if node is None:
         return Item(path.encode(), None)
@@ -63,7 +63,7 @@ def item_of(path: str, node: Node | None) -> Item:
 
 
 def beat_item(session: str, epoch: int) -> Item:
-    return item_of(BEAT, Node(encode(BEAT, {"session": session, "epoch": epoch}), 0))
+    return item_of(BEAT, StoredNode(encode(BEAT, {"session": session, "epoch": epoch}), 0))
 
 
 def seat_value(seat: Seat) -> JsonValue:
@@ -127,7 +127,7 @@ class Replay:
         self.name = name
         self.position = 0
         self.leader_epoch = -1  # of the last batch that was read
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, StoredNode] = {}
         self.bad: dict[bytes, ControllerError] = {}
         self.commits = 0  # transactions seen to be committed: the holder's signs of life
         self._bytes = 0
@@ -220,7 +220,7 @@ class Replay:
             if self._bytes > MAX_STATE_BYTES:
                 raise CorruptState(self._at(offset, f"makes the state larger than {MAX_STATE_BYTES} bytes"))
 
-    def _read(self, path: str, raw: bytes) -> Node:
+    def _read(self, path: str, raw: bytes) -> StoredNode:
         envelope = json.loads(raw)
         if not isinstance(envelope, dict):
             raise TypeError("its value is no envelope")
@@ -237,7 +237,7 @@ class Replay:
             raise ValueError(f"the epoch goes from {self.epoch} to {value!r}")
         if path == CONTROLLER:
             _seat(value)
-        return Node(encode(path, value), version)
+        return StoredNode(encode(path, value), version)
 
     def _bad(self, key: bytes, error: ControllerError) -> None:
         if key not in self.bad and len(self.bad) >= MAX_BAD_KEYS:

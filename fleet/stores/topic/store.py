@@ -25,9 +25,9 @@ from controller.operations import Versioned
 from controller.state import JsonValue
 from fleet.stores import nodes
 from fleet.stores.base import Candidate, ControllerFenced, Seat, StoreError
-from fleet.stores.nodes import Node
+from fleet.stores.nodes import StoredNode
 from fleet.stores.topic.admin import prepare_topic
-from fleet.stores.topic.brokers import Address, Brokers, Refused
+from fleet.stores.topic.brokers import Address, StateTopicBrokers, StoreRefused
 from fleet.stores.topic.producer import ProducerFenced
 from fleet.stores.topic.records import CONTROLLER, FLEET, item_of, seat_value
 from fleet.stores.topic.tail import TopicTail
@@ -52,7 +52,9 @@ _DECIDED = 1.0
 class TopicStore(TopicWriter):
     """A `FleetStore`. Make one with `open`."""
 
-    def __init__(self, brokers: Brokers, tail: TopicTail, seat_timeout: float, commit_timeout: float) -> None:
+    def __init__(
+        self, brokers: StateTopicBrokers, tail: TopicTail, seat_timeout: float, commit_timeout: float
+    ) -> None:
         super().__init__(brokers, tail, commit_timeout)
         self._seat_timeout = seat_timeout
         self._beat_interval = min(1.0, seat_timeout / 5)
@@ -82,7 +84,7 @@ class TopicStore(TopicWriter):
         StoreError when it cannot be used within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
-        brokers = Brokers(bootstrap, security, client_id, topic)
+        brokers = StateTopicBrokers(bootstrap, security, client_id, topic)
         try:
             found = await prepare_topic(brokers, link_brokers, deadline, create=create)
             store = cls(brokers, TopicTail(brokers, found.topic_id), seat_timeout, commit_timeout)
@@ -139,7 +141,7 @@ class TopicStore(TopicWriter):
         self._check()
         self._check_fleet(self._tail.replay.nodes, me)
 
-    def _check_fleet(self, known: Mapping[str, Node], me: Candidate) -> None:
+    def _check_fleet(self, known: Mapping[str, StoredNode], me: Candidate) -> None:
         node = known.get(FLEET)
         value = None if node is None else node.read().value
         other = value.get("cluster_id") if isinstance(value, dict) else None
@@ -158,7 +160,7 @@ class TopicStore(TopicWriter):
                 # Another was quicker, or the cluster is away: both are waited out.
                 self._check()
                 self._check_fleet(self._tail.replay.nodes, me)
-                if isinstance(error, Refused):
+                if isinstance(error, StoreRefused):
                     raise
                 log.info("the seat of the link controller was not taken: %s", error)
             await asyncio.sleep(_RETRY_SEAT * random.random())
@@ -180,7 +182,7 @@ class TopicStore(TopicWriter):
         self._beating = asyncio.create_task(self._beat(epoch), name="state-topic-beat")
         return epoch
 
-    def _check_claim(self, found: Mapping[str, Node]) -> None:
+    def _check_claim(self, found: Mapping[str, StoredNode]) -> None:
         if self._candidate is not None:
             self._check_fleet(found, self._candidate)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from controller.errors import ControllerError, CorruptState
 from fleet.stores.base import StoreError
-from fleet.stores.topic.brokers import RIGHTS, Brokers
+from fleet.stores.topic.brokers import RIGHTS, StateTopicBrokers
 from fleet.stores.topic.records import Aborted, Replay
 from wire.errors import BrokerError, WireError, error_is_retriable
 from wire.frames.types import ZERO_TOPIC_ID, TopicId
@@ -40,7 +40,7 @@ _UNKNOWN_TOPIC, _OUT_OF_RANGE = 3, 1
 class TopicTail:
     """Reads from the start of the topic; `run` until cancelled."""
 
-    def __init__(self, brokers: Brokers, topic_id: TopicId) -> None:
+    def __init__(self, brokers: StateTopicBrokers, topic_id: TopicId) -> None:
         self.replay = Replay(brokers.topic)
         self.failed: ControllerError | None = None
         self.undecided = False  # a transaction was open when the end was last read

@@ -17,9 +17,14 @@ from controller.operations import Operation
 from controller.state import JsonValue
 from fleet.stores import nodes
 from fleet.stores.base import ControllerFenced, StoreError
-from fleet.stores.nodes import Node
-from fleet.stores.topic.brokers import Brokers
-from fleet.stores.topic.producer import NotCommitted, OutcomeUnknown, ProducerFenced, TransactionalProducer
+from fleet.stores.nodes import StoredNode
+from fleet.stores.topic.brokers import StateTopicBrokers
+from fleet.stores.topic.producer import (
+    CommitOutcomeUnknown,
+    NotCommitted,
+    ProducerFenced,
+    TransactionalProducer,
+)
 from fleet.stores.topic.records import BEAT, CONTROLLER, FLEET, Item, beat_item, item_of
 from fleet.stores.topic.tail import TopicTail
 
@@ -33,7 +38,7 @@ _RESERVED = OWN | {keys.CONTROLLER_EPOCH}
 class TopicWriter:
     """A store with one holder at a time: the last process that claimed it."""
 
-    def __init__(self, brokers: Brokers, tail: TopicTail, commit_timeout: float) -> None:
+    def __init__(self, brokers: StateTopicBrokers, tail: TopicTail, commit_timeout: float) -> None:
         self._brokers = brokers
         self._tail = tail
         self._producer = TransactionalProducer(brokers)
@@ -46,14 +51,14 @@ class TopicWriter:
         self._epoch: int | None = None
         self._holding = False
         self._unsettled = False  # the last commit's outcome is unknown
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, StoredNode] = {}
         self._last_commit = 0.0
 
     @property
     def topic(self) -> str:
         return self._brokers.topic
 
-    async def _current(self) -> Mapping[str, Node]:
+    async def _current(self) -> Mapping[str, StoredNode]:
         self._check()
         if self._holding and self._unsettled:
             async with self._turn() as deadline:
@@ -89,11 +94,11 @@ class TopicWriter:
             self._last_commit = time.monotonic()
             return epoch
 
-    def _next(self, path: str, value: JsonValue) -> Node:
+    def _next(self, path: str, value: JsonValue) -> StoredNode:
         old = self._nodes.get(path)
-        return Node(nodes.encode(path, value), 0 if old is None else old.version + 1)
+        return StoredNode(nodes.encode(path, value), 0 if old is None else old.version + 1)
 
-    def _check_claim(self, found: Mapping[str, Node]) -> None:
+    def _check_claim(self, found: Mapping[str, StoredNode]) -> None:
         """Raise if the state that was read must not be taken over."""
 
     async def commit(self, operations: Sequence[Operation], *, controller_epoch: int) -> None:
@@ -135,7 +140,7 @@ class TopicWriter:
             await self._write(items, deadline)
         except ProducerFenced as error:
             raise self._fenced(epoch, error) from error
-        except OutcomeUnknown as error:
+        except CommitOutcomeUnknown as error:
             if error.fenced:
                 self._lose(f"another sidecar has claimed the store ({error})")
             raise
@@ -166,7 +171,7 @@ class TopicWriter:
         """Take the tree from the log, up to a record of ours: every commit so far stands before it."""
         try:
             offset = await self._write([beat_item(self._session, self._epoch or 0)], deadline)
-        except OutcomeUnknown as error:
+        except CommitOutcomeUnknown as error:
             raise StoreError(str(error)) from error
         await self._tail.reach(offset, deadline)
         self._tail.check()

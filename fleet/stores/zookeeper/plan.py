@@ -63,20 +63,20 @@ class Remove(NamedTuple):
     version: int
 
 
-class Check(NamedTuple):
+class VersionCheck(NamedTuple):
     path: str
     version: int
 
 
-Step = Create | Write | Remove | Check
+Step = Create | Write | Remove | VersionCheck
 
 
-class Plan(NamedTuple):
+class TransactionPlan(NamedTuple):
     steps: Sequence[Step]
     changed: Mapping[str, Znode | None]  # znodes as they are after the steps; None: gone
 
 
-def plan_commit(nodes: Mapping[str, Znode], operations: Sequence[tuple[Operation, str]]) -> Plan:
+def plan_commit(nodes: Mapping[str, Znode], operations: Sequence[tuple[Operation, str]]) -> TransactionPlan:
     """The transaction for these operations, each with its value's JSON, on exactly these znodes.
 
     Raises VersionConflict or NodeNotEmpty as the contract wants it.
@@ -126,7 +126,7 @@ def plan_commit(nodes: Mapping[str, Znode], operations: Sequence[tuple[Operation
             if node.children:
                 raise NodeNotEmpty(f"{path} still has nodes below it")
             remove(path, node)
-    return Plan(steps, changed)
+    return TransactionPlan(steps, changed)
 
 
 def parent_of(path: str) -> str:

@@ -27,10 +27,10 @@ from fleet.stores.zookeeper.plan import (
     FLEET,
     LIVE,
     MARK,
-    Check,
     Create,
     Remove,
     Step,
+    VersionCheck,
     Write,
     dump,
     envelope,
@@ -195,7 +195,7 @@ class FleetNodes:
         try:
             await self._client.transact(
                 "giving the seat back",
-                [Check(keys.CONTROLLER_EPOCH, epoch.version), Remove(CONTROLLER, current.version)],
+                [VersionCheck(keys.CONTROLLER_EPOCH, epoch.version), Remove(CONTROLLER, current.version)],
             )
         except Rejected:
             logger.info("the seat of the link controller was with another already")

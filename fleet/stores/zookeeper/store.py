@@ -35,10 +35,10 @@ from fleet.stores.zookeeper.plan import (
     MARK,
     PINNED,
     RESERVED,
-    Check,
     Create,
-    Plan,
     Step,
+    TransactionPlan,
+    VersionCheck,
     Write,
     Znode,
     open_envelope,
@@ -57,7 +57,7 @@ class _Snapshot:
         self.number = number  # the version of /commits
         self.nodes = nodes
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: TransactionPlan) -> None:
         self.number += 1
         for path, node in plan.changed.items():
             if node is None:
@@ -229,14 +229,14 @@ class ZooKeeperStore:
             for _ in range(ATTEMPTS):
                 epoch = await self._claimed(controller_epoch)
                 snapshot = await self._current()
-                steps: list[Step] = [Check(keys.CONTROLLER_EPOCH, epoch.version)]
+                steps: list[Step] = [VersionCheck(keys.CONTROLLER_EPOCH, epoch.version)]
                 refusal: VersionConflict | NodeNotEmpty | None = None
                 try:
                     plan = plan_commit(snapshot.nodes, prepared)
                     steps += [Write(COMMITS, MARK, snapshot.number), *plan.steps]
                 except (VersionConflict, NodeNotEmpty) as error:
                     refusal = error
-                    steps += [Check(COMMITS, snapshot.number)]  # is it true still?
+                    steps += [VersionCheck(COMMITS, snapshot.number)]  # is it true still?
                 if await self._transact(steps):
                     if refusal is not None:
                         raise refusal
@@ -249,7 +249,7 @@ class ZooKeeperStore:
             epoch = await self._claimed(controller_epoch)
             try:
                 await self._client.transact(
-                    "proving the epoch", [Check(keys.CONTROLLER_EPOCH, epoch.version)]
+                    "proving the epoch", [VersionCheck(keys.CONTROLLER_EPOCH, epoch.version)]
                 )
                 return
             except Rejected:
