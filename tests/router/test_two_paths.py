@@ -21,7 +21,7 @@ from tests.controller.virtual_loop import run_virtual
 from tests.router.two_paths import story
 from wire.errors import LocalProtocolError
 
-SEEDS, STEPS = 12, 250
+SEEDS, STEPS = 48, 250
 
 
 class Difference(AssertionError):
@@ -86,7 +86,7 @@ def test_both_paths_do_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> 
     for seed in range(block * SEEDS // 3, (block + 1) * SEEDS // 3):
         more_fast, more_slow = compare(seed, monkeypatch)
         fast, slow = fast + more_fast, slow + more_slow
-    assert fast > 100 and slow > 100, f"the stories are one-sided: {fast} fast, {slow} step by step"
+    assert fast > 400 and slow > 400, f"the stories are one-sided: {fast} fast, {slow} step by step"
 
 
 def passes_cold(lane: Lane[Any], batch: Batch[Any], route: object) -> bool:

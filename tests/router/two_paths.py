@@ -464,7 +464,7 @@ class World:
             self.image.topics_by_name[tp.topic].partitions[tp.partition] = Rig.partition_image(
                 tp.partition, rng.choice(list(REAL)), E0 + 1
             )
-        rng.choice([self.hub.carry, self.hub.handed_over])(tps)
+        rng.choice([self.hub.carry, self.hub.carry, self.hub.handed_over])(tps)
 
     def rights(self, rng: Random) -> None:
         client = rng.choice(self.clients)
@@ -503,14 +503,14 @@ EVENTS = {
     World.login_ends: 1,
     World.versions: 1,
     World.leader: 2,
-    World.partition: 2,
+    World.partition: 4,
     World.mirror: 1,
     World.lapse: 1,
     World.renew: 1,
     World.fence: 2,
     World.give_source_up: 1,
     World.unfence: 1,
-    World.hand_over: 1,
+    World.hand_over: 3,
     World.rights: 2,
     World.client_changes: 2,
     World.client_goes: 1,
