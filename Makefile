@@ -10,7 +10,7 @@ REAL_WORKERS ?= 2
 # Where this is set, each of the sidecars that are started here would compile all it loads, which none that is installed does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-containers lint format bench bench-soak chaos fleet-figures clients sim sim-mutations clean
+.PHONY: help demo test test-fast test-containers lint format bench bench-soak chaos fleet-figures clients reports sim sim-mutations clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -75,6 +75,9 @@ fleet-figures: $(STAMP)  ## how long producers pause when sidecars die or drain,
 clients: $(STAMP)  ## client libraries through link, move and promote; ALL=1 all of them, ONLY=names, GATE_MINUTES=n, PLAIN=1 without a link
 	$(BIN)/python -m tests.clients $(if $(ALL),--all) $(if $(ONLY),--only $(ONLY)) $(if $(PLAIN),--plain) \
 		$(if $(GATE_MINUTES),--gate-minutes $(GATE_MINUTES) --at-once 9 --demote) --out build/clients
+
+reports: $(STAMP)  ## the slow tests on real brokers, most of them cases of public reports; ONLY=words picks some
+	$(BIN)/python -m pytest -m "real and slow" -p no:randomly $(if $(ONLY),-k "$(ONLY)") tests/real
 
 sim: $(STAMP)  ## a fleet in a simulated world, stories out of seeds; SEEDS=n, or SEED=n for one with its trace
 	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),1000) $(if $(SEED),--seed $(SEED)) $(if $(MUTATE),--mutate $(MUTATE))

@@ -257,7 +257,7 @@ def configuration() -> str:
             f"source, and {more}; secrets by reference only."
         ),
         (
-            "`controller.quorum.bootstrap.servers` names the controllers if brokers shall not be asked for them. "
+            "`controller.quorum.bootstrap.servers` names the controllers; brokers are asked only where none of these leads. "
             "`controller.` in front of a security property overrides it towards the controllers."
         ),
     ]

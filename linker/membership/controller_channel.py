@@ -20,7 +20,7 @@ from linker.membership.discovery import (
     end_connection,
     remaining,
 )
-from linker.membership.errors import ControllerUnreachable
+from linker.membership.errors import ControllerUnreachable, MissingRight, TargetUnsupported
 from wire.client.cluster import Cluster
 from wire.client.connection import Connection
 from wire.client.security import ClientSecurity
@@ -99,8 +99,8 @@ class ControllerChannel:
                     return self._active
                 tried: dict[str, str] = {}
                 found = await self._finder.ask_controllers(tried, deadline, self._highest_epoch)
-                if found is None and not self._finder.bootstrap:
-                    found = await self._finder.ask_brokers(tried, deadline)
+                if found is None:
+                    found = await self._ask_brokers(tried, deadline)
                 if found is not None and found.epoch < self._highest_epoch:
                     tried[f"controller {found.id}"] = f"leads only the older epoch {found.epoch}"
                 elif found is not None:
@@ -113,6 +113,17 @@ class ControllerChannel:
                     )
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, _BACKOFF_MAX)
+
+    async def _ask_brokers(self, tried: dict[str, str], deadline: float) -> ActiveController | None:
+        """Also where controllers are configured: all of these may have been replaced since (KIP-853). There, a refusal
+        is one more reason, and the controllers are asked again."""
+        try:
+            return await self._finder.ask_brokers(tried, deadline)
+        except (AuthenticationFailed, MissingRight, TargetUnsupported) as error:
+            if not self._finder.bootstrap:
+                raise
+            tried["the brokers"] = str(error)
+            return None
 
     def moved(self, stale: ActiveController | None, *, leader_id: int = -1, epoch: int = -1) -> None:
         """Somebody learned that `stale` is not active any more; an answer may have named the new leader.

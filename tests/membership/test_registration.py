@@ -305,8 +305,28 @@ async def test_unreachable_brokers(make_member: Callable[..., Member]) -> None:
         await make_member(brokers=[("127.0.0.1", 1)]).target.join(2)
 
 
-async def test_unreachable_controller(make_member: Callable[..., Member]) -> None:
-    with pytest.raises(ControllerUnreachable, match=r"no active controller.*127\.0\.0\.1:1"):
+async def test_configured_controllers_that_were_replaced(
+    quorum: FakeQuorum, make_member: Callable[..., Member]
+) -> None:
+    await make_member(controller_bootstrap=[("127.0.0.1", 1)]).target.join(5)
+    assert quorum.nodes[0].seen["broker_registration"] == 1
+
+
+@pytest.mark.parametrize(
+    ("hook", "why"),
+    [
+        (None, "does not tell its controllers"),
+        ({"error_code": 31, "topics": [], "nodes": []}, "DESCRIBE on Cluster"),
+    ],
+)
+async def test_unreachable_controller(
+    quorum: FakeQuorum, make_member: Callable[..., Member], hook: dict[str, object] | None, why: str
+) -> None:
+    if hook is None:
+        quorum.nodes[0].supported["describe_quorum"] = (0, 1)
+    else:
+        quorum.nodes[0].hooks["describe_quorum"] = lambda request: hook
+    with pytest.raises(ControllerUnreachable, match=rf"no active controller.*127\.0\.0\.1:1.*{why}"):
         await make_member(controller_bootstrap=[("127.0.0.1", 1)]).target.join(0.5)
 
 

@@ -120,6 +120,18 @@ async def linked_sidecar(
         assert await sidecar.ended() == 0
 
 
+async def mirrored(sidecar: SidecarProcess, topic: str) -> None:
+    """Make a mirror with two copies, and wait until they have what the source has."""
+    await sidecar.linker("mirror", "create", topic, "--link", LINK, "--replication-factor", "2")
+
+    def active() -> bool:
+        with sidecar.client() as client:
+            found = client.describe_mirror(LINK, topic)
+        return found.state is MirrorState.ACTIVE and found.lag == 0
+
+    await patiently(f"{topic} ACTIVE", active)
+
+
 def refused(result: CommandResult, *words: str) -> str:
     """Exit 1 and one line that holds all the words."""
     line = result.errors.strip()
