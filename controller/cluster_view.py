@@ -1,7 +1,6 @@
-"""The shape of the target's metadata image that this package reads. `wire.metadata.ClusterImage` has it.
+"""The parts of the target's metadata image that this package reads. `wire.metadata.ClusterImage` has them.
 
-Protocols instead of the class: the judgements here are pure functions of a handful of fields, and tests
-give them those.
+Protocols instead of the class, because the functions here read a handful of fields, and tests give them just those.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Entities to JSON values and back. Strict: a value this version does not understand is CorruptState with
-its path.
+"""Entities to JSON values and back. Strict: a value that this version does not understand is CorruptState with its path.
 
-The path already holds the names; they are not repeated in the value.
+Values do not repeat the names that the path holds.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from wire.frames.types import TopicPartition, parse_topic_id, topic_id_str
 
 
 def path_of(entity: Entity) -> str:
-    """Where an entity lives."""
+    """The path of an entity in the store."""
     match entity:
         case Link():
             return keys.link(entity.name)
@@ -104,7 +103,7 @@ def encode(entity: Entity) -> dict[str, JsonValue]:
                 if entity.evidence is None
                 else validation_codec.encode_evidence(entity.evidence),
                 "source_fenced": list(entity.source_fenced),
-                # Only where it is needed: a store of before it was there has none.
+                # Written only when set: these fields are newer than the rest, and older stores have none.
                 **({"closed_for_good": list(entity.closed_for_good)} if entity.closed_for_good else {}),
                 **({"accept_missing": entity.accept_missing} if entity.accept_missing else {}),
                 **({} if entity.requested_by is None else {"requested_by": entity.requested_by}),
@@ -160,7 +159,7 @@ def _encode_failover(failover: Failover) -> dict[str, JsonValue]:
 
 
 def decode(path: str, value: JsonValue) -> Entity | None:
-    """The entity stored at a path; None for a path that is not an entity of ours (as /controller_epoch)."""
+    """The entity stored at a path; None for a path without an entity (such as /controller_epoch)."""
     try:
         segments = keys.split(path)
         match segments:

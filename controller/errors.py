@@ -1,4 +1,4 @@
-"""Errors of the controller. Each is one line a person can act on; none of them is a wire exchange."""
+"""The errors of this package. Each is one line that a person can act on."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Refused(ControllerError):
 
 
 class SourceClosed(Refused):
-    """The source still refuses writes because of a promote that is over, and what is asked would make that be forgotten."""
+    """The source still refuses writes because of a promote that is over, and the requested deletion would forget that."""
 
     def __init__(self, owed: Mapping[str, int]) -> None:
-        """`owed`: the topics, each with the promote that closed it."""
+        """`owed`: topic -> the promote that closed it."""
         jobs = sorted(set(owed.values()))
         super().__init__(
             f"the source may still refuse writes to {', '.join(sorted(owed))}, because promote "
@@ -43,8 +43,8 @@ class SourceClosed(Refused):
 
 
 class NotTheLeader(ControllerError):
-    """A report from a sidecar that does not lead the partition, as far as the link controller knows: it may hear of
-    a new leader later than that one does.
+    """A report from a sidecar that does not lead the partition, as far as the link controller knows. The link controller may
+    learn of a new leader later than the leader itself.
     """
 
 
@@ -59,7 +59,7 @@ class IllegalTransition(Refused):
 
 
 class CorruptState(ControllerError):
-    """A value in the store that this version cannot read; names the path."""
+    """A value in the store that this version cannot read. The message names the path."""
 
 
 class PromoteAbandoned(ControllerError):
@@ -72,6 +72,4 @@ class PromoteAbandoned(ControllerError):
 
 
 class PromoteStuck(ControllerError):
-    """A step that may neither be undone nor skipped did not succeed in its time. The phase stays;
-    resume() goes on.
-    """
+    """A step that can neither be undone nor skipped did not succeed in time. The phase stays; resume() continues."""

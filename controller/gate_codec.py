@@ -1,4 +1,4 @@
-"""Gate records to JSON values and back. Strict: what this version does not understand is an error."""
+"""Records of gates to JSON values and back. Strict: a value that this version does not understand is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from controller.state import JsonValue
 
 
 def encode_gate(record: GateRecord) -> dict[str, JsonValue]:
-    """All of a record but the group's name, which the path holds."""
+    """The record without the group's name, which the path holds."""
     return {
         "kind": record.kind.value,
         "stage": record.stage.value,
@@ -36,7 +36,7 @@ def _part(part: ConsumerMember | ClassicMember | PendingTransaction | None) -> J
 
 
 def decode_gate(group: str, value: JsonValue) -> GateRecord:
-    """The record; KeyError, TypeError or ValueError for a value that is none."""
+    """The record; KeyError, TypeError or ValueError for any other value."""
     fields = _fields(value)
     consumer, classic, transaction = fields["consumer"], fields["classic"], fields["transaction"]
     return GateRecord(

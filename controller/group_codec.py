@@ -1,4 +1,4 @@
-"""A mirrored group as JSON and back. Strict as `codec`, which calls it; the record of its gate is `gate_codec`'s.
+"""Mirrored groups to JSON values and back; strict, as `codec`, which calls it.
 
 Offsets are kept by topic: a group may have thousands of partitions, and the node is written with every step.
 """
@@ -32,7 +32,7 @@ def encode(group: MirrorGroup) -> dict[str, JsonValue]:
 
 
 def decode(link: str, name: str, fields: Mapping[str, Any]) -> MirrorGroup:
-    """Raises KeyError, TypeError or ValueError for what `encode` cannot have written."""
+    """The group; KeyError, TypeError or ValueError for a value that `encode` cannot have written."""
     gate_state, move, reason = fields["gate_state"], fields["move"], fields["reason"]
     return MirrorGroup(
         link=link,

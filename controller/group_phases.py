@@ -1,12 +1,12 @@
-"""The life of a mirrored consumer group as a table. Who may take a step, and what has to be true for it, is elsewhere.
+"""The life of a mirrored consumer group as a table.
 
     DISCOVERED -> GATED -> DRAINING -> FINAL_SYNC -> OPENING -> PROMOTED -> DEMOTING -> DEMOTED -> DISCOVERED
         ^           ^----------+------------+                       ^----------+
         +--- REFUSED, FAILED (looked at again with each discovery)
 
 While a group is GATED, DRAINING or in FINAL_SYNC its gate is closed on the target: clients wait there and read nothing, so
-every one of these may go back to GATED. OPENING is written, with the offsets that will be published, before the gate is
-touched; from then on there is no way back but a demote, and a restart opens with those offsets again.
+each of these phases may go back to GATED. OPENING is written, with the offsets that will be published, before the gate is
+touched. From then on only a demote leads back, and a restart opens the gate with those offsets again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GROUP_TRANSITIONS: dict[GroupPhase, frozenset[GroupPhase]] = {
 HELD_GROUPS = frozenset({_P.GATED, _P.DRAINING, _P.FINAL_SYNC})
 #: A promote or a demote is under way: a new link controller goes on with it.
 UNDER_WAY = frozenset({_P.DRAINING, _P.FINAL_SYNC, _P.OPENING, _P.DEMOTING})
-#: The link does not hold the group; nobody but its own members may move its offsets.
+#: The link does not hold the group; only its own members may move its offsets.
 LET_GO = frozenset({_P.PROMOTED, _P.REFUSED, _P.FAILED})
 
 

@@ -1,7 +1,7 @@
-"""Consumer groups of a link: what is kept about them. Pure data; nothing here talks to a broker.
+"""The record of the gate that holds a consumer group on the target.
 
-A `GateRecord` is everything a sidecar has to know to take over the gate that holds a group on the target:
-it is written to the state store *before* the step at the coordinator that would be lost without it.
+A `GateRecord` has everything that another sidecar needs to take over the gate. It is written to the state store *before* the
+step at the coordinator that would be lost without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class GateKind(StrEnum):
-    """How a group is held on the target; what each holds and what not stands in `groups.gates`."""
+    """How a group is held on the target; `groups.gates` documents the limits of each kind."""
 
     CONSUMER = "consumer"  # a KIP-848 member that owns everything
     CLASSIC = "classic"  # a classic member that never ends a rebalance
@@ -21,7 +21,7 @@ class GateKind(StrEnum):
 
 
 class GateStage(StrEnum):
-    """How far a gate is. Opening goes forward only, and each stage can be repeated by another sidecar."""
+    """The progress of a gate. Opening only goes forward, and another sidecar can repeat each stage."""
 
     PLANNED = "PLANNED"  # names are chosen, nothing is certain at the coordinator
     HELD = "HELD"
@@ -35,7 +35,7 @@ class GateStage(StrEnum):
 class ConsumerMember:
     """The gate as a member of the consumer protocol (KIP-848).
 
-    What it owns is not kept: it always says that it owns every partition of its topics.
+    Owned partitions are not kept: the member always claims every partition of its topics.
     """
 
     member_id: str  # chosen by us: a UUID
@@ -55,7 +55,7 @@ class ClassicMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTransaction:
-    """The gate as a transaction that holds offsets of the group, of two transactional ids in turns."""
+    """The gate as a transaction with pending offsets of the group, alternating between two transactional ids."""
 
     transactional_ids: tuple[str, str]
     current: int = 0  # index of the one that holds
@@ -65,7 +65,7 @@ class PendingTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRecord:
-    """A gate, as another sidecar needs it to take over. Parts that its kind does not have are None."""
+    """A gate as another sidecar needs it to take over. Parts that its kind lacks are None."""
 
     group: str
     kind: GateKind

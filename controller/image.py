@@ -1,6 +1,6 @@
-"""The controller's state in memory: records go in by `replay`, which alone changes it. Reading is free.
+"""The state in memory. Only `replay` changes it; reading is free.
 
-Each entity's store version stands beside it, for the conditional write that the next change of it will be.
+The store's version of each entity stands beside it, for the conditional write of its next change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wire.frames.types import TopicPartition
 
 
 class Stamp(NamedTuple):
-    """Where an image comes from: the controller that loaded or sent it, and how many commits it has seen since."""
+    """The origin of an image: the controller epoch that loaded it, and the commits since then."""
 
     controller_epoch: int
     commits: int
@@ -90,7 +90,7 @@ class ControllerImage:
         ]
 
     def mirror_of_topic(self, topic: str) -> MirrorTopic | None:
-        """The mirror of a target topic, of whatever link: a target topic belongs to one link at most."""
+        """The mirror of a target topic, of any link: a target topic belongs to one link at most."""
         return next((mirror for (_, name), mirror in self.mirrors.items() if name == topic), None)
 
     def link_groups(self, link: str) -> list[MirrorGroup]:
@@ -99,7 +99,7 @@ class ControllerImage:
     # Changing.
 
     def operations(self, records: Iterable[Record]) -> list[Operation]:
-        """What has to be committed so that `replay` of the records afterwards matches the store."""
+        """The operations to commit so that the store matches the image after `replay` of the records."""
         operations: list[Operation] = []
         # Several records for one path become one write: the last one.
         latest: dict[str, Entity] = {}
@@ -127,7 +127,7 @@ class ControllerImage:
         self.stamp = Stamp(self.stamp.controller_epoch, self.stamp.commits + 1)
 
     def nodes(self) -> dict[str, Versioned]:
-        """What `load` would make this image of."""
+        """The nodes from which `load` would make this image."""
         entities: list[Entity] = [
             *self.links.values(),
             *self.mirrors.values(),
@@ -145,7 +145,7 @@ class ControllerImage:
         }
 
     def take_over(self, path: str, node: Versioned) -> Entity | None:
-        """One node as another process committed it: `replay` for a copy of the image."""
+        """Apply one node that another process committed: `replay` for a copy of the image."""
         entity = codec.decode(path, node.value)
         if entity is not None:
             self._place(entity)
@@ -172,7 +172,7 @@ class ControllerImage:
                 self.groups[entity.link, entity.group] = entity
 
     def _removed(self, record: Removal) -> list[str]:
-        """The paths that go, deepest first."""
+        """The paths that are deleted, deepest first."""
         match record:
             case RemovePromoteJob():
                 return [keys.promote_job(record.link, record.id)]

@@ -1,9 +1,8 @@
-"""Names and paths of the state store, in the shape of a ZooKeeper tree. Values are in `codec`, transport in
-`store`.
+"""Names and paths in the state store, in the form of a ZooKeeper tree.
 
-Link and topic names become path segments, so both are validated against Kafka's own rule for topic names: its
-alphabet has no slash, and "." and ".." are refused. Nothing needs escaping after that, in any of the stores.
-Group ids may be any text in Kafka; those outside that alphabet are written as hex digits.
+Link and topic names become path segments, so both are checked against Kafka's own rule for topic names: its alphabet has no
+slash, and "." and ".." are refused. Nothing needs escaping after that, in any of the stores. Group ids may be any text in
+Kafka; those outside that alphabet are written as hex digits.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def group(link_name: str, name: str) -> str:
 
 
 def group_segment(name: str) -> str:
-    """A group id as a path segment: as it is where that is a legal one, else `hex.` and its UTF-8 in hex digits."""
+    """A group id as a path segment: unchanged if it is legal, otherwise `hex.` and its UTF-8 bytes in hex digits."""
     raw = name.encode("utf-8", "surrogatepass")
     if not 0 < len(raw) <= MAX_GROUP_BYTES:
         raise InvalidName(f"group id of {len(raw)} bytes: 1 to {MAX_GROUP_BYTES} are allowed")
@@ -105,7 +104,7 @@ def sidecar_identity(broker_id: int) -> str:
 
 
 def split(path: str) -> tuple[str, ...]:
-    """The segments of an absolute path; refuses what no function above could have built."""
+    """The segments of an absolute path; InvalidName for a path that no function above builds."""
     if not path.startswith("/") or path.endswith("/"):
         raise InvalidName(f"{path!r} is not an absolute path without a trailing slash")
     segments = tuple(path[1:].split("/"))

@@ -1,4 +1,4 @@
-"""A change of the state as a store takes it: nodes that are put and deleted, each with the version it must have."""
+"""A commit as the store takes it: puts and deletes of nodes, each with the version that the node must have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Versioned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a node; `expect` is the version it must have now, None meaning that it must not exist."""
+    """Write a node. `expect`: the version that it must have now; None: it must not exist."""
 
     path: str
     value: JsonValue
@@ -24,7 +24,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node; `expect` is the version it must have now."""
+    """Remove a node. `expect`: the version that it must have now."""
 
     path: str
     expect: int

@@ -1,16 +1,15 @@
-"""The life of a mirror partition as a table. Who may take a step, and what has to be true for it, is
-elsewhere.
+"""The life of a mirror partition as a table.
 
     LINKING -> ACTIVE -> CATCHING_UP -> FENCED -> ALIGNED -> VALIDATED -> HANDED_OVER -> PROMOTED
                  ^------------+-----------+----------+-----------+   (back edges: the promote is abandoned)
 
-A failover takes the same way without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
-What a phase means is the same, with the longest replica in the place of the source (`failover`).
+A failover takes the same phases without CATCHING_UP, since there is nothing to catch up with, and ends in FAILED_OVER.
+The phases mean the same, with the longest replica in place of the source (`decide/failovers`).
 
-VALIDATED is written before the first AlterPartition may leave, so in any earlier phase the hand-over
-certainly was not sent, and a restart may simply return to ACTIVE. The edge VALIDATED -> ACTIVE exists, but
-is taken only on proof from the target's metadata log that no AlterPartition was, or can still be, carried
-out (`handover.settle`). From HANDED_OVER on there is no way back: the target's replicas are the log.
+VALIDATED is written before the first AlterPartition may be sent, so in any earlier phase the hand-over certainly was
+not sent, and a restart simply returns to ACTIVE. The edge VALIDATED -> ACTIVE is taken only on proof from the
+target's metadata log that no AlterPartition was, or can still be, carried out (`judge/hand_over.settle`). From
+HANDED_OVER on there is no way back: the target's replicas are the log.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     _P.FAILED_OVER: frozenset(),
 }
 
-# A promote owns the partition: nobody but the promote driver changes its phase.
+# A promote owns the partition: only the promote driver changes its phase.
 PROMOTING = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED, _P.VALIDATED, _P.HANDED_OVER})
 # The hand-over was certainly not sent.
 BEFORE_HAND_OVER = frozenset({_P.CATCHING_UP, _P.FENCED, _P.ALIGNED})
 # The link has nothing to do with the partition any more.
 ENDED = frozenset({_P.PROMOTED, _P.FAILED_OVER})
-# No sidecar forwards a new produce for the partition: it holds it,
+# No sidecar forwards a new Produce for the partition: it holds the request.
 HELD = frozenset({_P.FENCED, _P.ALIGNED, _P.VALIDATED})
-# or says who leads now.
+# Sidecars answer that another broker leads the partition.
 LED_ELSEWHERE = frozenset({_P.HANDED_OVER}) | ENDED
 
 
@@ -68,7 +67,7 @@ def check_transition(subject: str, current: Phase, wanted: Phase) -> None:
 
 
 class ShownState(StrEnum):
-    """What a person is shown for a topic or partition."""
+    """The state of a topic or partition as it is shown to people."""
 
     LINKING = "LINKING"
     ACTIVE = "ACTIVE"
@@ -80,7 +79,7 @@ class ShownState(StrEnum):
     FAILED = "FAILED"
 
 
-# Worst first: the first one that any partition has is the topic's.
+# Worst first: a topic shows the first of these that any partition has.
 _WORST_FIRST = (
     ShownState.FAILED,
     ShownState.SOURCE_UNAVAILABLE,
@@ -94,7 +93,7 @@ _WORST_FIRST = (
 
 
 def shown_state(phase: Phase, *, source_available: bool = True) -> ShownState:
-    """A partition's state as shown. Whether the source answers is known at run time only, never stored."""
+    """A partition's state as it is shown. `source_available` is known at run time only and never stored."""
     if phase in PROMOTING:
         return ShownState.PROMOTING
     if not source_available and phase in (Phase.LINKING, Phase.ACTIVE):
@@ -103,7 +102,7 @@ def shown_state(phase: Phase, *, source_available: bool = True) -> ShownState:
 
 
 def worst(states: list[ShownState]) -> ShownState:
-    """The topic's state out of its partitions'."""
+    """The topic's state from those of its partitions."""
     for state in _WORST_FIRST:
         if state in states:
             return state

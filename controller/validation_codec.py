@@ -28,7 +28,7 @@ def encode(validation: PartitionValidation) -> dict[str, JsonValue]:
 
 
 def decode(link: str, topic: str, partition: int, fields: Mapping[str, Any]) -> PartitionValidation:
-    """Raises KeyError, TypeError or ValueError for what `encode` cannot have written."""
+    """The results; KeyError, TypeError or ValueError for a value that `encode` cannot have written."""
     mismatch = fields["mismatch"]
     return PartitionValidation(
         link=link,

@@ -1,17 +1,17 @@
-"""A failover, judged and decided: the source is dead, and the target takes over at what its replicas have. Pure.
+"""A failover: the source is dead, and the target takes over at the end of its replicas.
 
-The place of the source is taken by the replica that has the most. While a promote aligns every replica with the
-source's end, a failover aligns them with the end of that one, so that the hand-over is the same: all replicas equal,
-all of them in the new ISR. Rules:
-- Nothing of the source is copied any more once a partition is fenced for it (`Failover` in its state): a source that
-  returns in the middle changes nothing.
-- The end is chosen only when every replica was seen at rest, and it is durable before anything is served up to it.
-- A replica that has yet to truncate what the source once lost (`untruncated`) is no measure: its tail is nobody's log.
-- What the source had beyond that end is lost, and said per partition. Producers of it were told success, or nothing.
-- Forwarded writes without an answer end as unknown. Their idempotent producers send them again to the new leader, which
-  drops them where they were copied and appends them where they were not.
+The replica with the most records takes the place of the source. A promote aligns every replica with the source's end,
+a failover aligns them with the end of that replica, so the hand-over is the same: all replicas equal, all in the new
+ISR. Rules: - Once a partition is fenced for a failover (`Failover` in its state), nothing of the source is copied any
+more: a source that returns meanwhile changes nothing.
+- The end is chosen only after every replica was seen at rest, and it is durable before anything is served up to it.
+- A replica that has yet to truncate records that the source lost (`untruncated`) is not considered: its tail belongs
+to no log.
+- Records of the source beyond that end are lost, and reported per partition. Their producers were told success, or nothing.
+- Forwarded writes without an answer end as unknown. Idempotent producers send them again to the new leader, which
+drops those that were copied and appends the others.
 
-There is no fork afterwards: from HANDED_OVER on no sidecar forwards for the partition, whoever returns.
+There is no fork afterwards: from HANDED_OVER on no sidecar forwards for the partition, even after a restart.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ _FROM = frozenset({Phase.ACTIVE, Phase.PAUSED, Phase.FAILED})
 
 
 class KnownEnds(NamedTuple):
-    """What is known of a source partition that is given up. None: nothing."""
+    """The known ends of a source partition that is given up. None: not known."""
 
     source_end: int | None = None
     acked_end: int | None = None
-    unasked: tuple[int, ...] = ()  # sidecars that are away: what they were told last is in neither
+    unasked: tuple[
+        int, ...
+    ] = ()  # sidecars that are away, whose last answers from the source neither end includes
 
 
 class Chosen(NamedTuple):
-    """Where the target takes over, and the replica that has everything below."""
+    """The offset at which the target takes over, and a replica that has everything below."""
 
     end: int
     replica: int
-    acked_end: int | None = None  # as it was known when nobody could be told of a success any more
-    unasked: tuple[int, ...] = ()  # and who could not be asked for it
+    acked_end: int | None = None  # as known when no further success could be told to any client
+    unasked: tuple[int, ...] = ()  # sidecars that could not be asked for it
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceVerdict:
-    """`chosen` for the partitions whose replicas all showed themselves; `waiting` says what the others lack."""
+    """`chosen`: partitions whose replicas have all reported; `waiting`: the reason for each of the others."""
 
     chosen: Mapping[TopicPartition, Chosen]
     waiting: Mapping[TopicPartition, str]
@@ -61,7 +63,7 @@ def choose_ends(
     log_ends: Mapping[TopicPartition, Mapping[int, int]],
     untruncated: Mapping[TopicPartition, Collection[int]],
 ) -> ChoiceVerdict:
-    """The longest log of each partition. Of equal ones the first target's, which will lead."""
+    """The longest log of each partition. Among equal ones the first target's, which will lead."""
     chosen: dict[TopicPartition, Chosen] = {}
     waiting: dict[TopicPartition, str] = {}
     for tp, brokers in targets.items():
@@ -80,8 +82,10 @@ def choose_ends(
 
 
 def missing(failover: Failover) -> int | None:
-    """How many offsets the source had beyond the take-over, as far as its end was seen. None if nobody can say: nothing
-    was seen of it, or somebody who may have seen more was not there to be asked."""
+    """How many offsets the source had beyond the take-over, as far as its end was seen.
+
+    None if that is not known: the end was never seen, or a sidecar that may know a later end could not be asked.
+    """
     if failover.unasked:
         return None
     return _known_missing(failover)
@@ -93,7 +97,7 @@ def _known_missing(failover: Failover) -> int | None:
 
 
 def describe_loss(failover: Failover) -> str:
-    """One line for people, the reason that a failed-over partition shows."""
+    """One line for people: the reason that a failed-over partition shows."""
     if failover.end is None:
         return "the source is given up"
     return _known_loss(failover, failover.end) + _unasked(failover)
@@ -119,8 +123,10 @@ def _known_loss(failover: Failover, end: int) -> str:
 def open_at_take_over(
     image: ControllerImage, link: str, open_: Mapping[TopicPartition, Sequence[AbortedTransaction]]
 ) -> dict[TopicPartition, list[AbortedTransaction]]:
-    """Of the transactions that are open at the new leaders, those that were copied: they begin below the take-over. An
-    abort marker in one of the target's own would take records from a producer that goes on to commit."""
+    """The open transactions of the new leaders that were copied: they begin below the take-over.
+
+    The target's own transactions get no abort marker: it would drop records of a producer that goes on to commit.
+    """
     found: dict[TopicPartition, list[AbortedTransaction]] = {}
     for tp, seen in open_.items():
         _, failover = _failing_over(image, link, tp)
@@ -167,7 +173,7 @@ def begin(
 def give_up(
     image: ControllerImage, link: str, ends: Mapping[TopicPartition, KnownEnds], now: int
 ) -> list[Record]:
-    """Fence the partitions, and stop copying: from here on the source is not asked for them any more."""
+    """Fence the partitions and stop copying: the source is not asked for them any more."""
     records: list[Record] = []
     for tp, known in ends.items():
         state = partition_of(image, link, tp)
@@ -186,7 +192,7 @@ def give_up(
 
 
 def choose(image: ControllerImage, link: str, chosen: Mapping[TopicPartition, Chosen]) -> list[Record]:
-    """Where the target takes over. Chosen once: sidecars may serve up to it from now on."""
+    """Set the offset at which the target takes over. It is chosen once: sidecars may serve up to it from now on."""
     records: list[Record] = []
     for tp, (end, replica, acked_end, unasked) in chosen.items():
         state, failover = _failing_over(image, link, tp)
@@ -203,7 +209,7 @@ def choose(image: ControllerImage, link: str, chosen: Mapping[TopicPartition, Ch
 def note_aborted(
     image: ControllerImage, link: str, aborted: Mapping[TopicPartition, Sequence[AbortedTransaction]]
 ) -> list[Record]:
-    """Before the markers are written: after a crash nobody could tell which there were."""
+    """Note the transactions before their markers are written: after a crash they could not be found again."""
     records: list[Record] = []
     for tp, found in aborted.items():
         state, failover = _failing_over(image, link, tp)

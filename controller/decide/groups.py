@@ -1,8 +1,4 @@
-"""Decisions about mirrored groups: pure functions of the image that answer with records. A refusal is an exception.
-
-Which groups there are, by what gate each is held, and the steps of a promote and a demote. Offsets are `group_sync`'s; who
-talks to the coordinators is `groups`.
-"""
+"""Mirrored groups: discovery, and the steps of a promote and a demote."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _NEVER_HELD = frozenset({GroupPhase.DISCOVERED, GroupPhase.REFUSED, GroupPhase.F
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """The link's options about groups."""
+    """The link's options for groups."""
 
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...]
@@ -50,7 +46,7 @@ class GroupRules:
         return self.matches(group)
 
     def matches(self, group: str) -> bool:
-        """Whether the patterns take it."""
+        """Whether the patterns select the group."""
         return any(pattern.fullmatch(group) for pattern in self.include) and not any(
             pattern.fullmatch(group) for pattern in self.exclude
         )
@@ -58,11 +54,11 @@ class GroupRules:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a look at the source means."""
+    """The result of comparing the source's groups with the known ones."""
 
     records: Sequence[Record]
-    forget: Sequence[str]  # held ones that are no longer to be mirrored: release, then `forget`
-    hold_otherwise: Mapping[str, GateKind]  # held ones for which another gate is the right one now
+    forget: Sequence[str]  # groups that are no longer to be mirrored: release them, then `forget`
+    hold_otherwise: Mapping[str, GateKind]  # held groups that need another kind of gate now
 
 
 def group_of(image: ControllerImage, link: str, name: str) -> MirrorGroup:
@@ -74,7 +70,7 @@ def group_of(image: ControllerImage, link: str, name: str) -> MirrorGroup:
 
 
 def live_topics(image: ControllerImage, link: str) -> frozenset[str]:
-    """Topics of the link whose log is on the target or on its way there."""
+    """Topics of the link whose log is on the target or is being copied."""
     return frozenset(mirror.topic for mirror in image.link_mirrors(link) if mirror.target_replicas)
 
 
@@ -87,7 +83,7 @@ def discover(
     consumer_protocol: bool,
     now: int,
 ) -> Discovery:
-    """Compare what the source has with what is known. Groups in the middle of a promote or a demote are left alone."""
+    """Compare the source's groups with the known ones. Groups in a promote or a demote are left alone."""
     link_of(image, link)
     mirrored = live_topics(image, link)
     others = {name: owner for owner, name in image.groups if owner != link}
@@ -117,11 +113,11 @@ def discover(
             continue
         changed = replace(known, **covered)  # type: ignore[arg-type]
         if known.phase in _NEVER_HELD:
-            # One that was demoted has its gate already; an empty group is no reason for another one.
+            # A demoted group has its gate already, and an empty group is no reason for another one.
             if seen.assignors or rules.gate is not None or known.gate_state is None:
                 changed = replace(changed, gate=gate)
         elif gate is not known.gate and seen.assignors:
-            # Without members the assignors are unknown: no reason to change a gate that stands.
+            # Without members the assignors are unknown, which is no reason to change a closed gate.
             otherwise[name] = gate
         if changed != known:
             records.append(changed)
@@ -141,7 +137,7 @@ def discover(
 
 
 def unheld_readers(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
-    """Groups that read one of the topics and are not held, each with the reason."""
+    """Groups that read one of the topics and are not held, each with the reason for that."""
     return [
         f"group {group.group} is {group.phase}: {group.reason}"
         for group in image.link_groups(link)
@@ -154,7 +150,7 @@ def _of_another(link: str) -> str:
 
 
 def refusal(image: ControllerImage, group: MirrorGroup) -> str | None:
-    """Why a group must not be gated, as far as the link state tells."""
+    """Why a group must not be gated, as far as the state shows; None if it may."""
     if (why := cannot_be_held(group.protocol)) is not None:
         return why
     for owner, name in image.groups:
@@ -174,14 +170,14 @@ def step(
 
 
 def amend(image: ControllerImage, link: str, name: str, **fields: Any) -> list[Record]:
-    """Change what is kept about a group, not its phase."""
+    """Change fields of a group, but not its phase."""
     known = group_of(image, link, name)
     changed = replace(known, **fields)
     return [] if changed == known else [changed]
 
 
 def forget(image: ControllerImage, link: str, name: str) -> list[Record]:
-    """No longer mirrored; nothing of it is held any more."""
+    """Remove a group that is no longer mirrored and whose gate is released."""
     known = image.groups.get((link, name))
     if known is None:
         return []
@@ -219,7 +215,7 @@ def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | Non
         case GroupPhase.GATED:
             pass
         case GroupPhase.DRAINING | GroupPhase.FINAL_SYNC if _may_be_forced(group, force):
-            return None  # what else there is to say was said when it was asked for first
+            return None  # the other checks were made when the promote was first asked for
         case GroupPhase.REFUSED | GroupPhase.FAILED:
             if not force:
                 return (
@@ -237,7 +233,7 @@ def _not_promotable(group: MirrorGroup, force: bool, partial: bool) -> str | Non
 
 
 def _may_be_forced(group: MirrorGroup, force: bool) -> bool:
-    """A promote that waits, for members at the source or for a source that is dead, and that is not to wait any more."""
+    """Whether a waiting promote (for members at the source, or for a dead source) is now to go on by force."""
     return force and group.move is not None and not group.move.force
 
 
@@ -252,7 +248,7 @@ def begin_promote(
     now: int,
     automatic: bool = False,
 ) -> tuple[list[Record], list[str]]:
-    """All of them, or none."""
+    """Begin the promote of all the groups, or of none."""
     chosen = promotable(image, link, names, force=force, partial=partial)
     move = GroupMove(
         asked_at=now,
@@ -276,8 +272,10 @@ def begin_promote(
 def begin_demote(
     image: ControllerImage, link: str, names: Sequence[str], *, timeout_ms: int | None, now: int
 ) -> tuple[list[Record], list[str]]:
-    """Back to the source. Refused once a topic of the group is promoted, or is being promoted: the source does not get its
-    records any more."""
+    """Begin to return groups to the source.
+
+    Refused if a topic of the group is promoted or being promoted, because the source gets no new records of it.
+    """
     chosen = [group_of(image, link, name) for name in dict.fromkeys(names)]
     reasons = [
         f"group {group.group}: {why}" for group in chosen if (why := _not_demotable(image, group)) is not None
@@ -299,20 +297,22 @@ def _not_demotable(image: ControllerImage, group: MirrorGroup) -> str | None:
 
 
 def no_way_back(image: ControllerImage, group: MirrorGroup) -> str | None:
-    """Why its offsets must not be returned to the source any more: a topic's log goes on at the target, and an offset of
-    that may be beyond the end of the source's. None while they may."""
+    """Why the offsets must not be returned to the source; None while they may.
+
+    A topic's log that goes on at the target may have offsets beyond the end of the source's.
+    """
     ended = _topics_in(image, group, LED_ELSEWHERE)
     return f"its topics {_list(ended)} are promoted: the source has no new records of them" if ended else None
 
 
 def promote_in_the_way(image: ControllerImage, group: MirrorGroup) -> str | None:
-    """Why it has to be waited for what becomes of a topic: its log may go on at the target before that is written down."""
+    """Why a demote has to wait: the log of a topic may go on at the target before the state says so. None if it need not."""
     moving = _topics_in(image, group, PROMOTING - LED_ELSEWHERE)
     return f"its topics {_list(moving)} are being promoted" if moving else None
 
 
 def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Phase]) -> list[str]:
-    """Its topics of which a partition is in one of the phases."""
+    """The group's topics with a partition in one of the phases."""
     return sorted(
         topic
         for topic in group.topics
@@ -321,8 +321,10 @@ def _topics_in(image: ControllerImage, group: MirrorGroup, phases: Collection[Ph
 
 
 def end_demote(image: ControllerImage, link: str, name: str, now: int, **fields: Any) -> list[Record]:
-    """Its offsets are at the source. Refused if a topic was promoted, or began to be, since that was asked last: who starts
-    the consumers at the source would wait for records in vain."""
+    """End a demote: the offsets are at the source.
+
+    Refused if the promote of a topic has begun meanwhile: consumers at the source would wait for records in vain.
+    """
     known = group_of(image, link, name)
     why = no_way_back(image, known) or promote_in_the_way(image, known)
     if why is not None:
@@ -331,7 +333,7 @@ def end_demote(image: ControllerImage, link: str, name: str, now: int, **fields:
 
 
 def returning(image: ControllerImage, link: str, topics: Collection[str]) -> list[str]:
-    """Groups that read one of the topics and are on their way back to the source."""
+    """Groups that read one of the topics and are being demoted."""
     return [
         group.group
         for group in image.link_groups(link)
@@ -342,8 +344,8 @@ def returning(image: ControllerImage, link: str, topics: Collection[str]) -> lis
 def without_source(image: ControllerImage, group: MirrorGroup) -> str | None:
     """Why a promote of the group need not wait for a source that does not answer; None if it has to.
 
-    Behind a failover nothing that the source could say changes where the target's log ends. Topics that were promoted while
-    the source was there are no reason alone: its last offsets are still to be had from it.
+    After a failover the source cannot change the end of the target's log any more. Promoted topics alone are no reason: the
+    source may still tell the last offsets.
     """
     if group.move is not None and group.move.force:
         return "it was to be promoted by force"
@@ -352,7 +354,7 @@ def without_source(image: ControllerImage, group: MirrorGroup) -> str | None:
 
 
 def refuse_while_moving(image: ControllerImage, link: str) -> None:
-    """Refused while a group of the link is in the middle of a promote or a demote."""
+    """Refused while a group of the link is being promoted or demoted."""
     busy = [group.group for group in image.link_groups(link) if group.move is not None]
     if busy:
         raise Refused(f"link {link!r} is moving groups {_list(busy)}: wait for the end of that")

@@ -1,7 +1,7 @@
-"""Decisions: pure functions of the image that answer with records and change nothing. A refusal is an
-exception.
+"""Links, mirror topics and the phases of their partitions.
 
-Who commits and replays the records is `stored_controller`. Time and ids are passed in.
+Functions of the image that return records and change nothing; a refusal is an exception. `fleet.link_controller` commits and
+replays the records. Time and ids are passed in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wire.frames.types import TopicId, TopicPartition
 
 
 class Leadership(NamedTuple):
-    """What KRaft says about a mirror partition."""
+    """The leadership of a mirror partition in KRaft."""
 
     leader: int
     leader_epoch: int
@@ -84,7 +84,7 @@ def update_link(
 
 
 def delete_link(image: ControllerImage, name: str, force: bool = False) -> list[Record]:
-    """With force although the source of a topic was left closed, which nobody undoes without the link."""
+    """`force`: also if a topic of the source was left closed, which is never undone without the link."""
     link_of(image, name)
     alive = sorted({s.topic for s in image.link_partitions(name) if s.phase not in ENDED})
     if alive:
@@ -114,7 +114,7 @@ def create_mirror(
 
 
 def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = False) -> list[Record]:
-    """With force although its source was left closed, which is undone later all the same if the link stays."""
+    """`force`: also if the topic was left closed at the source, which is still undone later while the link exists."""
     mirror_of(image, link, topic)
     promoting = [s for s in image.topic_partitions(link, topic) if s.phase in PROMOTING]
     if promoting:
@@ -126,7 +126,7 @@ def delete_mirror(image: ControllerImage, link: str, topic: str, force: bool = F
 
 
 def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
-    """A job whose turn with the topic is yet to come must find the partitions that it was made of, as they were."""
+    """Refused while a job has the topic: it must find the partitions unchanged when it comes to them."""
     for job in image.running_jobs(link):
         if topic in job.topics:
             what = "failover" if job.failover else "promote"
@@ -134,7 +134,7 @@ def refuse_while_running(image: ControllerImage, link: str, topic: str) -> None:
 
 
 def bind_mirror(image: ControllerImage, link: str, topic: str, topic_id: TopicId) -> list[Record]:
-    """The mirror's topic exists at the target now. The intent to create it was durable before."""
+    """Note the id of the topic that was created at the target. The intent to create it was durable before."""
     mirror = mirror_of(image, link, topic)
     if mirror.topic_id == topic_id:
         return []
@@ -150,8 +150,8 @@ def plan_mirror_configs(
     create: Mapping[str, str],
     restore: Mapping[str, str | None],
 ) -> list[Record]:
-    """The configs of a mirror have changed at its source, or the target's defaults have. A promote that is under way takes
-    them too: it sets what is planned when it ends."""
+    """Note changed configs of the source topic, or changed defaults of the target. A promote that is under way uses
+    them too: it sets the planned configs when it ends."""
     mirror = mirror_of(image, link, topic)
     planned = replace(mirror, copied_configs=dict(create), restore_configs=dict(restore))
     return [] if planned == mirror else [planned]
@@ -160,7 +160,7 @@ def plan_mirror_configs(
 def set_untruncated(
     image: ControllerImage, link: str, tp: TopicPartition, replicas: Iterable[tuple[int, int]]
 ) -> list[Record]:
-    """Which replicas still have to truncate after the source lost data."""
+    """Set the replicas that still have to truncate after the source lost data."""
     state = partition_of(image, link, tp)
     wanted = tuple(sorted(replicas))
     if wanted == state.untruncated:
@@ -197,7 +197,7 @@ def change(
         elif phase is Phase.VALIDATED and (changed.attempt is None or changed.aligned_end is None):
             raise Refused(f"{tp}: {phase} needs the hand-over that may be sent and the end it is aligned at")
         elif phase is Phase.HANDED_OVER:
-            # It broke before, but everything is on the target's replicas: nothing is left to fail.
+            # An earlier failure of the copying does not matter: the target's replicas have everything.
             changed = replace(changed, failure=None, reason=None)
         records.append(changed)
     return records
@@ -231,7 +231,7 @@ def establish(
 def adopt_leadership(
     image: ControllerImage, link: str, changes: Mapping[TopicPartition, Leadership], controller_epoch: int
 ) -> list[Record]:
-    """KRaft's choice becomes ours. Older epochs than the known one are late news and change nothing."""
+    """Adopt the leadership in KRaft. Epochs older than the known one change nothing."""
     records: list[Record] = []
     for tp, leadership in changes.items():
         state = partition_of(image, link, tp)
@@ -253,8 +253,8 @@ def adopt_leadership(
 def set_source_epochs(
     image: ControllerImage, link: str, tp: TopicPartition, epochs: Sequence[tuple[int, int]]
 ) -> list[Record]:
-    """The source's leader epochs as the copied batches show them: offsets strictly ascend. Epochs do too, but in a log whose
-    cluster once lost its metadata.
+    """Set the source's leader epochs as the copied batches show them. Offsets strictly ascend, and so do epochs, except in a
+    log whose cluster once lost its metadata.
     """
     state = partition_of(image, link, tp)
     for earlier, later in zip(epochs, list(epochs)[1:], strict=False):
@@ -267,7 +267,7 @@ def set_source_epochs(
 def add_source_epoch(
     image: ControllerImage, link: str, tp: TopicPartition, epoch: int, start_offset: int
 ) -> list[Record]:
-    """Append one entry; the same again is no change."""
+    """Append one entry; the same epoch again is no change."""
     history = partition_of(image, link, tp).source_epochs
     if history and history[-1][0] == epoch:
         return []
@@ -294,9 +294,7 @@ def set_paused(image: ControllerImage, link: str, topic: str, paused: bool, now:
 def fail_partition(
     image: ControllerImage, link: str, tp: TopicPartition, reason: str, now: int
 ) -> list[Record]:
-    """A mirror broke. While a promote owns the partition only the failure is noted: the driver sees it
-    and lets go.
-    """
+    """A mirror failed. While a promote owns the partition only `failure` is set: the driver sees it and gives up."""
     state = partition_of(image, link, tp)
     if state.phase in ENDED or state.phase is Phase.HANDED_OVER or state.phase is Phase.FAILED:
         return []
@@ -306,7 +304,7 @@ def fail_partition(
 
 
 def restart_partition(image: ControllerImage, link: str, tp: TopicPartition, now: int) -> list[Record]:
-    """The operator's override of FAILED: link it again from the beginning, with a new session epoch."""
+    """The operator's way out of FAILED: link the partition again from the beginning, with a new session epoch."""
     restarted = change(
         image,
         link,

@@ -1,4 +1,4 @@
-"""Decisions about promotes and their steps: pure functions of the image, as in `decisions`."""
+"""Promotes and their steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def begin_promote(
     accept_missing: int = 0,
     requested_by: str | None = None,
 ) -> tuple[list[Record], PromoteJob]:
-    """A job over whole topics (None: all of the link that are not promoted yet)."""
+    """A job for whole topics (None: all of the link that are not promoted yet)."""
     link_of(image, link)
     names = [m.topic for m in image.link_mirrors(link)] if topics is None else list(dict.fromkeys(topics))
     tps: list[TopicPartition] = []
@@ -56,14 +56,14 @@ def begin_promote(
 
 
 def next_job(image: ControllerImage, link: str) -> int:
-    """The id of the promote or failover of this link that is written down next."""
+    """The id of the next promote or failover of this link."""
     return max((job_id for name, job_id in image.jobs if name == link), default=0) + 1
 
 
 def note_source_fence(
     image: ControllerImage, link: str, job_id: int, closed: Collection[str], opened: Collection[str]
 ) -> list[Record]:
-    """Topics whose source the job closes, or has opened again."""
+    """Note topics that the job closes at the source, or has opened again."""
     job = image.jobs.get((link, job_id))
     if job is None:
         raise NotFound(f"link {link!r} has no promote {job_id}")
@@ -84,7 +84,7 @@ def end_promote(
     now: int,
     warnings: Sequence[str] = (),
 ) -> list[Record]:
-    """The job is over. What it promoted is still to be proved as a whole, unless its validation is skipped."""
+    """End the job. The promoted partitions are still to be validated in full, unless validation is skipped."""
     job = image.jobs.get((link, job_id))
     if job is None:
         raise NotFound(f"link {link!r} has no promote {job_id}")
@@ -137,8 +137,7 @@ def note_attempts(
     attempts: Mapping[TopicPartition, Attempt],
     aligned_ends: Mapping[TopicPartition, int] | None = None,
 ) -> list[Record]:
-    """Another AlterPartition is about to be sent, with newer epochs than the one noted before; `aligned_ends` where the
-    end that source and replicas were compared at is another one than before."""
+    """Note the epochs of the next AlterPartition before it is sent. `aligned_ends`: ends that differ from the noted ones."""
     records: list[Record] = []
     for tp, attempt in attempts.items():
         state = partition_of(image, link, tp)

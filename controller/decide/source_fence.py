@@ -1,19 +1,18 @@
-"""A source that refuses writes while a topic is promoted (`--fence-source`): when, and how that is undone. What makes it
-refuse is the port's, and the step of a promote is `promote_source_fence`.
+"""`--fence-source`: a source that refuses writes to a topic while it is promoted.
 
-The routers' fence holds what comes through the sidecars; a producer that was not moved is only found afterwards, and
-keeps the promote from happening. With this it is refused instead. Rules:
-- The source is closed behind the fence, once nothing forwarded is in flight: it would be refused too.
-- That a topic may be closed is durable before the source is asked. Whoever goes back, in this life or a later one, opens
-  it first, and unfences then (`BatchContext.go_back`): held writes would be refused, and refusals reach applications.
-- A source that cannot be reached accepts no forwarded write either: going back does not wait for it forever. What is
-  left is a debt of the job (`debts`), which is settled as soon as the source is there again.
-- A close without an answer, or of an earlier life, may still be carried out after the source was opened: a broker repeats
-  what it could not hand on to its controller. So the topic stays a debt, and is opened again, for longer than that.
-- A topic that has ended stays closed: nothing belongs there any more. The job says so, also when the mirror is gone
-  (`leave_closed`).
-- A mirror, or a link, whose end would make somebody forget a debt is not deleted unless that is insisted on. The debt of
-  a mirror that is gone is settled as long as there is a link; with the link goes the last who knows of it.
+The routers' fence holds writes that come through the sidecars. A producer that still writes to the source directly
+would only be noticed afterwards and abandon the promote; with this option the source refuses it. Rules:
+- The source is closed after the fence, once no forwarded write is in flight: it would be refused too.
+- The intent to close a topic is durable before the source is asked. To go back, now or after a restart, is to open
+the source first and to unfence then: held writes would be refused otherwise, and refusals reach applications.
+- A source that cannot be reached accepts no forwarded write either, so going back does not wait for it forever. The closed
+  topic stays a debt of the job (`debts`), which is settled as soon as the source can be reached.
+- A close without an answer, or one from before a restart, may still be carried out after the source was opened: a broker
+  repeats requests that it could not pass to its controller. So the topic stays a debt, and is opened again, for longer than
+  that.
+- A topic that has ended stays closed: no writes belong there any more. The job says so, also after its mirror is deleted
+(`leave_closed`). - A mirror or a link is not deleted without force if that would forget a debt. The debt of a deleted
+mirror is settled as long as its link exists; with the link the last record of it is gone.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ from wire.frames.types import TopicPartition
 
 
 def debts(image: ControllerImage, link: str) -> dict[int, list[str]]:
-    """By job, topics that a job which is over has left closed although they did not end: they go on being forwarded, or
-    their mirror was deleted and their producers are at the source again."""
+    """Job id -> topics that the ended job left closed although they have not ended.
+
+    Their writes are still forwarded, or their mirror was deleted and their producers are at the source again.
+    """
     found: dict[int, list[str]] = {}
     for (name, job_id), job in image.jobs.items():
         if name != link or job.status is JobStatus.RUNNING:
@@ -49,7 +50,7 @@ def _is_owed(image: ControllerImage, job: PromoteJob, topic: str) -> bool:
 
 
 def owed_topics(image: ControllerImage, link: str, topic: str | None = None) -> dict[str, int]:
-    """The debts of a link, or those of one topic of it: each topic with a job that left it closed."""
+    """The debts of a link, or of one of its topics: topic -> the job that left it closed."""
     return {
         one: job_id
         for job_id, found in debts(image, link).items()
@@ -59,14 +60,14 @@ def owed_topics(image: ControllerImage, link: str, topic: str | None = None) -> 
 
 
 def refuse_while_owed(image: ControllerImage, link: str, topic: str | None = None) -> None:
-    """SourceClosed if there are any."""
+    """SourceClosed if there are debts."""
     owed = owed_topics(image, link, topic)
     if owed:
         raise SourceClosed(owed)
 
 
 def leave_closed(image: ControllerImage, link: str, topic: str) -> list[Record]:
-    """What has to be kept when a mirror is deleted: that its topic had ended, which only its partitions tell."""
+    """The records to write when a mirror is deleted: that its topic had ended, which only its partitions show."""
     states = image.topic_partitions(link, topic)
     if any(state.phase not in LED_ELSEWHERE for state in states):
         return []
@@ -80,8 +81,10 @@ def leave_closed(image: ControllerImage, link: str, topic: str) -> list[Record]:
 def whole_topics(
     image: ControllerImage, link: str, tps: Collection[TopicPartition]
 ) -> tuple[list[str], list[str]]:
-    """(topics of which nothing but these partitions is forwarded, those of which other partitions are). The source knows
-    topics only: closing one of the second kind would refuse forwarded writes."""
+    """(topics of which only these partitions are forwarded, topics with other forwarded partitions).
+
+    The source can close whole topics only: closing one of the second kind would refuse forwarded writes.
+    """
     whole: list[str] = []
     parts: list[str] = []
     for topic in sorted({tp.topic for tp in tps}):

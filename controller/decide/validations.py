@@ -1,9 +1,8 @@
-"""Decisions about what the validator has proved: pure functions of the image, as in `decisions`.
+"""Results of the validator.
 
-A watermark says of one replica that everything below it equals the source. It holds for the copy that was read, so
-it is forgotten when that copy ends: the mirror begins again, the replica is taken away, or it truncates because the
-source lost data. A result that was read of a copy forgotten meanwhile is of no use; `Advance.base` shows it.
-Who runs the validator, and when, is not decided here.
+A watermark says of one replica that everything below it equals the source. It holds for the copy that was read, so it is
+forgotten when that copy ends: the mirror begins again, the replica is removed, or it truncates because the source lost data.
+A result about a copy that was forgotten meanwhile is dropped; `Advance.base` shows it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from wire.frames.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """One replica after a run. Counts and digests are of all of [start, through)."""
+    """One replica after a run. Counts and digests cover all of [start, through)."""
 
     tp: TopicPartition
     session_epoch: int  # of the mirror when the run was planned
@@ -39,7 +38,7 @@ class Advance:
 
 
 def watermark(image: ControllerImage, link: str, tp: TopicPartition, broker_id: int) -> int | None:
-    """Everything below is proved; None: nothing is."""
+    """The offset below which everything is proved; None if nothing is."""
     known = image.validations.get((link, tp))
     replica = None if known is None else known.of(broker_id)
     return None if replica is None else replica.through
@@ -73,7 +72,7 @@ def unproved(
 
 
 def mismatch_text(mismatch: ValidationMismatch) -> str:
-    """One line for people: where, what, and both sides."""
+    """One line for people: the place, the kind, and both sides."""
     return (
         f"broker {mismatch.broker_id}'s replica differs from the source at offset {mismatch.offset}: {mismatch.kind}"
         f" ({mismatch.detail}); source {mismatch.source or 'has no batch there'}, "
@@ -84,7 +83,7 @@ def mismatch_text(mismatch: ValidationMismatch) -> str:
 def advance(image: ControllerImage, link: str, advances: Sequence[Advance], now: int) -> list[Record]:
     """Move watermarks; a mismatch stops its partition's mirror.
 
-    What a warning promote owns goes on with the mismatch noted; what was handed over cannot fail any more.
+    A partition in a promote with --validation warn goes on, with the mismatch noted. After the hand-over it cannot fail.
     """
     states: dict[TopicPartition, MirrorPartition] = {}
     proved: dict[TopicPartition, PartitionValidation] = {}
@@ -141,7 +140,7 @@ def forget(
     tps: Iterable[TopicPartition],
     brokers: Collection[int] | None = None,
 ) -> list[Record]:
-    """The copies of these brokers (None: all) are not the ones any more that were compared."""
+    """Forget the results for these brokers (None: all): their copies are no longer those that were compared."""
     records: list[Record] = []
     for tp in tps:
         known = image.validations.get((link, tp))
@@ -160,8 +159,10 @@ def forget(
 def forget_truncated(
     image: ControllerImage, link: str, tp: TopicPartition, untruncated: Mapping[int, int]
 ) -> list[Record]:
-    """The source lost what lies behind these offsets (broker id -> offset): a replica that is proved beyond is read
-    again from the start, since a digest cannot be taken back in part."""
+    """The source lost the records from these offsets on (broker id -> offset).
+
+    A replica that is proved beyond is read again from the start, since a digest cannot be reduced in part.
+    """
     known = image.validations.get((link, tp))
     if known is None:
         return []
@@ -174,7 +175,7 @@ def forget_truncated(
 
 
 def close_evidence(image: ControllerImage, link: str, job_id: int, evidence: PromoteEvidence) -> list[Record]:
-    """The last run after a promote is over."""
+    """The last run after a promote has ended: store its evidence."""
     job = image.jobs.get((link, job_id))
     if job is None:
         raise NotFound(f"link {link!r} has no promote {job_id}")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from controller.groups import GateKind
 from controller.state import GroupProtocol
 
-# Assignors that keep nothing in userData, so that a member which never sends any changes nothing for them. Kafka's
+# Assignors that keep nothing in userData, so a member that sends none changes nothing for them. Kafka's
 # RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (its generation is optional); "uniform" is the server's.
 _PLAIN_ASSIGNORS = frozenset({"range", "roundrobin", "cooperative-sticky", "uniform"})
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """A group as the source shows it."""
+    """A group as it was found at the source."""
 
     group: str
     protocol: GroupProtocol
@@ -24,13 +24,13 @@ class FoundGroup:
 
 
 def choose_gate(found: FoundGroup, *, consumer_protocol: bool, wanted: GateKind | None = None) -> GateKind:
-    """The gate for a group: by what the target speaks (KIP-848) and what the members need. Two gates together, because each
-    has clients that it does not hold.
+    """The gate for a group, by the protocols of the target (KIP-848) and the needs of the members.
 
-    A member of the consumer protocol is the right gate for a group whose members were seen, if its coordinator can have them
-    in one group. An assignor that carries userData (sticky, Streams', one's own) breaks when a KIP-848 coordinator assigns
-    in its place; a client whose subscription it cannot read gets an error from it for ever. Clients that nobody has seen may
-    be such: a classic gate looks into nothing.
+    Each kind combines two gates, because each of them has clients that it does not hold. A member of the consumer protocol
+    is right for a group whose members were seen, if the coordinator can keep all of them in one group. An assignor that
+    uses userData (sticky, Streams', custom ones) breaks when a KIP-848 coordinator assigns instead, and a client whose
+    subscription that coordinator cannot read gets errors for ever. Clients that were not seen may be of these kinds, so
+    such a group gets a classic gate, which does not parse subscriptions.
     """
     if wanted is not None:
         return wanted
@@ -51,5 +51,5 @@ _CANNOT_BE_HELD = {
 
 
 def cannot_be_held(protocol: GroupProtocol) -> str | None:
-    """Why no gate holds groups of that kind; None for those that are held."""
+    """Why no gate holds groups of this protocol; None if one does."""
     return _CANNOT_BE_HELD.get(protocol)
