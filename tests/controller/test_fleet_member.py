@@ -239,7 +239,7 @@ async def ask(sidecar: Sidecar) -> None:
     ("error", "kind"),
     [
         (("NotFound", "a"), NotFound),
-        (("JoinRefused", "b"), RefusedChange),
+        (("Refused", "b"), RefusedChange),
         (("NotTheLeader", "c"), NotTheLeader),
         (("Odd", "d"), LinkerError),
     ],

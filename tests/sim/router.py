@@ -73,7 +73,7 @@ class SimRouter:
 
     def _expire(self, lane: Lane[Job], batch: Batch[Job]) -> None:
         if batch.deferred is not None and not batch.closed:
-            self._conclude([(batch, self.gate.give_up(batch))])
+            self._conclude([(lane, batch, self.gate.give_up(batch))])
         else:
             self._deliver(lane.expire(batch))
 
@@ -186,10 +186,9 @@ class SimRouter:
                 job.reply(code)
 
     def _conclude(self, told: Sequence[Told[Job]]) -> None:
-        for batch, answers in told:
+        for lane, _batch, answers in told:
             self._deliver(answers)
-            if batch.lane is not None:
-                self._moved(batch.lane)
+            self._moved(lane)
 
     # What the fleet does (router.dispatch.Router).
 

@@ -74,7 +74,7 @@ class Scripted:
         self.leaders = leaders or []
         self.looks = 0
         monkeypatch.setattr(records, "ensure_connector", lambda spark: None)
-        monkeypatch.setattr(records, "_look", self.look)
+        monkeypatch.setattr(records, "look", self.look)
         monkeypatch.setattr(_Job, "run", self.run)
 
     async def look(self, *args: Any, **named: Any) -> tuple[Survey, dict[TopicPartition, int]]:
@@ -145,7 +145,7 @@ def test_which_side_is_away_is_told_with_what_spark_made_of_it(
             raise SideFailed("target", "b:1", "connection refused")
         return found(), {TP: LINK_BROKER}
 
-    monkeypatch.setattr(records, "_look", look)
+    monkeypatch.setattr(records, "look", look)
     with pytest.raises(
         SideFailed, match=r"connection refused; .* gave up: the executor has no disk"
     ) as caught:
