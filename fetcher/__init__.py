@@ -1,39 +1,34 @@
 """Source to window to follower: fetches each mirror partition once, and serves it to the target's own followers.
 
 - `budget`: one memory budget for all windows of the process and for source fetches in flight
-- `cursor`: A lane: one reading position in a source partition, its window, and the followers it serves
-- `cursor_session`: the lanes of one source fetcher, and what its fetch session asks for them
-- `cursors`: the lanes of one mirror partition: which follower reads from which window
-- `directory`: the mirror partitions of this process by what a follower or client asks with: topic id or name, and
-  index
-- `doubts`: before a mirror partition fails because of where a follower says it is: is it so?
-- `epochs`: the source's leader epochs as our copy has them: where each one begins
-- `error_table`: what each error of a source fetch means for the partition: a table, and nothing else
-- `fetch_session`: the client's side of one incremental fetch session (KIP-227) to one source node
-- `follower_answers`: what a follower is told about one partition: the rules of a leader whose log is the source's
-- `follower_offsets`: listOffsets and OffsetForLeaderEpoch as followers ask them (replica ids from 0 up)
+- `cursor`: one reading position in a source partition, its window, and the followers that it serves
+- `cursor_session`: the cursors of one source fetcher, and what its fetch session requests for each
+- `cursors`: the cursors of one mirror partition: each follower's window
+- `directory`: the mirror partitions of this process by topic id or name, and index
+- `doubts`: checks a follower's claim about its position before the mirror partition fails because of it
+- `epochs`: the first offset of each leader epoch of the source
+- `error_table`: the meaning of each error of a source fetch for its partition, as a table
+- `fetch_session`: the client's side of an incremental fetch session (KIP-227) with one source node
+- `follower_answers`: the answer to a follower about one partition, by the rules of a leader
+- `follower_offsets`: ListOffsets and OffsetForLeaderEpoch as followers ask them (replica ids from 0 up)
 - `follower_sessions`: the server's side of incremental fetch sessions (KIP-227) of followers
 - `followers`: serving the target's stock followers: Fetch with sessions and long polls
-- `idle_partitions`: lanes without records are asked for by a fetcher of their own, the quiet sibling of the busy one
-- `join`: whether the source still has the batch that a lane read last, where its cache of leader epochs cannot tell
-- `link_fetcher`: which source node serves which partition of a link, and what happens when it does not
-- `pace`: when a source fetcher sends its next request, and for how long the source may wait with the answer
-- `partition_copy`: one mirror partition: what is known of its source, and its followers' progress
-- `progress`: how far one follower has copied a partition, by its own fetches
-- `resolve`: source metadata for mirror partitions: is it still the same topic, who leads it, where does its log begin
-  and end
-- `resolve_queue`: the order in which partitions are resolved: batches, one turn at a time, nobody held up by somebody
-  else
-- `source_connection`: A connection to one source node that is opened anew whenever it has ended, until cancelled
+- `idle_partitions`: moves partitions without new records to a fetcher of their own, so that busy ones do not wait
+- `join`: whether the source still has the batch that was read last, where its leader epochs do not tell
+- `link_fetcher`: assigns each partition of a link to a source node, and reacts when a node does not serve it
+- `pace`: the time of the next request to a source node, and how long the node may wait with its answer
+- `partition_copy`: one mirror partition: the state of its source and the progress of its followers
+- `progress`: the progress of one follower, by its own fetches
+- `resolve`: judges the source's metadata: same topic, leader, log start and log end
+- `resolve_queue`: the order in which partitions are resolved: in batches, so that none waits for another
+- `source_connection`: a connection to one source node that is opened again whenever it ends
 - `source_fetcher`: the fetch session with one source node, on one connection
-- `source_owner`: who decides what a source fetcher only notices
-- `source_ports`: the sizes and times that a source fetcher is given
-- `source_rate`: how fast a link may read its source: its limit, and what is left to it while clients write
-- `source_records`: the records of a fetch answer as chunks of a window: the leader epoch stamped in place, nothing
-  copied without need
-- `sources`: the fetchers of one link: begun where a lane is placed, ended when nothing is left that they could be
-  asked for
-- `spec`: what the composing process tells the fetcher about a mirror partition, and what the fetcher tells it back
-- `throttle`: how fast something may be read: a token bucket
+- `source_owner`: the interface of the owner of a source fetcher, which decides where the fetcher only notices
+- `source_ports`: the sizes and times of a source fetcher
+- `source_rate`: the rate limit of a link, and its share while clients write
+- `source_records`: records of a fetch answer as chunks of a window, with the leader epoch stamped in place
+- `sources`: the fetchers of one link: started with the first cursor for a node, ended after the last
+- `spec`: the settings of a mirror partition that the fetcher is given, and its reports
+- `throttle`: a token bucket for reading
 - `window`: the read-ahead window: consecutive chunks of whole batches between the slowest reader and the source
 """

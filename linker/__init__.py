@@ -10,7 +10,7 @@
 - `membership/`: membership in the target cluster: the sidecar as a broker of a KRaft cluster
 - `process/`: the sidecar's own process: logging, files, children, memory, early listeners
 - `promote/`: a promote or a failover from the first check to the last AlterPartition
-- `running`: A sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties,
+- `running`: a sidecar as it runs, for what is done beside it: the admin API's service, the link controller's duties,
   the metrics
 - `service/`: the service behind the admin API: requests become checks, decisions and work for the links
 - `sidecar`: the sidecar process: fleet, membership, listeners, links and admin API put together, and taken apart in

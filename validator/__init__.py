@@ -8,6 +8,5 @@
 - `messages`: the messages to a validator process (stdin) and from it (stdout): one JSON object per line
 - `mode`: how two logs are compared
 - `read/`: reading batches and records of a named replica, in Spark's executors
-- `record_logs`: the logs of one attempt at a group of partitions, both sides', as frames of records
 - `records/`: comparing logs record by record, where a log cleaner has been
 """

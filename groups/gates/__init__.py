@@ -8,7 +8,7 @@
 - `factory`: new gates, and gates rebuilt from the records of another sidecar
 - `gate`: a member and a transaction as one gate: one keeps clients from partitions, the other from offsets
 - `ledger`: the gate's record, made durable before the step that needs it
-- `member_part`: the member (`MemberHold`) of a gate, and the gate that is only a member
+- `member_part`: the member (`MemberPart`) of a gate, and the gate that is only a member
 - `pieces`: commits of very many partitions, cut so that each piece fits into one batch of __consumer_offsets
 - `requests`: requests of every kind of gate: describe a group, commit, read committed offsets
 - `settings`: durations and retries of gates

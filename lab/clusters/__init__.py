@@ -1,6 +1,6 @@
 """Real clusters, on loopback or in containers: brokers, sidecars and child processes.
 
-- `child_process`: A child process under control: started so that it dies with us, stopped, killed, paused, measured
+- `child_process`: a child process under control: started so that it dies with us, stopped, killed, paused, measured
 - `kafka_cluster`: real Kafka clusters as child processes: KRaft controllers and brokers on 127.0.0.1, each under
   control
 - `kafka_containers`: Kafka clusters and the sidecar in containers: Kafka's official images, and the image of

@@ -7,7 +7,7 @@
 - `live_producers`: idempotent producers that run all the time, of several libraries, all into one history
 - `log_compare`: whether a target replica holds the source's log: batch by batch, or by records where logs are
   compacted
-- `replica_log`: A replica as it lies on a broker's disk: its `.log` segments as batches, records and log start offset
+- `replica_log`: a replica as it lies on a broker's disk: its `.log` segments as batches, records and log start offset
 - `source_data`: data of the source cluster before anything is linked: one topic for each thing that real topics
   hold
 """

@@ -15,7 +15,7 @@
 - `message_format`: topics whose logs have records from before Kafka 0.11 (message format v0 or v1)
 - `mirror_configs`: what differs at the target from the configs that a mirror is to have: somebody changed it, and it
   is not put back yet, or is none of those that are
-- `mirror_states`: A line for every mirror that is not ACTIVE: why, and what to do next
+- `mirror_states`: a line for every mirror that is not ACTIVE: why, and what to do next
 - `missing_records`: what a promote would lose now: records that the source has, and that a replica of the target has
   not from its start on
 - `other_tools`: what other tools have done at the target that concerns mirrors or the link broker: all of it out of
@@ -24,7 +24,7 @@
   first fatal one, `doctor` shows them all
 - `replica_logs`: where single replicas' logs begin and end, as their brokers tell it, whoever leads; and where the
   source's do
-- `replication_factor`: A mirror that gets fewer replicas than the target's other topics: taken from the source, and
+- `replication_factor`: a mirror that gets fewer replicas than the target's other topics: taken from the source, and
   easily overlooked
 - `share_groups`: share groups (KIP-932) of the target that subscribe to a mirror: they get nothing of it before the
   promote

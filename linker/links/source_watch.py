@@ -1,7 +1,7 @@
 """Finds partitions that were added to the source's topics, which no fetch would show.
 
 An added partition is not part of the mirror, and its records would be left behind. So such a mirror is shown with the
-reason, and its promote is refused. A promote that is under way looks itself (`BatchContext.check_growth`).
+reason, and its promote is refused. A promote that is under way looks itself (`PromoteBatch.check_growth`).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class PromoteBatch:
         self.abandoned: dict[TopicPartition, str] = {}
         self.fence_end = 0.0  # loop time; set when the fence is taken
         self._fenced_since: float | None = None
-        #: No request to close the source is under way any more (promote_source_fence.close_source).
+        #: No request to close the source is under way any more (source_fencing.close_source).
         self.close_is_over = False
         #: What does not keep the batch from being promoted, and somebody should know.
         self.warnings: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class PromoteBatch:
         self.tell()
 
     async def _open_source(self, tps: Collection[TopicPartition]) -> None:
-        """Undo `promote_source_fence.close_source`. PromoteStuck if the source is there and refuses that."""
+        """Undo `source_fencing.close_source`. PromoteStuck if the source is there and refuses that."""
         job = self.controller.image.jobs.get((self.link, self.job_id))
         topics = sorted({tp.topic for tp in tps}.intersection(() if job is None else job.source_fenced))
         if not topics or (port := self.ports.source_fence) is None:

@@ -160,13 +160,13 @@ class HandOver(Protocol):
         ...
 
     async def open(self, targets: Mapping[TopicPartition, Sequence[int]], *, timeout: float) -> None:
-        """Take the steps that make the partitions open for these targets (`replica_plan.open_step`), as far as
+        """Take the steps that make the partitions open for these targets (`controller.plan.replicas.open_step`), as far as
         there are any; the copies stay. Whether it worked is read from the image.
         """
         ...
 
     async def revoke(self, tps: Tps, *, timeout: float) -> None:
-        """Raise the partition epochs without changing the replicas (`handover.revoke_assignments`), so that
+        """Raise the partition epochs without changing the replicas (`hand_over.revoke_assignments`), so that
         no AlterPartition sent before can succeed any more. Whether it worked is read from the image.
         """
         ...

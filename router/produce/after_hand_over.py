@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CarriedClient(Protocol):
-    """A client's forwarding (``produce.ProduceSession``)."""
+    """A client's forwarding (``session.ProduceSession``)."""
 
     last_request: float
 

@@ -1,7 +1,7 @@
 """What one client is told of its produces: the source's answers, and the end of their time.
 
 Lives here: `ProduceAnswers`, from an answer of the source to that of the client's request, and what a request holds in
-memory until then. Not here: requests and what is sent (``produce.py``), order and retries (``lanes.py``), the answer's
+memory until then. Not here: requests and what is sent (``session.py``), order and retries (``lanes.py``), the answer's
 format (``job.py``).
 """
 

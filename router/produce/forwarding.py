@@ -1,7 +1,7 @@
 """What all clients' forwarding shares: fences and their waiting, the byte budget, leader recovery, the
 deadline sweep.
 
-Lives here: ``ForwardingHub``. Not here: one client's requests (``produce.py``), the accounting rules
+Lives here: ``ForwardingHub``. Not here: one client's requests (``session.py``), the accounting rules
 (``fence.py``).
 """
 
@@ -55,7 +55,7 @@ class Swept(Protocol):
 
 
 class Answers(Protocol):
-    """What one client is told (``produce_answers.ProduceAnswers``)."""
+    """What one client is told (``answers.ProduceAnswers``)."""
 
     def deliver(self, answers: Iterable[Answer[Any]]) -> None: ...
 
@@ -63,7 +63,7 @@ class Answers(Protocol):
 
 
 class Client(Swept, Protocol):
-    """One client's forwarding (``produce.ProduceSession``)."""
+    """One client's forwarding (``session.ProduceSession``)."""
 
     @property
     def answers(self) -> Answers: ...
@@ -72,13 +72,13 @@ class Client(Swept, Protocol):
 
 
 class ShutOut(Protocol):
-    """Has writes that wait until something is forwarded again (``ways.Ways``)."""
+    """Has writes that wait until something is forwarded again (``routes.Routes``)."""
 
     def look_again(self) -> None: ...
 
 
 class WaitsForLease(Protocol):
-    """Something with answers that need a lease (``consumer_fetch.FetchSession``)."""
+    """Something with answers that need a lease (``fetch.session.FetchSession``)."""
 
     def lease_renewed(self) -> None: ...
 

@@ -1,7 +1,7 @@
 """One produce request on both of its sides: as the client sent and is answered, as the source is sent and
 answers.
 
-Not here: which batch goes when and where (``produce.py``, ``lanes.py``).
+Not here: which batch goes when and where (``session.py``, ``lanes.py``).
 """
 
 from __future__ import annotations

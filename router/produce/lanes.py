@@ -4,7 +4,7 @@ clock.
 Lives here: what happens to each batch of a partition between the client's request and its answer - sent,
 sent again in order after a leadership change at the source, held at a fence, answered. Not here: what a batch
 knows (``batch.py``), the tables (``lane_states.py``), sockets, timers, metadata, merging the answers of one request
-(``produce.py``), and fences over many lanes (``fence.py``).
+(``session.py``), and fences over many lanes (``fence.py``).
 
 Theory. The source checks sequence numbers, so for an idempotent producer sending again is always safe *in
 order*. A lane therefore keeps its batches in the client's order and follows one rule: a batch is sent

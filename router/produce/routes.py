@@ -1,7 +1,7 @@
 """The ways of one client's lanes: which connection a lane sends on now, and the waiting for it.
 
 Lives here: `Routes`, and the lanes that wait because nothing is forwarded at the moment. Not here: what is sent on them
-(`produce.py`), opening connections and finding leaders again (`source_route.py`).
+(`session.py`), opening connections and finding leaders again (`source_route.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Lives here: `Route` (one connection of one client to one source node), `RoutePool` (those of one
 client), `Recovery` (one metadata refresh loop per link, shared by all clients). Not here: which batch
-goes when (`lanes.py`, `produce.py`).
+goes when (`lanes.py`, `session.py`).
 
 A client has connections of its own, because a source broker works on one request per connection at a
 time: a shared connection would let one slow producer, or one long poll, delay everybody.

@@ -3,7 +3,7 @@
 - `cleaner_bounds`: where no log cleaner can have been: what is missing there was lost
 - `columns`: the columns of `kafka-batches`, and how headers in a buffer become Arrow batches: field by field for all
   batches at once
-- `digest`: A digest of a set of batches that does not depend on their order and adds up over ranges
+- `digest`: a digest of a set of batches that does not depend on their order and adds up over ranges
 - `facts`: findings of a comparison: the kinds of difference, the batches concerned, and the small types that go with
   them
 - `judging`: from sorted rows to verdicts: finds the runs in which all sides agree column by column, shows the rest to

@@ -6,7 +6,7 @@
 - `model`: evidence as data
 - `page`: the evidence as one HTML page: the verdict first, then how it came about, then every replica
 - `parquet`: the evidence as a Parquet file: one row per replica, so that many promotes fit one table
-- `samples`: A bounded number of looks out of many, for charts: the first, the last, and those between at even steps
+- `samples`: a bounded number of looks out of many, for charts: the first, the last, and those between at even steps
 - `series`: the curves of the page out of the samples: validated offsets of all partitions per broker, lag and
   throughput of the partitions that matter most
 - `table`: the tables of the page: what differs, every replica with its offsets and digests, the runs

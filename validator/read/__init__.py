@@ -9,7 +9,7 @@
 - `ranges`: which offsets of which replica are compared with the source's, and how they are cut into spans, tasks and
   groups
 - `reader`: reads spans of logs from the brokers that hold them, as Arrow batches of headers
-- `reading`: A span that is being read: which node is asked, for how much of it, and what an answer brings
+- `reading`: a span that is being read: which node is asked, for how much of it, and what an answer brings
 - `session`: the Spark session of a validator process: embedded by default, any master on request
 - `shipping`: ships this project's own packages to executors on other machines, as one zip on their Python path
 - `source`: `spark.read.format("kafka-batches")`: one row per record batch of a named replica, as a PySpark 4 Python

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes PySpark calls it
 
 from validator.compare.cleaner_bounds import SourceLog, cleaner_bounds
-from validator.record_logs import RecordLogs
 from validator.records import frames
 from validator.records.commits import StableEnds
 from validator.records.frames import SOURCE, Expected
+from validator.records.logs import RecordLogs
 from validator.records.second_look import Suspect, second_look
 from validator.records.tally import LAWFUL, Explained
 

@@ -34,10 +34,10 @@ from validator.read.endpoint import ClusterEndpoint, SideFailed
 from validator.read.kafka_source import ensure_connector
 from validator.read.ranges import ReplicaBounds
 from validator.read.survey import Survey
-from validator.record_logs import RecordLogs, look
 from validator.records import frames
 from validator.records.explain import explain
 from validator.records.frames import CLEANED, TOLD, Expected
+from validator.records.logs import RecordLogs, look
 from validator.records.tally import Explained, RecordTally
 from wire.errors import LinkerError
 from wire.frames.types import TopicPartition

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody who writes P
 
 from validator.compare.cleaner_bounds import NO_LIMIT, TOMBSTONE_TOO_YOUNG
 from validator.read.ranges import PartitionBounds
-from validator.record_logs import RecordLogs
 from validator.records import frames
 from validator.records.frames import SOURCE
+from validator.records.logs import RecordLogs
 
 
 @dataclass(frozen=True, slots=True)
