@@ -1,8 +1,8 @@
-"""A lane: one reading position in a source partition, its window, and the followers it serves. Pure.
+"""A cursor: one reading position in a source partition, its window, and the followers it serves. Pure.
 
-A mirror partition has one lane as long as its followers are close together. A follower that lags gets a
-lane of its own and joins the leading one again when it has caught up (lanes.py decides that). A
-lane asks for data while it has followers and room; who fetches for it is the manager's business.
+A mirror partition has one cursor as long as its followers are close together. A follower that lags gets a
+cursor of its own and joins the leading one again when it has caught up (cursors.py decides that). A
+cursor asks for data while it has followers and room; who fetches for it is the manager's business.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wire.frames.types import Node
 
 
 class ReadPartition(Protocol):
-    """The mirror partition that a lane reads for (mirror_partition.MirrorPartition), as far as a lane needs it."""
+    """The mirror partition that a cursor reads for (mirror_partition.MirrorPartition), as far as a cursor needs it."""
 
     @property
     def may_fetch(self) -> bool: ...
@@ -27,7 +27,7 @@ class ReadPartition(Protocol):
 
 
 class CursorFetcher(Protocol):
-    """The fetcher that asks the source for a lane (source_fetcher.SourceFetcher)."""
+    """The fetcher that asks the source for a cursor (source_fetcher.SourceFetcher)."""
 
     @property
     def node(self) -> Node: ...
@@ -35,11 +35,11 @@ class CursorFetcher(Protocol):
     @property
     def slot(self) -> int: ...
 
-    def follows(self, lane: Any) -> bool: ...
+    def follows(self, cursor: Any) -> bool: ...
 
-    def touch(self, lane: Any) -> None: ...
+    def touch(self, cursor: Any) -> None: ...
 
-    def remove(self, lane: Any) -> None: ...
+    def remove(self, cursor: Any) -> None: ...
 
 
 MirrorT = TypeVar("MirrorT", bound=ReadPartition)
@@ -83,7 +83,7 @@ class Cursor(Generic[MirrorT]):
         self.active_at = 0.0
         #: Got records while it was with a quiet fetcher.
         self.woke = False
-        #: Consecutive failures that are this lane's own (an answer that does not parse).
+        #: Consecutive failures that are this cursor's own (an answer that does not parse).
         self.failures = 0
         #: When a non-leader replica of the source misled us, or was away (monotonic): only the leader will do for a while.
         self.leader_only_since: float | None = None

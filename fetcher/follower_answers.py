@@ -160,7 +160,7 @@ class FollowerAnswers:
         if partition.mirror is not mirror:
             partition.bind(mirror)
         progress = partition.progress
-        if progress is None or progress.lane is None or progress.fetch_offset != request.fetch_offset:
+        if progress is None or progress.cursor is None or progress.fetch_offset != request.fetch_offset:
             self._note_progress(partition, mirror, now)
             progress = partition.progress
         offset = request.fetch_offset
@@ -180,7 +180,7 @@ class FollowerAnswers:
         if diverging is not None:
             result.diverging = diverging
             return FollowerAnswer(result, tell=True, now=True, again=True)
-        if progress.lane is None and offset < mirror.log_start_offset:
+        if progress.cursor is None and offset < mirror.log_start_offset:
             return self._behind(partition, mirror, result, now)
         reading = mirror.read_for(progress, min(request.max_bytes, room), at_least_one=first)
         if reading is None:

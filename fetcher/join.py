@@ -1,4 +1,4 @@
-"""Whether the source still has the batch that a lane read last, where its cache of leader epochs cannot tell.
+"""Whether the source still has the batch that a cursor read last, where its cache of leader epochs cannot tell.
 
 A broker whose log has epochs that went back (its cluster lost its metadata and kept the logs) knows nothing of the epochs
 before that place: it refuses a fetch with such a LastFetchedEpoch, or answers that a smaller epoch goes further. The batch
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fetcher.epochs import EpochHistory
-from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from wire.client.cluster import Cluster
 from wire.errors import BrokerError, LinkerError
 from wire.frames.batch import BatchHeader, iter_batch_headers
@@ -28,7 +28,7 @@ _TIMEOUT = 10.0
 
 
 class Doubt(NamedTuple):
-    """Whether the source has the batch before `position`, which a lane read as one of `epoch`."""
+    """Whether the source has the batch before `position`, which a cursor read as one of `epoch`."""
 
     epoch: int
     position: int
@@ -122,13 +122,13 @@ def note_looked_up(mirror: PartitionCopy, found: Iterable[tuple[int, int, str | 
                 epoch,
             )
         mirror.forgotten_epochs.add(epoch)
-        for lane in mirror.lanes:
-            lane.failures = 0
+        for cursor in mirror.cursors:
+            cursor.failures = 0
 
 
-def refused_in_range(lane: PartitionLane) -> str:
+def refused_in_range(cursor: PartitionCursor) -> str:
     """Why a mirror fails whose source contradicts itself again and again."""
     return (
-        f"the source refuses offset {lane.position} of {lane.mirror.tp} as out of range although its log has it; the "
-        f"mirror's last source leader epoch is {lane.last_epoch}"
+        f"the source refuses offset {cursor.position} of {cursor.mirror.tp} as out of range although its log has it; the "
+        f"mirror's last source leader epoch is {cursor.last_epoch}"
     )

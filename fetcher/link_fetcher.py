@@ -3,7 +3,7 @@
 A partition that is new, or whose source node turned out wrong, goes through the resolve queue: filter what
 is closed or failed, read the source's metadata for all of the batch at once, check that it is still the
 same topic, ask for offsets where they are needed, choose the node (a same-rack in-sync replica, else the
-leader), place its lanes on fetchers. A partition that cannot be resolved goes to the end of the queue with
+leader), place its cursors on fetchers. A partition that cannot be resolved goes to the end of the queue with
 a growing pause and holds nobody up.
 
 Not here: fetching itself (source_fetcher.py), beginning and ending fetchers (sources.py), what followers are told
@@ -21,7 +21,7 @@ from fetcher.directory import MirrorDirectory
 from fetcher.error_table import ErrorAction, classify
 from fetcher.idle_partitions import sibling_slot
 from fetcher.join import note_looked_up, refused_in_range
-from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.resolve import Resolver, SourceVerdict
 from fetcher.resolve_queue import Offsets, ResolveQueue, pause_after
 from fetcher.source_fetcher import SourceFetcher
@@ -103,7 +103,7 @@ class LinkFetcher:
                 try:
                     await self._tick()
                 finally:
-                    # Before the group ends: followers open lanes until then, and later.
+                    # Before the group ends: followers open cursors until then, and later.
                     self._fetchers.group = None
         finally:
             self._fetchers.stop_all()
@@ -156,71 +156,77 @@ class LinkFetcher:
             if tp in self.partitions:
                 self.partitions[tp].resume()
 
-    # --- LaneHost
+    # --- CursorHost
 
-    def lane_opened(self, lane: PartitionLane) -> None:
-        mirror = lane.mirror
-        node = None if mirror in self._queue else self._resolver.choose(mirror, leader_only=lane.leader_only)
+    def cursor_opened(self, cursor: PartitionCursor) -> None:
+        mirror = cursor.mirror
+        node = (
+            None if mirror in self._queue else self._resolver.choose(mirror, leader_only=cursor.leader_only)
+        )
         if node is None or not self._fetchers.may_begin:
             self._queue.put(mirror)
         else:
-            self._place(lane, node)
+            self._place(cursor, node)
 
-    def lane_changed(self, lane: PartitionLane) -> None:
-        if lane.fetcher is not None:
-            lane.fetcher.touch(lane)
+    def cursor_changed(self, cursor: PartitionCursor) -> None:
+        if cursor.fetcher is not None:
+            cursor.fetcher.touch(cursor)
 
-    def lane_closed(self, lane: PartitionLane) -> None:
-        if lane.fetcher is not None:
-            lane.fetcher.remove(lane)
+    def cursor_closed(self, cursor: PartitionCursor) -> None:
+        if cursor.fetcher is not None:
+            cursor.fetcher.remove(cursor)
 
     def watch(self, mirror: PartitionCopy) -> None:
         self._watched.add(mirror)
 
     # --- FetcherOwner
 
-    def partition_error(self, lane: PartitionLane, fetcher: SourceFetcher, code: int) -> None:
-        mirror = lane.mirror
+    def partition_error(self, cursor: PartitionCursor, fetcher: SourceFetcher, code: int) -> None:
+        mirror = cursor.mirror
         action, reason = classify(code)
         if action is ErrorAction.FAIL:
-            mirror.fail(f"{mirror.tp} at offset {lane.position}: {reason}")
+            mirror.fail(f"{mirror.tp} at offset {cursor.position}: {reason}")
             return
         if action is ErrorAction.RERESOLVE:
-            if self._keep_to_the_leader(lane, fetcher):
-                self._displace(lane)
+            if self._keep_to_the_leader(cursor, fetcher):
+                self._displace(cursor)
             else:
-                self._doubt(lane)
+                self._doubt(cursor)
             return
         mirror.source_trouble(f"{reason}, node {fetcher.node.id} ({fetcher.node.address})", time.monotonic())
         if action is ErrorAction.REFRESH:
-            self._keep_to_the_leader(lane, fetcher)
-            self._displace(lane)
+            self._keep_to_the_leader(cursor, fetcher)
+            self._displace(cursor)
         else:
-            self._suspend(lane)
+            self._suspend(cursor)
 
-    def partition_malformed(self, lane: PartitionLane, fetcher: SourceFetcher, error: MalformedFrame) -> None:
-        mirror = lane.mirror
-        text = f"{mirror.tp} at offset {lane.position} from node {fetcher.node.id}: {error}"
-        if lane.failures + 1 >= _MALFORMED_LIMIT:
+    def partition_malformed(
+        self, cursor: PartitionCursor, fetcher: SourceFetcher, error: MalformedFrame
+    ) -> None:
+        mirror = cursor.mirror
+        text = f"{mirror.tp} at offset {cursor.position} from node {fetcher.node.id}: {error}"
+        if cursor.failures + 1 >= _MALFORMED_LIMIT:
             mirror.fail(text)
             return
         mirror.source_trouble(text, time.monotonic())
-        self._suspend(lane)
+        self._suspend(cursor)
 
-    def diverged(self, lane: PartitionLane, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
+    def diverged(self, cursor: PartitionCursor, fetcher: SourceFetcher, epoch: int, end_offset: int) -> None:
         """The source's log ends, for our epoch, before where we read: it lost data (or the replica lags)."""
-        mirror = lane.mirror
-        if self._keep_to_the_leader(lane, fetcher):
-            self._displace(lane)
+        mirror = cursor.mirror
+        if self._keep_to_the_leader(cursor, fetcher):
+            self._displace(cursor)
             return
         own_end = mirror.end_of_source_epoch(epoch)
         offset = end_offset if own_end is None else min(end_offset, own_end)
-        if end_offset >= lane.position and epoch < lane.last_epoch:
+        if end_offset >= cursor.position and epoch < cursor.last_epoch:
             # Shorter epochs reach further, so it does not know the epoch of what was read last.
-            self._doubt(lane)
-        elif offset < 0 or offset >= lane.position:
+            self._doubt(cursor)
+        elif offset < 0 or offset >= cursor.position:
             text = f"diverging epoch {epoch} ends at {end_offset}"
-            self.partition_malformed(lane, fetcher, MalformedFrame(text, api="fetch", offset=lane.position))
+            self.partition_malformed(
+                cursor, fetcher, MalformedFrame(text, api="fetch", offset=cursor.position)
+            )
         elif offset < mirror.log_start_offset:
             mirror.fail(
                 f"the source lost everything the mirror has of {mirror.tp}: its log for leader epoch {epoch} "
@@ -229,47 +235,48 @@ class LinkFetcher:
         else:
             mirror.truncate(offset)
 
-    def _doubt(self, lane: PartitionLane) -> None:
+    def _doubt(self, cursor: PartitionCursor) -> None:
         """Its place in the source's log is to be looked up: where that begins and ends, and what is before it."""
-        lane.failures += 1
-        if lane.failures >= _MALFORMED_LIMIT:
-            lane.mirror.fail(refused_in_range(lane))
+        cursor.failures += 1
+        if cursor.failures >= _MALFORMED_LIMIT:
+            cursor.mirror.fail(refused_in_range(cursor))
         else:
-            self._resolver.ask_offsets(lane.mirror, lane.last_epoch, lane.position)
-            self._displace(lane)
+            self._resolver.ask_offsets(cursor.mirror, cursor.last_epoch, cursor.position)
+            self._displace(cursor)
 
-    def preferred_replica(self, lane: PartitionLane, fetcher: SourceFetcher, node_id: int) -> None:
+    def preferred_replica(self, cursor: PartitionCursor, fetcher: SourceFetcher, node_id: int) -> None:
         node = self._resolver.node(node_id)
-        if node is not None and node_id != fetcher.node.id and not lane.leader_only:
-            fetcher.remove(lane)
-            self._place(lane, node)
+        if node is not None and node_id != fetcher.node.id and not cursor.leader_only:
+            fetcher.remove(cursor)
+            self._place(cursor, node)
 
     def connection_failed(self, fetcher: SourceFetcher, error: WireError) -> None:
         now = time.monotonic()
-        for lane in list(fetcher.lanes.values()):
-            mirror = lane.mirror
+        for cursor in list(fetcher.cursors.values()):
+            mirror = cursor.mirror
             mirror.source_trouble(f"source node {fetcher.node.id}: {error}", now)
-            self._keep_to_the_leader(lane, fetcher)
+            self._keep_to_the_leader(cursor, fetcher)
             self._queue.put(mirror)
 
-    def _keep_to_the_leader(self, lane: PartitionLane, fetcher: SourceFetcher) -> bool:
+    def _keep_to_the_leader(self, cursor: PartitionCursor, fetcher: SourceFetcher) -> bool:
         """For a while, if the node that was of no use to it is not the leader; whether that is so."""
-        if self._resolver.is_leader(lane.mirror, fetcher.node.id):
+        if self._resolver.is_leader(cursor.mirror, fetcher.node.id):
             return False
-        lane.leader_only_since = time.monotonic()
+        cursor.leader_only_since = time.monotonic()
         return True
 
     def _look_again(self, now: float) -> None:
-        """Nothing but an error moves a lane, and a node that is no place for it any more may answer without one, for ever: a
+        """Nothing but an error moves a cursor, and a node that is no place for it any more may answer without one, for
+        ever: a
         leader that does not know yet that it was replaced, a replica that has stopped copying. Metadata tell; others
         refresh them.
         """
         for mirror in self.directory:
             if not self._is_ours(mirror) or mirror in self._queue:
                 continue
-            for lane in mirror.lanes:
-                if lane.leader_only_since is not None and now - lane.leader_only_since > _LEADER_ONLY:
-                    lane.leader_only_since = None
+            for cursor in mirror.cursors:
+                if cursor.leader_only_since is not None and now - cursor.leader_only_since > _LEADER_ONLY:
+                    cursor.leader_only_since = None
                     self._queue.put(mirror)
             if self._resolver.misplaced(mirror):
                 self._queue.put(mirror)
@@ -294,21 +301,21 @@ class LinkFetcher:
 
     # --- placing
 
-    def _place(self, lane: PartitionLane, node: Node) -> None:
-        current = lane.fetcher
+    def _place(self, cursor: PartitionCursor, node: Node) -> None:
+        current = cursor.fetcher
         if current is not None and current.node == node:
-            self._awake(lane)
+            self._awake(cursor)
             return
         if current is not None:
-            current.remove(lane)
+            current.remove(cursor)
         if not self._fetchers.may_begin:
             return
-        lane.suspended = False
-        self._fetchers.free_for(lane.mirror, node).add(lane)
+        cursor.suspended = False
+        self._fetchers.free_for(cursor.mirror, node).add(cursor)
 
-    def _awake(self, lane: PartitionLane) -> None:
-        lane.suspended = False
-        self.lane_changed(lane)
+    def _awake(self, cursor: PartitionCursor) -> None:
+        cursor.suspended = False
+        self.cursor_changed(cursor)
 
     def _make(self, node: Node, slot: int) -> SourceFetcher:
         return SourceFetcher(
@@ -323,18 +330,18 @@ class LinkFetcher:
             rate=self._rate,
         )
 
-    def _displace(self, lane: PartitionLane) -> None:
+    def _displace(self, cursor: PartitionCursor) -> None:
         """Away from its fetcher, and back through the queue."""
-        if lane.fetcher is not None:
-            lane.fetcher.remove(lane)
-        self._queue.put_again(lane.mirror)
+        if cursor.fetcher is not None:
+            cursor.fetcher.remove(cursor)
+        self._queue.put_again(cursor.mirror)
 
-    def _suspend(self, lane: PartitionLane) -> None:
+    def _suspend(self, cursor: PartitionCursor) -> None:
         """Not now; the same node again after a pause."""
-        lane.failures += 1
-        lane.suspended = True
-        self.lane_changed(lane)
-        asyncio.get_running_loop().call_later(pause_after(lane.failures), self._awake, lane)
+        cursor.failures += 1
+        cursor.suspended = True
+        self.cursor_changed(cursor)
+        asyncio.get_running_loop().call_later(pause_after(cursor.failures), self._awake, cursor)
 
     # --- what the resolve queue found ---
 
@@ -349,7 +356,7 @@ class LinkFetcher:
             self._queue.put_again(mirror)
         elif mirror.loaded:
             self._settle(mirror, *offsets)
-            self._place_lanes(mirror)
+            self._place_cursors(mirror)
         else:
             earliest, latest = offsets
             mirror.load(latest, latest, earliest, now)
@@ -366,20 +373,20 @@ class LinkFetcher:
             return
         if verdict.leader_epoch != mirror.source_leader_epoch:
             mirror.forgotten_epochs.clear()  # another leader may have another log
-            for lane in mirror.lanes:
-                lane.leader_only_since = None  # new leadership, new chance for a near replica
+            for cursor in mirror.cursors:
+                cursor.leader_only_since = None  # new leadership, new chance for a near replica
         mirror.source_leader_epoch = verdict.leader_epoch
         if not self._resolver.needs_offsets(mirror):
-            self._place_lanes(mirror)
+            self._place_cursors(mirror)
 
-    def _place_lanes(self, mirror: PartitionCopy) -> None:
-        for lane in list(mirror.lanes):
-            node = self._resolver.choose(mirror, leader_only=lane.leader_only)
+    def _place_cursors(self, mirror: PartitionCopy) -> None:
+        for cursor in list(mirror.cursors):
+            node = self._resolver.choose(mirror, leader_only=cursor.leader_only)
             if node is None:
                 self._queue.put_again(mirror)
                 return
-            self._place(lane, node)
-        if not mirror.lanes:
+            self._place(cursor, node)
+        if not mirror.cursors:
             mirror.source_fine()  # nobody reads it just now, but it could be read
 
     def _settle(self, mirror: PartitionCopy, earliest: int, latest: int) -> None:
@@ -387,7 +394,7 @@ class LinkFetcher:
         mirror.note_offsets(mirror.high_watermark, mirror.last_stable_offset, earliest)
         mirror.leave_behind_log_start()
         looked_up = self._resolver.looked_up(mirror.tp)  # of this leader; never kept for a later one
-        if mirror.lanes and max(lane.position for lane in mirror.lanes) > latest:
+        if mirror.cursors and max(cursor.position for cursor in mirror.cursors) > latest:
             mirror.truncate(max(latest, mirror.log_start_offset))
             return
         note_looked_up(mirror, looked_up)

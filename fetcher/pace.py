@@ -10,7 +10,7 @@ from typing import Final
 
 from fetcher.source_ports import FetchLimits
 
-#: A window may get room any moment, and a long poll for other lanes would keep it waiting.
+#: A window may get room any moment, and a long poll for other cursors would keep it waiting.
 _SHORTEST_POLL_MS: Final = 5
 _LONGEST_SHORT_POLL_MS: Final = 50
 #: After an answer that refuses the request as a whole.
@@ -32,7 +32,7 @@ class Pace:
         return self._not_before - now
 
     def max_wait_ms(self, *, some_full: bool) -> int:
-        """How long the source may wait for records, for the request that is sent now. some_full: lanes without room are
+        """How long the source may wait for records, for the request that is sent now. some_full: cursors without room are
         not among those that it names.
         """
         if not some_full:

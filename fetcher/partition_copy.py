@@ -1,7 +1,7 @@
 """One mirror partition: what is known of its source, and its followers' progress. No I/O and no clock.
 
 Invariants:
-- After a restart every follower resumes at its own log end: where it asks is where it is read for (lanes.py).
+- After a restart every follower resumes at its own log end: where it asks is where it is read for (cursors.py).
 - High watermark and log start come from the source's own answers, and until they are known (`loaded`)
 followers get a retriable error, never an empty log.
 - After the source lost data each replica must be seen at or below the truncation point before it gets
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fetcher.cursor import Cursor
-from fetcher.cursors import Cursors, LaneHost
+from fetcher.cursors import CursorHost, Cursors
 from fetcher.epochs import EpochHistory, EpochNoted
 from fetcher.progress import UNKNOWN_OFFSET, Behind, FollowerLog, FollowerProgress
 from fetcher.spec import FetcherEvents, MirrorSpec
@@ -26,7 +26,7 @@ class PartitionCopy:
         self,
         spec: MirrorSpec,
         events: FetcherEvents,
-        host: LaneHost[PartitionCopy],
+        host: CursorHost[PartitionCopy],
         *,
         window_bytes: int = 4 << 20,
         answer_bytes: int = 1 << 20,
@@ -65,7 +65,7 @@ class PartitionCopy:
         self.listeners: set[Callable[[PartitionCopy], None]] = set()
         self.bytes_fetched = 0
         self.bytes_mirrored = 0
-        """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of lanes and
+        """Bytes fetched for the first time: bytes_fetched / bytes_mirrored is the price of cursors and
         re-reads.
         """
         self.batches_fetched = 0
@@ -75,7 +75,7 @@ class PartitionCopy:
         self._events = events
         self._host = host
         self._attach_grace = attach_grace
-        self._lanes: Cursors[PartitionCopy] = Cursors(
+        self._cursors: Cursors[PartitionCopy] = Cursors(
             self,
             host,
             window_bytes=window_bytes,
@@ -87,14 +87,14 @@ class PartitionCopy:
         self._loaded_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<PartitionCopy {self.tp} hw={self.high_watermark} lanes={len(self.lanes)}>"
+        return f"<PartitionCopy {self.tp} hw={self.high_watermark} cursors={len(self.cursors)}>"
 
     # --- what the source said
 
     @property
-    def lanes(self) -> Sequence[PartitionLane]:
+    def cursors(self) -> Sequence[PartitionCursor]:
         """Those that are open."""
-        return self._lanes.open
+        return self._cursors.open
 
     @property
     def may_fetch(self) -> bool:
@@ -115,8 +115,8 @@ class PartitionCopy:
         if not self.loaded:
             self.loaded = True
             self._loaded_at = now
-            if self.spec.fetch_offset is not None and not self.lanes:
-                self._lanes.begin(max(self.spec.fetch_offset, self.log_start_offset), now)
+            if self.spec.fetch_offset is not None and not self.cursors:
+                self._cursors.begin(max(self.spec.fetch_offset, self.log_start_offset), now)
             self.notify()
 
     def note_answer(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> bool:
@@ -149,25 +149,25 @@ class PartitionCopy:
 
     def add_chunks(
         self,
-        lane: PartitionLane,
+        cursor: PartitionCursor,
         chunks: list[WindowChunk],
         epochs: list[tuple[int, int]],
         high_watermark: int,
     ) -> None:
-        """Batches that follow the lane's position, with the source epochs seen in them."""
+        """Batches that follow the cursor's position, with the source epochs seen in them."""
         for epoch, offset in epochs:
-            self._note_epoch(lane, epoch, offset, high_watermark)
-        lane.limit = self._lanes.window_limit()
+            self._note_epoch(cursor, epoch, offset, high_watermark)
+        cursor.limit = self._cursors.window_limit()
         for chunk in chunks:
             self.bytes_fetched += chunk.size
             if chunk.next_offset > self._mirrored_to:
                 self.bytes_mirrored += chunk.size
                 self._mirrored_to = chunk.next_offset
-            lane.append(chunk)
-        if lane.full:
+            cursor.append(chunk)
+        if cursor.full:
             self._host.watch(self)
 
-    def _note_epoch(self, lane: PartitionLane, epoch: int, offset: int, high_watermark: int) -> None:
+    def _note_epoch(self, cursor: PartitionCursor, epoch: int, offset: int, high_watermark: int) -> None:
         """A batch of `epoch` begins at `offset` at the source.
 
         Where our history has another epoch at that offset, and copies go beyond it, the source replaced what
@@ -188,7 +188,7 @@ class PartitionCopy:
                 self.last_stable_offset = min(self.last_stable_offset, self.high_watermark)
             known = any(one.may_pass(offset) for one in self.followers.values()) or known
             news = self._must_truncate(offset)
-            self._lanes.truncate_others(lane, offset)
+            self._cursors.truncate_others(cursor, offset)
             if news and known:
                 self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self._events.source_epoch(self.tp, epoch, offset)
@@ -218,7 +218,7 @@ class PartitionCopy:
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self._mirrored_to = min(self._mirrored_to, offset)
         self._must_truncate(offset)
-        self._lanes.truncate(offset)
+        self._cursors.truncate(offset)
         self._events.source_truncated(self.tp, offset, tuple(sorted(self.untruncated)))
         self.notify()
 
@@ -248,12 +248,12 @@ class PartitionCopy:
             if self.loaded:
                 self._copying_anew.discard(replica)
         if (
-            not self._lanes.fetched(replica, progress, offset)
+            not self._cursors.fetched(replica, progress, offset)
             and self.loaded
             and self.failed is None
             and not self.closed
         ):
-            self._lanes.place(replica, progress, offset, now)
+            self._cursors.place(replica, progress, offset, now)
         return progress
 
     def _not_taken(self, replica: int, progress: FollowerProgress, now: float) -> None:
@@ -261,17 +261,17 @@ class PartitionCopy:
         is read once and served again and again, so damage on the way from the source would stay.
         """
         progress.refused += 1
-        lane, offset = progress.lane, progress.fetch_offset
-        found = None if lane is None else lane.window.damaged(offset, progress.told_to)
-        if lane is None or found is None:
+        cursor, offset = progress.cursor, progress.fetch_offset
+        found = None if cursor is None else cursor.window.damaged(offset, progress.told_to)
+        if cursor is None or found is None:
             return
         self._damaged_at = found[0]
         text = (
             f"the records of {self.tp} from offset {found[0]} to {found[1]} came damaged from the source (their checksum "
             f"is another): broker {replica} refused them, and they are read again"
         )
-        lane.restart(min(lane.followers.values(), default=offset))
-        self._host.lane_changed(lane)
+        cursor.restart(min(cursor.followers.values(), default=offset))
+        self._host.cursor_changed(cursor)
         self._events.source_damaged(self.tp, text)
         self.source_trouble(text, now)
 
@@ -301,7 +301,7 @@ class PartitionCopy:
         """Its connection or session ended: nothing is kept for it until it comes back."""
         progress = self.followers.get(replica)
         if progress is not None:
-            self._lanes.leave(replica, progress)
+            self._cursors.leave(replica, progress)
 
     def forget_followers(self) -> None:
         """Positions hold for one leader epoch: after a new one nobody is taken to have anything until
@@ -310,50 +310,51 @@ class PartitionCopy:
         self.end_known = self.heard = False
         for replica, progress in list(self.followers.items()):
             progress.log.asked = progress.fetch_offset
-            self._lanes.leave(replica, progress, close=False)
+            self._cursors.leave(replica, progress, close=False)
         self.followers.clear()
-        self._lanes.close_empty()
+        self._cursors.close_empty()
         self.notify()
 
     def leave_behind_log_start(self) -> None:
         """Readers below the source's log start have nothing to read there; their next fetch decides."""
-        self._lanes.leave_below(self.log_start_offset)
+        self._cursors.leave_below(self.log_start_offset)
         self.notify()
 
     # --- reading
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int] | None:
-        """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a lane is there and
+        """Batches from `offset` if some window has them, for consumers. ([], 0) at the source's end, if a cursor is
+        there and
         will tell its listeners of what comes; None when `offset` has to be looked for at the source.
 
         The caller must use the views at once (write them out): nothing keeps them in the budget.
         """
         at_end = False
-        for lane in self.lanes:
-            reading = lane.window.read(offset, min(max_bytes, self.spec.segment_bytes))
+        for cursor in self.cursors:
+            reading = cursor.window.read(offset, min(max_bytes, self.spec.segment_bytes))
             if reading is not None:
                 return reading.views, reading.size
-            at_end = at_end or (offset == lane.position >= self.high_watermark and lane.followed)
+            at_end = at_end or (offset == cursor.position >= self.high_watermark and cursor.followed)
         return ([], 0) if at_end else None
 
     def read_for(
         self, progress: FollowerProgress, max_bytes: int, *, at_least_one: bool
     ) -> WindowRead | None:
-        lane = progress.lane
-        if lane is None:
+        cursor = progress.cursor
+        if cursor is None:
             return None
         limit = min(max_bytes, self.spec.segment_bytes)
-        return lane.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
+        return cursor.window.read(progress.fetch_offset, limit, at_least_one=at_least_one)
 
     def has_data_for(self, progress: FollowerProgress) -> bool:
-        lane = progress.lane
-        return lane is not None and progress.fetch_offset < lane.window.next_offset
+        cursor = progress.cursor
+        return cursor is not None and progress.fetch_offset < cursor.window.next_offset
 
     # --- time
 
     def tick(self, now: float) -> bool:
         """Let go of followers that hold others back. False when there is nothing to watch."""
-        watch, let_go = self._lanes.tick(now)
+        watch, let_go = self._cursors.tick(now)
         if let_go:
             self.notify()
         return watch
@@ -364,7 +365,7 @@ class PartitionCopy:
 
         Safe at any time, the source still has it all.
         """
-        freed = self._lanes.reclaim(idle_before)
+        freed = self._cursors.reclaim(idle_before)
         if freed:
             self.notify()
         return freed
@@ -404,23 +405,23 @@ class PartitionCopy:
         if self.failed is not None or self.closed:
             return
         self.failed = reason
-        self._lanes.drop()
+        self._cursors.drop()
         self._events.failed(self.tp, reason)
         self.notify()
 
     def pause(self) -> None:
         self.paused = True
         self.end_known = False
-        self._lanes.changed()
+        self._cursors.changed()
 
     def resume(self) -> None:
         self.paused = False
-        self._lanes.changed()
+        self._cursors.changed()
 
     def close(self) -> None:
         """Removed from this process; whoever still holds it sees `closed`."""
         self.closed = True
-        self._lanes.drop()
+        self._cursors.drop()
         if self.unavailable_since is not None:
             self.unavailable_since = None
             self._events.source_available(self.tp)  # whoever counts unavailable partitions has one less
@@ -448,4 +449,4 @@ class PartitionCopy:
             listener(self)
 
 
-PartitionLane = Cursor[PartitionCopy]
+PartitionCursor = Cursor[PartitionCopy]

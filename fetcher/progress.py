@@ -53,9 +53,9 @@ class FollowerProgress:
     __slots__ = (
         "broker_epoch",
         "caught_up_monotonic",
+        "cursor",
         "fetch_offset",
         "high_watermark_sent",
-        "lane",
         "last_fetch",
         "log",
         "log_start_offset",
@@ -78,7 +78,7 @@ class FollowerProgress:
         #: Last time its fetch offset was at the high watermark.
         self.caught_up_monotonic = 0.0
         self.high_watermark_sent = UNKNOWN_OFFSET
-        self.lane: Cursor[Any] | None = None
+        self.cursor: Cursor[Any] | None = None
         self.session: FollowerSession | None = None
 
     @property
@@ -94,7 +94,7 @@ class FollowerProgress:
         return 0 <= self.log_start_offset < self.fetch_offset
 
     def may_pass(self, offset: int) -> bool:
-        """Whether it holds something from `offset` on, or an answer on its way may carry it there. A lane tells nothing of
-        that: the follower may have left it, and a lane's end goes back with the source's.
+        """Whether it holds something from `offset` on, or an answer on its way may carry it there. A cursor tells nothing of
+        that: the follower may have left it, and a cursor's end goes back with the source's.
         """
         return self.fetch_offset > offset or self.told_to > offset

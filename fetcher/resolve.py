@@ -155,7 +155,7 @@ class Resolver:
         return partition is not None and partition.leader == node_id
 
     def misplaced(self, mirror: PartitionCopy) -> bool:
-        """Whether metadata know of a newer leader than the one that its lanes were placed for, or a lane reads from a
+        """Whether metadata know of a newer leader than the one that its cursors were placed for, or a cursor reads from a
         replica that is not in sync.
         """
         partition = self._partition(mirror)
@@ -164,7 +164,9 @@ class Resolver:
         if partition.leader_epoch > mirror.source_leader_epoch:
             return True
         good = {partition.leader, *partition.isr}
-        return any(lane.fetcher is not None and lane.fetcher.node.id not in good for lane in mirror.lanes)
+        return any(
+            cursor.fetcher is not None and cursor.fetcher.node.id not in good for cursor in mirror.cursors
+        )
 
     def leader_of(self, mirror: PartitionCopy) -> int:
         partition = self._partition(mirror)

@@ -1,12 +1,12 @@
 """The fetch session with one source node, on one connection. At most one fetch is in flight.
 
 The cycle runs on callbacks, without a task switch: answer in -> windows filled -> next request out ->
-followers woken. So while followers take what is there, the source already works on what comes next. A lane
+followers woken. So while followers take what is there, the source already works on what comes next. A cursor
 whose window is full is forgotten from the session until there is room again.
 
 Not here: keeping a connection open (source_connection.py), what the session asks for (cursor_session.py), how soon
-(pace.py, source_rate.py), which lanes a second fetcher asks for (idle_partitions.py), what becomes of records
-(source_records.py), which node serves a lane, and what an error means for the partition (manager.py, error_table.py).
+(pace.py, source_rate.py), which cursors a second fetcher asks for (idle_partitions.py), what becomes of records
+(source_records.py), which node serves a cursor, and what an error means for the partition (manager.py, error_table.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fetcher.cursor_session import CursorSession
 from fetcher.fetch_session import SESSION_ERRORS, PartitionKey
 from fetcher.idle_partitions import ChangeOver, sibling_slot
 from fetcher.pace import Pace
-from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.source_connection import MAX_VERSION, MIN_VERSION, ConnectionUser, SourceConnection
 from fetcher.source_owner import FetcherOwner
 from fetcher.source_ports import FetchLimits
@@ -83,7 +83,7 @@ class SourceFetcher:
         self._connection: Connection | None = None
         self._version = MAX_VERSION
         self._answered_at = 0.0
-        self._told_at = float("-inf")  # an answer that says of each lane whether there is more
+        self._told_at = float("-inf")  # an answer that says of each cursor whether there is more
         self._pace = Pace(limits)
         self._scheduled = False
         self._put_off: asyncio.TimerHandle | None = None
@@ -94,7 +94,7 @@ class SourceFetcher:
         self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
-        return f"<SourceFetcher node {self.node.id} slot {self.slot}, {len(self.lanes)} partitions>"
+        return f"<SourceFetcher node {self.node.id} slot {self.slot}, {len(self.cursors)} partitions>"
 
     # --- partitions
 
@@ -103,61 +103,61 @@ class SourceFetcher:
         return self.slot < 0
 
     @property
-    def lanes(self) -> dict[PartitionKey, PartitionLane]:
-        return self._asked.lanes
+    def cursors(self) -> dict[PartitionKey, PartitionCursor]:
+        return self._asked.cursors
 
     def holds(self, mirror: PartitionCopy) -> bool:
-        """Whether another lane of the partition is here or with the sibling: a session can hold a partition only once."""
+        """Whether another cursor of the partition is here or with the sibling: a session can hold a partition only once."""
         return any(
-            lane.fetcher is not None
-            and lane.fetcher.node.id == self.node.id
-            and lane.fetcher.slot in (self.slot, sibling_slot(self.slot))
-            for lane in mirror.lanes
+            cursor.fetcher is not None
+            and cursor.fetcher.node.id == self.node.id
+            and cursor.fetcher.slot in (self.slot, sibling_slot(self.slot))
+            for cursor in mirror.cursors
         )
 
     def holds_name_of(self, mirror: PartitionCopy) -> bool:
         """Whether the session asks for a partition of that name already."""
-        return self._asked.key(mirror) in self.lanes
+        return self._asked.key(mirror) in self.cursors
 
-    def add(self, lane: PartitionLane) -> None:
-        self.adopt(lane)
-        self.touch(lane)
+    def add(self, cursor: PartitionCursor) -> None:
+        self.adopt(cursor)
+        self.touch(cursor)
 
-    def adopt(self, lane: PartitionLane) -> None:
-        """A lane whose turn comes with the next request, which is about to be sent."""
-        lane.fetcher = self
-        self._asked.adopt(lane)
+    def adopt(self, cursor: PartitionCursor) -> None:
+        """A cursor whose turn comes with the next request, which is about to be sent."""
+        cursor.fetcher = self
+        self._asked.adopt(cursor)
 
-    def remove(self, lane: PartitionLane) -> None:
-        """Forget a lane; an answer for it that is still under way will be dropped."""
-        self._asked.remove(lane)
-        if lane.fetcher is self:
-            lane.fetcher = None
+    def remove(self, cursor: PartitionCursor) -> None:
+        """Forget a cursor; an answer for it that is still under way will be dropped."""
+        self._asked.remove(cursor)
+        if cursor.fetcher is self:
+            cursor.fetcher = None
 
-    def touch(self, lane: PartitionLane) -> None:
-        """Something about the lane changed: look at it before the next request, and send that soon."""
-        self._asked.touch(lane)
+    def touch(self, cursor: PartitionCursor) -> None:
+        """Something about the cursor changed: look at it before the next request, and send that soon."""
+        self._asked.touch(cursor)
         self._schedule()
-        self._note_life(lane, self._loop.time())
+        self._note_life(cursor, self._loop.time())
 
-    def _note_life(self, lane: PartitionLane, now: float) -> None:
-        lane.active_at = now
+    def _note_life(self, cursor: PartitionCursor, now: float) -> None:
+        cursor.active_at = now
         if self.quiet and (busy := self._owner.sibling(self)) is not None:
-            busy.offer(lane)
+            busy.offer(cursor)
 
-    def follows(self, lane: PartitionLane) -> bool:
-        """Whether the node is asked for the lane, and has answered lately: it would not have kept a record to itself. Nor
+    def follows(self, cursor: PartitionCursor) -> bool:
+        """Whether the node is asked for the cursor, and has answered lately: it would not have kept a record to itself. Nor
         would we, for want of memory or for the link's rate.
         """
-        if self._connection is None or self._short_of_memory or not self._asked.asks_for(lane):
+        if self._connection is None or self._short_of_memory or not self._asked.asks_for(cursor):
             return False
         if self._rate is not None and self._rate.debt > _FELT:
             return False
         return self._loop.time() - self._told_at < self._limits.max_wait_ms / 1000 + _SILENT
 
-    def offer(self, lane: PartitionLane) -> None:
-        """Take a lane of the sibling with the next request, if it is still there and still belongs here then."""
-        self._change_over.offered.add(lane)
+    def offer(self, cursor: PartitionCursor) -> None:
+        """Take a cursor of the sibling with the next request, if it is still there and still belongs here then."""
+        self._change_over.offered.add(cursor)
         self._schedule()
 
     # --- connection
@@ -275,7 +275,7 @@ class SourceFetcher:
                 session_epoch=request.session_epoch,
                 topics=request.topics,
                 forgotten=request.forgotten,
-                # With a rack the leader would send these lanes away again.
+                # With a rack the leader would send these cursors away again.
                 rack_id="" if asked.some_leader_only else self._rack,
             ),
         )
@@ -344,25 +344,25 @@ class SourceFetcher:
         self._give_back()
         try:
             for part in response.partitions:
-                lane = self._asked.heard(part)
-                if lane is None:
+                cursor = self._asked.heard(part)
+                if cursor is None:
                     continue
                 if part.error or part.diverging is not None or part.preferred_read_replica >= 0:
-                    self._take_trouble(lane, part)
+                    self._take_trouble(cursor, part)
                     if part.error or part.diverging is not None:
                         continue
-                mirror = lane.mirror
-                end, position, appended = mirror.high_watermark, lane.position, lane.appended
+                mirror = cursor.mirror
+                end, position, appended = mirror.high_watermark, cursor.position, cursor.appended
                 news = mirror.note_answer(part.high_watermark, part.last_stable_offset, part.log_start_offset)
                 if part.records_end > part.records_start:
                     if charge is None:
                         charge = charge_for(frame, self._budget)
-                    news = self._take_records(lane, part, frame, charge) or news
+                    news = self._take_records(cursor, part, frame, charge) or news
                 else:
-                    lane.failures = 0
+                    cursor.failures = 0
                 if growth is not None:
-                    growth.note(lane, end, position, appended)
-                if mirror.trouble is not None and not lane.failures:
+                    growth.note(cursor, end, position, appended)
+                if mirror.trouble is not None and not cursor.failures:
                     mirror.source_fine()
                 if news:
                     changed.append(mirror)
@@ -375,25 +375,25 @@ class SourceFetcher:
         return changed
 
     def _take_records(
-        self, lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge
+        self, cursor: PartitionCursor, part: FetchedPartition, frame: memoryview, charge: Charge
     ) -> bool:
         try:
-            if not take_records(lane, part, frame, charge, self._limits.partition_bytes):
+            if not take_records(cursor, part, frame, charge, self._limits.partition_bytes):
                 return False
         except MalformedFrame as error:
-            self._owner.partition_malformed(lane, self, error)
+            self._owner.partition_malformed(cursor, self, error)
             return False
-        lane.failures = 0
-        self._asked.touch(lane)
-        lane.woke |= self.quiet
-        self._note_life(lane, self._answered_at)
+        cursor.failures = 0
+        self._asked.touch(cursor)
+        cursor.woke |= self.quiet
+        self._note_life(cursor, self._answered_at)
         self._pace.records_came()
         return True
 
-    def _take_trouble(self, lane: PartitionLane, part: FetchedPartition) -> None:
+    def _take_trouble(self, cursor: PartitionCursor, part: FetchedPartition) -> None:
         if part.error:
-            self._owner.partition_error(lane, self, part.error)
+            self._owner.partition_error(cursor, self, part.error)
         elif part.diverging is not None:
-            self._owner.diverged(lane, self, *part.diverging)
+            self._owner.diverged(cursor, self, *part.diverging)
         else:
-            self._owner.preferred_replica(lane, self, part.preferred_read_replica)
+            self._owner.preferred_replica(cursor, self, part.preferred_read_replica)

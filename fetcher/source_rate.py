@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fetcher.partition_copy import PartitionLane
+from fetcher.partition_copy import PartitionCursor
 from fetcher.throttle import Throttle
 
 LATELY: Final = 1.0
@@ -130,7 +130,7 @@ class LogGrowth:
     """How much the source's log grows, as the answers to fetches tell it: in offsets, of partitions that were not read, too.
 
     What an offset takes in bytes is that of the records that were read last; of a partition that was not read yet, that of
-    all the others. Each lane of a partition has to read what came.
+    all the others. Each cursor of a partition has to read what came.
     """
 
     def __init__(self, now: float) -> None:
@@ -139,23 +139,24 @@ class LogGrowth:
         self._last = 0.0
         self._bytes = self._offsets = 0
 
-    def note(self, lane: PartitionLane, end: int, position: int, appended: int) -> None:
-        """An answer was taken that had something of the lane's partition; its high watermark, position and bytes were those
+    def note(self, cursor: PartitionCursor, end: int, position: int, appended: int) -> None:
+        """An answer was taken that had something of the cursor's partition; its high watermark, position and bytes
+        were those
         before. Bytes in whole batches: a source cuts the last one off anywhere.
         """
-        if lane.growth is not self:
+        if cursor.growth is not self:
             # What came since its answer before came in who knows what time, and it may have begun inside of a batch.
-            lane.growth = self
+            cursor.growth = self
             return
-        read, size = lane.position - position, lane.appended - appended
+        read, size = cursor.position - position, cursor.appended - appended
         if size > 0 and read > 0:
-            lane.offset_bytes = size / read
+            cursor.offset_bytes = size / read
             self._bytes += size
             self._offsets += read
-        came = lane.mirror.high_watermark - end
+        came = cursor.mirror.high_watermark - end
         if came > 0:
-            each = lane.offset_bytes or (self._bytes / self._offsets if self._offsets else 0.0)
-            self._came += came * each * len(lane.mirror.lanes)
+            each = cursor.offset_bytes or (self._bytes / self._offsets if self._offsets else 0.0)
+            self._came += came * each * len(cursor.mirror.cursors)
 
     def per_second(self, now: float) -> float:
         """Bytes, over the last second or so that is over; 0 in the first one."""

@@ -1,12 +1,12 @@
 """The records of a fetch answer as chunks of a window: the leader epoch stamped in place, nothing copied without need.
 
-Not here: whose lane it is, and what happens when a batch cannot be read (source_fetcher.py, manager.py).
+Not here: whose cursor it is, and what happens when a batch cannot be read (source_fetcher.py, manager.py).
 """
 
 from __future__ import annotations
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.partition_copy import PartitionLane
+from fetcher.partition_copy import PartitionCursor
 from fetcher.window import WindowChunk
 from wire.errors import MalformedFrame
 from wire.frames.batch import Walk, patch_batches
@@ -27,18 +27,18 @@ def charge_for(frame: memoryview, budget: MemoryBudget) -> Charge:
 
 
 def take_records(
-    lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+    cursor: PartitionCursor, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> bool:
-    """Whether there were some for the lane's window, which has them now. MalformedFrame if they are no records."""
-    walk, chunks = _read(lane, part, frame, charge, partition_bytes)
+    """Whether there were some for the cursor's window, which has them now. MalformedFrame if they are no records."""
+    walk, chunks = _read(cursor, part, frame, charge, partition_bytes)
     if not chunks:
         return False
-    mirror = lane.mirror
+    mirror = cursor.mirror
     segment_bytes = mirror.spec.segment_bytes
     if walk.largest > segment_bytes:
         # Given to a follower it would fail the partition there, until a new leader epoch and without a word.
         mirror.fail(
-            f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {lane.position}, the target's "
+            f"the source has a batch of {walk.largest} bytes in {mirror.tp} after offset {cursor.position}, the target's "
             f"segment.bytes is {segment_bytes}: no follower could append it; mirror resume --restart takes over "
             "the source's present segment.bytes"
         )
@@ -46,32 +46,32 @@ def take_records(
     mirror.batches_fetched += walk.batches
     if walk.largest > mirror.largest_batch:
         mirror.largest_batch = walk.largest
-    mirror.add_chunks(lane, chunks, walk.epochs, part.high_watermark)
+    mirror.add_chunks(cursor, chunks, walk.epochs, part.high_watermark)
     return True
 
 
 def _read(
-    lane: PartitionLane, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
+    cursor: PartitionCursor, part: FetchedPartition, frame: memoryview, charge: Charge, partition_bytes: int
 ) -> tuple[Walk, list[WindowChunk]]:
-    """The chunks that lie above the lane's position, and what was seen on the way."""
-    spec = lane.mirror.spec
+    """The chunks that lie above the cursor's position, and what was seen on the way."""
+    spec = cursor.mirror.spec
     start, end = part.records_start, part.records_end
     if len(frame) <= SCRATCH_MAX:
         # A small frame shares its buffer with others: a copy keeps one idle partition from pinning them all.
         frame = memoryview(bytearray(frame[start:end]))
         start, end = 0, len(frame)
     chunk_bytes = min(partition_bytes, spec.segment_bytes)
-    walk: Walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, lane.last_epoch)
+    walk: Walk = patch_batches(frame, start, end, spec.session_epoch, chunk_bytes, cursor.last_epoch)
     if walk.next_offset > _MAX_OFFSET:
         # No fetch request could ask for what follows. A batch's base offset is outside its CRC.
         raise MalformedFrame(
-            f"a batch of {lane.mirror.tp} ends at offset {walk.next_offset - 1}",
+            f"a batch of {cursor.mirror.tp} ends at offset {walk.next_offset - 1}",
             api="fetch",
-            offset=lane.position,
+            offset=cursor.position,
         )
     chunks = [
         WindowChunk(base, following, frame[first:last], last - first, charge)
         for first, last, base, following in walk.chunks
-        if following > lane.position
+        if following > cursor.position
     ]
     return walk, chunks

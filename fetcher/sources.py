@@ -1,6 +1,6 @@
-"""The fetchers of one link: begun where a lane is placed, ended when nothing is left that they could be asked for.
+"""The fetchers of one link: begun where a cursor is placed, ended when nothing is left that they could be asked for.
 
-Not here: which lane goes where (manager.py).
+Not here: which cursor goes where (manager.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from wire.task_group import TaskGroup
 
 
 class Fetchers:
-    """One for each source node and slot that a lane was placed on. `make`: a new one, not at work yet. `put`: what one that
+    """One for each source node and slot that a cursor was placed on. `make`: a new one, not at work yet. `put`: what
+    one that
     is ended leaves behind has to find a place again. `per_node`: slots that partitions are spread over."""
 
     def __init__(
@@ -60,10 +61,10 @@ class Fetchers:
         return fetcher
 
     def free_for(self, mirror: PartitionCopy, node: Node) -> SourceFetcher:
-        """One of the node that holds no lane of this mirror: a fetch request names a partition once."""
+        """One of the node that holds no cursor of this mirror: a fetch request names a partition once."""
         first = zlib.crc32(mirror.spec.topic.encode()) + mirror.spec.partition
         slots = ((first + i) % self._per_node for i in range(self._per_node))
-        # Slots beyond per_node exist only for the second and further lanes of one partition.
+        # Slots beyond per_node exist only for the second and further cursors of one partition.
         places = (self.at(node, slot) for slot in itertools.chain(slots, itertools.count(self._per_node)))
         return next(fetcher for fetcher in places if not fetcher.holds(mirror))
 
@@ -74,13 +75,13 @@ class Fetchers:
         return self.at(fetcher.node, sibling_slot(fetcher.slot))
 
     def look_after(self, now: float) -> None:
-        """Now and then: deadlines, memory, and those without lanes end at the second look. `now`: the event loop's."""
+        """Now and then: deadlines, memory, and those without cursors end at the second look. `now`: the event loop's."""
         empty = set()
         for fetcher in list(self.at_work.values()):
             fetcher.check_deadline(now)
             fetcher.check_memory()
             other = self.at_work.get((fetcher.node.id, sibling_slot(fetcher.slot)))
-            if not fetcher.lanes and not (other is not None and other.lanes):
+            if not fetcher.cursors and not (other is not None and other.cursors):
                 if fetcher in self._idle:
                     self._stop(fetcher)
                 else:
@@ -93,12 +94,12 @@ class Fetchers:
         self._idle.clear()
 
     def _stop(self, fetcher: SourceFetcher) -> None:
-        """End a fetcher; its lanes go back to the queue."""
+        """End a fetcher; its cursors go back to the queue."""
         if self.at_work.get((fetcher.node.id, fetcher.slot)) is fetcher:
             del self.at_work[fetcher.node.id, fetcher.slot]
-        for lane in list(fetcher.lanes.values()):
-            fetcher.remove(lane)
-            self._put(lane.mirror)
+        for cursor in list(fetcher.cursors.values()):
+            fetcher.remove(cursor)
+            self._put(cursor.mirror)
         task = self._tasks.pop(fetcher, None)
         if task is not None:
             task.cancel()

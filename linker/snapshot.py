@@ -93,7 +93,7 @@ def _link(runtime: LinkRuntime, decides: bool) -> LinkSample:
         carried_batches=stats.carried,
         forward_errors={error_name(code): count for code, count in stats.errors.items()},
         window_bytes=sum(
-            lane.window.bytes for copy in runtime.fetcher.partitions.values() for lane in copy.lanes
+            cursor.window.bytes for copy in runtime.fetcher.partitions.values() for cursor in copy.cursors
         ),
         held_reads=stats.held,
         validation=_validation(runtime) if decides else None,

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from fetcher.budget import Charge, MemoryBudget
-from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from fetcher.spec import MirrorSpec
 from fetcher.window import WindowChunk
 from tests.fetcher.rig import Events
 
 
 class Host:
-    """Records what a mirror partition says of its lanes."""
+    """Records what a mirror partition says of its cursors."""
 
     def __init__(self) -> None:
-        self.closed: list[PartitionLane] = []
-        self.changed: list[PartitionLane] = []
+        self.closed: list[PartitionCursor] = []
+        self.changed: list[PartitionCursor] = []
         self.watched = 0
 
-    def lane_opened(self, lane: PartitionLane) -> None: ...
+    def cursor_opened(self, cursor: PartitionCursor) -> None: ...
 
-    def lane_changed(self, lane: PartitionLane) -> None:
-        self.changed.append(lane)
+    def cursor_changed(self, cursor: PartitionCursor) -> None:
+        self.changed.append(cursor)
 
-    def lane_closed(self, lane: PartitionLane) -> None:
-        self.closed.append(lane)
+    def cursor_closed(self, cursor: PartitionCursor) -> None:
+        self.closed.append(cursor)
 
     def watch(self, mirror: PartitionCopy) -> None:
         self.watched += 1
@@ -47,10 +47,10 @@ def pure_mirror(**changes: Any) -> tuple[PartitionCopy, Events, Host]:
     return PartitionCopy(MirrorSpec(**(values | changes)), events, host), events, host
 
 
-def append(mirror: PartitionCopy, lane: PartitionLane, size: int, *, offsets: int = 10) -> None:
-    """The source's next answer for that lane: one chunk of `size` bytes."""
-    base = lane.position
+def append(mirror: PartitionCopy, cursor: PartitionCursor, size: int, *, offsets: int = 10) -> None:
+    """The source's next answer for that cursor: one chunk of `size` bytes."""
+    base = cursor.position
     charge = Charge(MemoryBudget(size), size)
     chunk = WindowChunk(base, base + offsets, memoryview(bytes(size)), size, charge)
-    mirror.add_chunks(lane, [chunk], [], mirror.high_watermark)
+    mirror.add_chunks(cursor, [chunk], [], mirror.high_watermark)
     charge.drop()

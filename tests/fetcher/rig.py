@@ -253,9 +253,9 @@ class Rig:
             end = topic and topic.partitions[mirror.spec.partition].log.log_end_offset
             lines.append(f"{mirror} failed={mirror.failed} trouble={mirror.trouble} source_end={end}")
             lines += [
-                f"   lane {x.window.start} to {x.position}, {x.window.bytes} bytes, {x.followers}, "
+                f"   cursor {x.window.start} to {x.position}, {x.window.bytes} bytes, {x.followers}, "
                 f"{x.fetcher}, suspended={x.suspended}"
-                for x in mirror.lanes
+                for x in mirror.cursors
             ]
             for replica, follower in self.followers.items():
                 log = follower.logs[mirror.spec.topic_id, mirror.spec.partition]

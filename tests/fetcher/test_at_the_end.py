@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fetcher.partition_copy import PartitionLane
+from fetcher.partition_copy import PartitionCursor
 from fetcher.source_rate import SourceRate
 from tests.fakes.cluster import FakeCluster
 from tests.fetcher.pure import append, pure_mirror
@@ -18,7 +18,7 @@ class Source:
     def __init__(self, *, answers: bool = True) -> None:
         self.answers = answers
 
-    def follows(self, lane: PartitionLane) -> bool:
+    def follows(self, cursor: PartitionCursor) -> bool:
         return self.answers
 
 
@@ -29,10 +29,10 @@ def test_the_end_only_where_it_is_known_and_watched(why: str) -> None:
     mirror, _, _ = pure_mirror()
     mirror.load(10, 10, 0, 0.0)
     mirror.follower_fetched(1, 10, 0, 1.0)
-    (lane,) = mirror.lanes
+    (cursor,) = mirror.cursors
     assert mirror.read(10, 100) is None, "it was never asked for"
     source = Source()
-    lane.fetcher = cast(Any, source)
+    cursor.fetcher = cast(Any, source)
     assert mirror.read(10, 100) == ([], 0)
     assert mirror.read(9, 100) is None
     assert mirror.read(11, 100) is None, "out of range is for the source to say"
@@ -41,11 +41,11 @@ def test_the_end_only_where_it_is_known_and_watched(why: str) -> None:
     elif why == "failed":
         mirror.fail("for a test")
     elif why == "suspended":
-        lane.suspended = True
+        cursor.suspended = True
     elif why == "full":
-        lane.limit = 0
+        cursor.limit = 0
     elif why == "nobody fetches":
-        lane.fetcher = None
+        cursor.fetcher = None
     elif why == "silent":
         source.answers = False
     elif why == "no follower":
@@ -59,15 +59,15 @@ def test_the_end_moves_with_the_window() -> None:
     mirror, _, _ = pure_mirror()
     mirror.load(10, 10, 0, 0.0)
     mirror.follower_fetched(1, 10, 0, 1.0)
-    (lane,) = mirror.lanes
-    lane.fetcher = cast(Any, Source())
+    (cursor,) = mirror.cursors
+    cursor.fetcher = cast(Any, Source())
     mirror.note_answer(20, 20, 0)
-    append(mirror, lane, 100)
+    append(mirror, cursor, 100)
     assert mirror.read(20, 100) == ([], 0)
     mirror.truncate(10)
     assert mirror.read(20, 100) is None
     mirror.note_answer(20, 20, 0)
-    assert mirror.read(lane.position, 100) is None, "the high watermark is beyond it"
+    assert mirror.read(cursor.position, 100) is None, "the high watermark is beyond it"
 
 
 async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not() -> None:
@@ -80,10 +80,10 @@ async def test_a_node_that_answers_is_relied_on_and_one_that_falls_silent_is_not
             rig.follow(1)
             await rig.settled()
             await eventually(lambda: mirror.read(6, 100) == ([], 0))
-            (lane,) = mirror.lanes
-            lane.generation += 1
-            assert mirror.read(6, 100) is None, "the source was asked when the lane stood elsewhere"
-            lane.generation -= 1
+            (cursor,) = mirror.cursors
+            cursor.generation += 1
+            assert mirror.read(6, 100) is None, "the source was asked when the cursor stood elsewhere"
+            cursor.generation -= 1
             fault = source.inject("fetch", drop=True, times=None)
             await eventually(lambda: fault.hits > 0)
             await eventually(lambda: mirror.read(6, 100) is None, timeout=1.5)

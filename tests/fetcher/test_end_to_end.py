@@ -23,6 +23,6 @@ async def test_three_followers_get_the_sources_bytes_and_the_source_is_read_once
             await rig.settled()
             fetched = sum(m.bytes_fetched for m in mirrors)
             assert fetched <= 1.05 * sum(m.bytes_mirrored for m in mirrors)
-            assert all(len(m.lanes) == 1 for m in mirrors)
-            await eventually(lambda: all(m.lanes[0].window.bytes == 0 for m in mirrors))
+            assert all(len(m.cursors) == 1 for m in mirrors)
+            await eventually(lambda: all(m.cursors[0].window.bytes == 0 for m in mirrors))
     assert rig.events.failures == {}

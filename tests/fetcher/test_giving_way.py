@@ -56,8 +56,8 @@ async def test_what_comes_faster_than_that_is_copied_all_the_same() -> None:
             while time.monotonic() < began + 3.0:
                 fill(source, 1, size=2_500)
                 await asyncio.sleep(0.005)
-            (lane,) = mirror.lanes
-            brought, read = mirror.high_watermark, lane.position
+            (cursor,) = mirror.cursors
+            brought, read = mirror.high_watermark, cursor.position
             seconds = time.monotonic() - began
             assert mirror.bytes_fetched > 6 * RATE // 10 * seconds, "no more than the rate was read"
             assert brought - read < brought / 2, f"{read} of {brought} records"
@@ -102,8 +102,8 @@ async def test_a_batch_that_the_source_cut_off_is_not_counted() -> None:
             (mirror,) = rig.mirror("t")
             rig.follow(1)
             await rig.settled()
-            (lane,) = mirror.lanes
-            assert 1_000 < lane.offset_bytes < 1_100
+            (cursor,) = mirror.cursors
+            assert 1_000 < cursor.offset_bytes < 1_100
 
 
 async def test_what_came_while_a_mirror_was_paused_is_no_growth() -> None:
@@ -120,15 +120,15 @@ async def test_what_came_while_a_mirror_was_paused_is_no_growth() -> None:
             fill(source, 2, partition=0)
             fill(source, 2, partition=1)
             await rig.settled()
-            (lane,) = first.lanes
-            assert lane.growth is not None
-            assert lane.growth is second.lanes[0].growth
+            (cursor,) = first.cursors
+            assert cursor.growth is not None
+            assert cursor.growth is second.cursors[0].growth
             first.pause()
             fill(source, 1, partition=1)
-            await eventually(lambda: lane.growth is None)
+            await eventually(lambda: cursor.growth is None)
             first.resume()
             fill(source, 1, partition=0)
             await rig.settled()
-            assert lane.growth is second.lanes[0].growth
+            assert cursor.growth is second.cursors[0].growth
             await source.brokers[1].disconnect_all()
-            await eventually(lambda: lane.growth is None)
+            await eventually(lambda: cursor.growth is None)

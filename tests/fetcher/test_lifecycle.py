@@ -261,9 +261,9 @@ async def test_consumers_read_what_a_window_has_and_hear_of_news() -> None:
             heard: list[int] = []
             mirror.listeners.add(lambda m: heard.append(m.high_watermark))
             stalled = rig.follow(1, partition_bytes=100)
-            await eventually(lambda: mirror.lanes != [] and mirror.lanes[0].window.bytes > 0)
+            await eventually(lambda: mirror.cursors != [] and mirror.cursors[0].window.bytes > 0)
             stalled.running.clear()
-            end = mirror.lanes[0].position
+            end = mirror.cursors[0].position
             read = mirror.read(end - 2, 1 << 20)
             assert read is not None
             assert b"".join(read[0]) == rig.expected("t", 0, end - 2)

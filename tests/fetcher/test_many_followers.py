@@ -43,14 +43,14 @@ async def test_a_stalled_follower_is_let_go_and_comes_back() -> None:
             fill(source, 3_000_000)
             await eventually(lambda: rig.copied(rig.followers[1]), state=rig.state)
             rig.check(rig.followers[1])
-            assert mirror.lanes[0].followers.keys() == {1}
+            assert mirror.cursors[0].followers.keys() == {1}
             rig.followers[2].running.set()
             fill(source, 500_000)
             await rig.settled()
             fill(source, 100_000)
             await rig.settled()
-            assert len(mirror.lanes) == 1
-            assert mirror.lanes[0].followers.keys() == {1, 2}
+            assert len(mirror.cursors) == 1
+            assert mirror.cursors[0].followers.keys() == {1, 2}
             assert rig.budget.peak <= rig.budget.limit
 
 
@@ -72,7 +72,7 @@ async def test_a_slow_follower_does_not_slow_the_others_down() -> None:
             await asyncio.sleep(0.3)
             fill(source, 100_000)
             await rig.settled()
-            assert len(mirror.lanes) == 1
+            assert len(mirror.cursors) == 1
 
 
 async def test_a_follower_that_is_slower_but_works_is_waited_for() -> None:
@@ -159,13 +159,13 @@ async def test_a_single_replica_needs_no_more_than_what_it_takes_and_what_comes_
             for follower in rig.followers.values():
                 follower.running.clear()
             fill(source, 3_000_000, batch=batch)
-            window = mirror.lanes[0].window
+            window = mirror.cursors[0].window
             await eventually(lambda: window.bytes >= least, state=rig.state)
-            seen = mirror.lanes[0].appended
+            seen = mirror.cursors[0].appended
             await asyncio.sleep(0.3)
-            assert mirror.lanes[0].full
+            assert mirror.cursors[0].full
             assert window.bytes <= most
-            assert mirror.lanes[0].appended - seen <= most
+            assert mirror.cursors[0].appended - seen <= most
             for follower in rig.followers.values():
                 follower.running.set()
             await rig.settled()

@@ -49,7 +49,7 @@ def test_a_refused_request_waits_a_tenth_of_a_second_or_as_long_as_it_is_throttl
     assert pace.delay(10.0) == pytest.approx(3.0)
 
 
-def test_polls_are_short_while_lanes_have_no_room() -> None:
+def test_polls_are_short_while_cursors_have_no_room() -> None:
     pace = Pace(LIMITS)
     assert pace.max_wait_ms(some_full=False) == 500
     assert [pace.max_wait_ms(some_full=True) for _ in range(6)] == [5, 10, 20, 40, 50, 50]

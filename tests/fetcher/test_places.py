@@ -1,4 +1,4 @@
-"""Where lanes read from, and for how long: leaders that were replaced, replicas that fall behind, connections that end."""
+"""Where cursors read from, and for how long: leaders that were replaced, replicas that fall behind, connections that end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wire.frames.types import Node
 
 
 def nodes_of(mirror: PartitionCopy) -> list[int]:
-    return [lane.fetcher.node.id for lane in mirror.lanes if lane.fetcher is not None]
+    return [cursor.fetcher.node.id for cursor in mirror.cursors if cursor.fetcher is not None]
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_a_leader_that_was_replaced_is_left_though_it_does_not_know_yet() 
             await rig.settled()
             await eventually(lambda: mirror.source_leader_epoch == 3)
             await eventually(lambda: mirror not in rig.manager._queue)
-            mirror.source_leader_epoch = 2  # as if the lanes had been placed before it was elected
+            mirror.source_leader_epoch = 2  # as if the cursors had been placed before it was elected
             rig.manager._look_again(time.monotonic())
             assert mirror in rig.manager._queue
             await eventually(lambda: mirror.source_leader_epoch == 3)
@@ -87,7 +87,7 @@ async def test_a_near_replica_gets_another_chance(monkeypatch: pytest.MonkeyPatc
         source.inject("fetch", error=1, node=2, times=1)
         fill(source, 10)
         await eventually(lambda: nodes_of(mirror) == [1])
-        assert mirror.lanes[0].leader_only
+        assert mirror.cursors[0].leader_only
         await eventually(lambda: nodes_of(mirror) == [2])
         fill(source, 10)
         await rig.settled()
@@ -169,7 +169,7 @@ async def test_what_a_follower_was_told_is_remembered_when_it_goes() -> None:
             await eventually(lambda: rig.copied(other))
             await eventually(lambda: next(iter(follower.logs.values())).end > asked)
             rig.tasks[0].cancel()
-            await eventually(lambda: mirror.followers[1].lane is None)
+            await eventually(lambda: mirror.followers[1].cursor is None)
             assert mirror.followers[1].fetch_offset == asked
             mirror.truncate(asked + 1)
             assert mirror.untruncated[1] == asked + 1

@@ -54,7 +54,7 @@ async def divided(limits: FetchLimits = LIMITS) -> AsyncIterator[tuple[Rig, Sour
 
 
 def numbers(fetcher: SourceFetcher) -> set[int]:
-    return {lane.mirror.spec.partition for lane in fetcher.lanes.values()}
+    return {cursor.mirror.spec.partition for cursor in fetcher.cursors.values()}
 
 
 async def copied_at_once(rig: Rig) -> None:
@@ -120,7 +120,7 @@ async def test_one_that_has_woken_stays_awake_for_longer() -> None:
         while time.monotonic() < until:
             rig.source.add("t", 0)
             await rig.settled()
-        assert quiet.requests > asked, "it could have taken lanes over"
+        assert quiet.requests > asked, "it could have taken cursors over"
         assert numbers(busy) == {0, 7}
 
 
@@ -133,7 +133,7 @@ async def test_few_partitions_are_not_divided() -> None:
         assert list(rig.manager.fetchers) == [(1, 0)]
 
 
-async def test_a_quiet_fetcher_that_loses_its_connection_gives_its_lanes_back() -> None:
+async def test_a_quiet_fetcher_that_loses_its_connection_gives_its_cursors_back() -> None:
     async with divided() as (rig, _busy, _quiet):
         await rig.source.brokers[1].stop()
         for partition in range(COUNT):
@@ -148,7 +148,7 @@ async def test_both_end_when_their_last_partition_goes() -> None:
         tps = [mirror.tp for mirror in rig.directory]
         rig.manager.remove([tp for tp in tps if tp.partition])
         # The quiet one stays as long as the busy one has something: its connection is there when it is wanted.
-        await eventually(lambda: not quiet.lanes, 5, rig.state)
+        await eventually(lambda: not quiet.cursors, 5, rig.state)
         await asyncio.sleep(1.0)
         assert set(rig.manager.fetchers) == {(1, 0), (1, sibling_slot(0))}
         rig.manager.remove([tp for tp in tps if not tp.partition])

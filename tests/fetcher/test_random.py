@@ -20,7 +20,7 @@ SMALL = FetchLimits(
     request_timeout=0.5,
     reconnect_backoff=(0.02, 0.1),
 )
-# Lanes change over to the quiet fetcher and back all the time.
+# Cursors change over to the quiet fetcher and back all the time.
 DIVIDED = dataclasses.replace(SMALL, quiet_after=0.02, quiet_again_after=0.02, busy_partitions=1)
 STEPS = 50
 

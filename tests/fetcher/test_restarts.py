@@ -12,7 +12,7 @@ from fetcher.spec import MirrorSpec
 
 
 def a_mirror() -> PartitionCopy:
-    host: Any = None  # nothing is loaded: no lane is opened
+    host: Any = None  # nothing is loaded: no cursor is opened
     events: Any = None
     spec = MirrorSpec(
         link="l",

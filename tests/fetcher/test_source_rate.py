@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fetcher.partition_copy import PartitionLane
+from fetcher.partition_copy import PartitionCursor
 from fetcher.source_rate import LATELY, LogGrowth, SourceRate
 
 MB = 1_000_000
@@ -22,15 +22,15 @@ FULL = 600 * MB  # bytes per second of a copy that nothing holds back
 class Partition:
     """As much of a mirror partition as matters here."""
 
-    def __init__(self, record: int, *, lanes: int = 1) -> None:
+    def __init__(self, record: int, *, cursors: int = 1) -> None:
         self.record = record
         self.high_watermark = 0
         self.end = 0  # as the source knows it
-        self.lanes = [Reading(self) for _ in range(lanes)]
+        self.cursors = [Reading(self) for _ in range(cursors)]
 
 
 class Reading:
-    """As much of a lane."""
+    """As much of a cursor."""
 
     def __init__(self, mirror: Partition) -> None:
         self.mirror = mirror
@@ -71,12 +71,12 @@ class Copy:
             )
 
     @property
-    def lanes(self) -> list[Reading]:
-        return [lane for partition in self.partitions for lane in partition.lanes]
+    def cursors(self) -> list[Reading]:
+        return [cursor for partition in self.partitions for cursor in partition.cursors]
 
     @property
     def behind(self) -> int:
-        return sum(lane.behind for lane in self.lanes)
+        return sum(cursor.behind for cursor in self.cursors)
 
     def pass_time(self, seconds: float, *, writing: bool = True) -> None:
         self.now += seconds
@@ -88,30 +88,30 @@ class Copy:
             partition.end += more
 
     def run(self, seconds: float, *, writing: bool = True) -> int:
-        """The bytes that were read. As a broker answers, lanes that wait longest come first."""
+        """The bytes that were read. As a broker answers, cursors that wait longest come first."""
         end, total = self.now + seconds, 0
-        waiting = self.lanes
+        waiting = self.cursors
         while self.now < end:
             if wait := self.rate.put_off(0.0):
                 self.pass_time(wait, writing=writing)
                 continue
             left = self.rate.fetch_size(REQUEST_BYTES)
             answer: list[tuple[Reading, int]] = []
-            for lane in list(waiting):
-                records = min(PARTITION_BYTES, left, lane.behind) // lane.mirror.record
-                answer.append((lane, records))
-                left -= records * lane.mirror.record
+            for cursor in list(waiting):
+                records = min(PARTITION_BYTES, left, cursor.behind) // cursor.mirror.record
+                answer.append((cursor, records))
+                left -= records * cursor.mirror.record
                 if records:
-                    waiting.remove(lane)
-                    waiting.append(lane)
-            size = sum(records * lane.mirror.record for lane, records in answer)
+                    waiting.remove(cursor)
+                    waiting.append(cursor)
+            size = sum(records * cursor.mirror.record for cursor, records in answer)
             growth = self.rate.spent(size)
-            for lane, records in answer:
-                before = lane.mirror.high_watermark, lane.position, lane.appended
-                lane.mirror.high_watermark = lane.mirror.end
-                lane.read(records)
+            for cursor, records in answer:
+                before = cursor.mirror.high_watermark, cursor.position, cursor.appended
+                cursor.mirror.high_watermark = cursor.mirror.end
+                cursor.read(records)
                 if growth is not None:
-                    growth.note(cast("PartitionLane", lane), *before)
+                    growth.note(cast("PartitionCursor", cursor), *before)
             total += size
             self.pass_time(size / FULL if size else 0.005, writing=writing)
         return total
@@ -224,13 +224,13 @@ def test_partitions_that_do_not_fit_into_an_answer_grow_as_well() -> None:
     assert copy.behind < 30 * MB
 
 
-def test_a_lane_of_its_own_is_no_growth() -> None:
+def test_a_cursor_of_its_own_is_no_growth() -> None:
     """One replica follows what is written, another one was away: what is read for it did not come just now."""
     copy = Copy((5 * MB,), (1000,))
     (partition,) = copy.partitions
-    partition.lanes.append(behind := Reading(partition))
+    partition.cursors.append(behind := Reading(partition))
     partition.end = partition.high_watermark = 10**9
-    partition.lanes[0].position = 10**9
+    partition.cursors[0].position = 10**9
     copy.run(5)
     before = behind.behind
     copy.run(10)
@@ -238,18 +238,18 @@ def test_a_lane_of_its_own_is_no_growth() -> None:
     assert copy.rate.beside_writes.rate == RATE
 
 
-def test_every_lane_has_to_read_what_comes() -> None:
+def test_every_cursor_has_to_read_what_comes() -> None:
     copy = Copy((0.0,), (1000,))
     growth = LogGrowth(100.0)
     (partition,) = copy.partitions
-    partition.lanes.append(Reading(partition))
-    for lane in partition.lanes:
-        growth.note(cast("PartitionLane", lane), 0, 0, 0)
-    for lane in partition.lanes:
-        before = partition.high_watermark, lane.position, lane.appended
+    partition.cursors.append(Reading(partition))
+    for cursor in partition.cursors:
+        growth.note(cast("PartitionCursor", cursor), 0, 0, 0)
+    for cursor in partition.cursors:
+        before = partition.high_watermark, cursor.position, cursor.appended
         partition.high_watermark = 500
-        lane.read(100)
-        growth.note(cast("PartitionLane", lane), *before)
+        cursor.read(100)
+        growth.note(cast("PartitionCursor", cursor), *before)
     assert growth.per_second(100.9) == 0
     assert growth.per_second(102.0) == 500 * 1000 * 2 / 2.0
 
@@ -334,7 +334,7 @@ def test_a_partition_that_appears_is_no_growth() -> None:
     copy = Copy((0.0,), (1000,), backlog=1e12)
     copy.run(2)
     copy.partitions.append(new := Partition(1000))
-    new.end, new.high_watermark, new.lanes[0].position = 10**9, 0, 10**9 - 5
+    new.end, new.high_watermark, new.cursors[0].position = 10**9, 0, 10**9 - 5
     copy.growth = (0.0, 0.0)
     copy._grown.append(0.0)
     assert copy.run(3) / 3 == pytest.approx(RATE, rel=0.1)
@@ -352,15 +352,15 @@ def test_of_a_partition_that_was_not_read_the_others_tell_the_size() -> None:
     growth = LogGrowth(100.0)
     read, unread = Partition(1000), Partition(1000)
     for partition in (read, unread):
-        growth.note(cast("PartitionLane", partition.lanes[0]), 0, 0, 0)
+        growth.note(cast("PartitionCursor", partition.cursors[0]), 0, 0, 0)
     unread.high_watermark = 7
-    growth.note(cast("PartitionLane", unread.lanes[0]), 0, 0, 0)  # nobody knows yet
-    read.lanes[0].read(100)
-    growth.note(cast("PartitionLane", read.lanes[0]), 0, 0, 0)
+    growth.note(cast("PartitionCursor", unread.cursors[0]), 0, 0, 0)  # nobody knows yet
+    read.cursors[0].read(100)
+    growth.note(cast("PartitionCursor", read.cursors[0]), 0, 0, 0)
     unread.high_watermark = 57
-    growth.note(cast("PartitionLane", unread.lanes[0]), 7, 0, 0)
+    growth.note(cast("PartitionCursor", unread.cursors[0]), 7, 0, 0)
     assert growth.per_second(101.0) == 50_000
-    read.lanes[0].position = 0  # truncated: nothing was read
-    growth.note(cast("PartitionLane", read.lanes[0]), 90, 100, 50_000)
-    assert read.lanes[0].offset_bytes == 1000
+    read.cursors[0].position = 0  # truncated: nothing was read
+    growth.note(cast("PartitionCursor", read.cursors[0]), 90, 100, 50_000)
+    assert read.cursors[0].offset_bytes == 1000
     assert growth.per_second(102.0) == 0

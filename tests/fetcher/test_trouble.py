@@ -403,7 +403,7 @@ async def test_leader_redirects_to_a_near_replica() -> None:
             source.partition("t").isr = [1, 2]
             fill(source, 10)
             await rig.settled()
-            await eventually(lambda: [x.fetcher.node.id for x in mirror.lanes if x.fetcher] == [2])
+            await eventually(lambda: [x.fetcher.node.id for x in mirror.cursors if x.fetcher] == [2])
 
 
 async def test_source_without_topic_ids() -> None:

@@ -193,7 +193,7 @@ def test_a_batch_that_ends_where_offsets_end_is_malformed(base: int) -> None:
     batch = build_batch(1, base_offset=base)
     frame = memoryview(bytearray(batch))
     tp = TopicPartition("t", 0)
-    lane: Any = SimpleNamespace(
+    cursor: Any = SimpleNamespace(
         mirror=SimpleNamespace(tp=tp, spec=SimpleNamespace(segment_bytes=1 << 30, session_epoch=3)),
         last_epoch=-1,
         position=10,
@@ -201,8 +201,8 @@ def test_a_batch_that_ends_where_offsets_end_is_malformed(base: int) -> None:
     part: Any = SimpleNamespace(records_start=0, records_end=len(frame))
     charge = Charge(MemoryBudget(1 << 20), len(frame))
     if base + 1 < 1 << 63:
-        walk, (chunk,) = _read(lane, part, frame, charge, 1 << 20)
+        walk, (chunk,) = _read(cursor, part, frame, charge, 1 << 20)
         assert (walk.next_offset, chunk.base_offset) == (base + 1, base)
     else:
         with pytest.raises(MalformedFrame, match=f"ends at offset {base}"):
-            _read(lane, part, frame, charge, 1 << 20)
+            _read(cursor, part, frame, charge, 1 << 20)

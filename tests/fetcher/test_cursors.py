@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from fetcher.partition_copy import PartitionCopy, PartitionLane
+from fetcher.partition_copy import PartitionCopy, PartitionCursor
 from tests.fetcher.pure import Host, append, pure_mirror
 
 
-def test_lanes_split_and_join() -> None:
+def test_cursors_split_and_join() -> None:
     mirror, _, host = pure_mirror()
     mirror.load(1000, 1000, 0, 0.0)
     a = mirror.follower_fetched(1, 500, 0, 1.0)
-    assert a.lane is not None
-    assert a.lane.position == 500
+    assert a.cursor is not None
+    assert a.cursor.position == 500
     b = mirror.follower_fetched(2, 100, 0, 1.0)
-    assert b.lane is not a.lane
-    assert len(mirror.lanes) == 2
+    assert b.cursor is not a.cursor
+    assert len(mirror.cursors) == 2
     mirror.follower_fetched(2, 500, 0, 2.0)
-    assert b.lane is a.lane
-    assert len(mirror.lanes) == 1
+    assert b.cursor is a.cursor
+    assert len(mirror.cursors) == 1
     assert len(host.closed) == 1
     mirror.follower_gone(1)
     mirror.follower_gone(2)
-    assert mirror.lanes == []
+    assert mirror.cursors == []
 
 
 def test_memory_taken_back_gives_a_full_window_room_and_says_so() -> None:
@@ -34,19 +34,19 @@ def test_memory_taken_back_gives_a_full_window_room_and_says_so() -> None:
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, 500, 0, 1.0)
     mirror.follower_fetched(2, 100, 0, 1.0)
-    lane = mirror.followers[1].lane
-    assert lane is not None
+    cursor = mirror.followers[1].cursor
+    assert cursor is not None
     mirror.tick(10.0)  # nobody is expected any more
-    tail = lane.limit * 3 // 4
-    append(mirror, lane, tail)
+    tail = cursor.limit * 3 // 4
+    append(mirror, cursor, tail)
     mirror.follower_fetched(1, 510, 0, 2.0)
-    assert lane.window.bytes == tail, "kept for follower 2"
-    append(mirror, lane, tail)
-    assert lane.full
+    assert cursor.window.bytes == tail, "kept for follower 2"
+    append(mirror, cursor, tail)
+    assert cursor.full
     host.changed.clear()
     assert mirror.reclaim(0.0) == tail
-    assert not lane.full
-    assert host.changed == [lane]
+    assert not cursor.full
+    assert host.changed == [cursor]
 
 
 def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
@@ -54,9 +54,9 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, 400, 0, 1.0)
     mirror.follower_fetched(2, 90, 0, 1.0)
-    lane = mirror.followers[2].lane
-    assert lane is not None
-    mirror.add_chunks(lane, [], [(5, 90)], 1000)
+    cursor = mirror.followers[2].cursor
+    assert cursor is not None
+    mirror.add_chunks(cursor, [], [(5, 90)], 1000)
     assert mirror.untruncated == {1: 90}
     assert mirror.may_copy_from(1, 400) == 90
     assert mirror.may_copy_from(2, 90) is None
@@ -66,14 +66,14 @@ def test_an_epoch_where_another_was_known_truncates_every_copy_beyond() -> None:
     assert [offset for _, offset, _ in events.truncations] == [90, 90]
 
 
-def two_followers(first: int, second: int) -> tuple[PartitionCopy, Host, PartitionLane, PartitionLane]:
-    """At these offsets, far enough from each other for a lane of each; nobody is expected any more."""
+def two_followers(first: int, second: int) -> tuple[PartitionCopy, Host, PartitionCursor, PartitionCursor]:
+    """At these offsets, far enough from each other for a cursor of each; nobody is expected any more."""
     mirror, _, host = pure_mirror(source_epochs=((1, 0),))
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, first, 0, 1.0)
     mirror.follower_fetched(2, second, 0, 1.0)
     mirror.tick(10.0)
-    leading, behind = mirror.followers[1].lane, mirror.followers[2].lane
+    leading, behind = mirror.followers[1].cursor, mirror.followers[2].cursor
     assert leading is not None
     assert behind is not None
     assert leading is not behind
@@ -81,7 +81,7 @@ def two_followers(first: int, second: int) -> tuple[PartitionCopy, Host, Partiti
     return mirror, host, leading, behind
 
 
-def test_an_epoch_that_one_lane_finds_replaced_takes_the_others_back() -> None:
+def test_an_epoch_that_one_cursor_finds_replaced_takes_the_others_back() -> None:
     """What they hold beyond is not at the source any more, nor may anybody be given it."""
     mirror, host, leading, behind = two_followers(400, 90)
     append(mirror, leading, 100)
@@ -97,28 +97,28 @@ def test_the_window_waits_for_replicas_that_have_not_asked_yet_but_not_for_ever(
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, 0, 0, 1.0)
     assert host.watched == 1, "somebody has to look at the time"
-    (lane,) = mirror.lanes
-    append(mirror, lane, lane.limit)
+    (cursor,) = mirror.cursors
+    append(mirror, cursor, cursor.limit)
     mirror.follower_fetched(1, 10, 0, 1.5)
-    assert lane.full, "kept for replica 2"
+    assert cursor.full, "kept for replica 2"
     assert mirror.tick(2.9)
-    assert lane.full
+    assert cursor.full
     host.changed.clear()
     mirror.tick(3.1)
-    assert not lane.full
-    assert lane in host.changed
+    assert not cursor.full
+    assert cursor in host.changed
 
 
 def test_the_last_replica_that_was_waited_for_ends_the_wait() -> None:
     mirror, _, _ = pure_mirror()
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, 0, 0, 1.0)
-    (lane,) = mirror.lanes
-    append(mirror, lane, lane.limit)
+    (cursor,) = mirror.cursors
+    append(mirror, cursor, cursor.limit)
     mirror.follower_fetched(2, 0, 0, 1.2)
     mirror.follower_fetched(1, 10, 0, 1.3)
     mirror.follower_fetched(2, 10, 0, 1.3)
-    assert lane.window.bytes == 0
+    assert cursor.window.bytes == 0
 
 
 def test_whoever_waits_is_told_when_a_follower_is_let_go() -> None:
@@ -126,8 +126,8 @@ def test_whoever_waits_is_told_when_a_follower_is_let_go() -> None:
     mirror.load(1000, 1000, 0, 0.0)
     mirror.follower_fetched(1, 0, 0, 1.0)
     mirror.follower_fetched(2, 0, 0, 1.0)
-    (lane,) = mirror.lanes
-    append(mirror, lane, lane.limit)
+    (cursor,) = mirror.cursors
+    append(mirror, cursor, cursor.limit)
     mirror.follower_fetched(1, 10, 0, 1.1)
     told: list[PartitionCopy] = []
     mirror.listeners.add(told.append)
@@ -135,8 +135,8 @@ def test_whoever_waits_is_told_when_a_follower_is_let_go() -> None:
     assert not told
     assert mirror.tick(3.1), "the first one's window is full still"
     assert told == [mirror]
-    assert lane.followers.keys() == {1}
-    assert mirror.followers[2].lane is None
+    assert cursor.followers.keys() == {1}
+    assert mirror.followers[2].cursor is None
 
 
 @pytest.mark.parametrize("end", [lambda mirror: mirror.fail("why"), lambda mirror: mirror.close()])
@@ -144,7 +144,7 @@ def test_nobody_reads_from_a_partition_that_has_ended(end: Callable[[PartitionCo
     mirror, host, leading, behind = two_followers(400, 90)
     append(mirror, leading, 100)
     end(mirror)
-    assert list(mirror.lanes) == []
+    assert list(mirror.cursors) == []
     assert host.closed == [leading, behind]
     assert leading.window.bytes == 0
-    assert [one.lane for one in mirror.followers.values()] == [None, None]
+    assert [one.cursor for one in mirror.followers.values()] == [None, None]
