@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import linker
 from linker import __version__
 from linker.cli import controller, group, link, mirror, sidecar, store, tables, validate, verdict
 from linker.cli.examine import examine
@@ -54,17 +56,18 @@ app.command("run")(run)
 )
 def demo(context: typer.Context) -> None:
     """Watch live clients move between two real clusters (starts both; needs Java 17 or 21, and Maven)."""
-    try:
-        import lab.demo.demo as scenario
-    except ModuleNotFoundError as error:
-        if error.name != "lab":
-            raise
+    # An editable installation maps the packages of a sidecar only; the lab lies beside them in a checkout.
+    checkout = Path(linker.__file__).parents[1]
+    if not (checkout / "lab" / "__init__.py").exists():
         from wire.errors import LinkerError  # with kio; help has to be quick
 
         raise LinkerError(
             "linker demo is a command of a source checkout, and this is an installed package: "
             "clone the repository, and run `make demo` there"
-        ) from error
+        )
+    sys.path.insert(0, str(checkout))
+    import lab.demo.demo as scenario
+
     raise typer.Exit(scenario.main(context.args))
 
 
