@@ -192,7 +192,8 @@ async def test_purged_while_it_is_copied_for_the_first_time(scene: TroubleScene)
     assert start > 1000
     await scene.promoted()
     await scene.judge()
-    assert await asyncio.to_thread(log_start, scene.target.bootstrap, tp) == start
+    # Followers hear of the last purges with an answer that may come after the promote; they keep those records then.
+    assert 1000 < await asyncio.to_thread(log_start, scene.target.bootstrap, tp) <= start
 
 
 async def test_a_log_that_starts_inside_a_batch(scene: TroubleScene) -> None:
