@@ -104,27 +104,27 @@ class Log(PartitionCopy):
         self.follower_fetched(1, 0, 0, now)
         self.batches: list[bytes] = []
         self.fetcher = Source()
-        (lane,) = self.lanes
-        lane.fetcher = cast(Any, self.fetcher)
+        (cursor,) = self.cursors
+        cursor.fetcher = cast(Any, self.fetcher)
 
     def append(self, count: int) -> None:
         """As the source's next answer."""
-        (lane,) = self.lanes
-        base = lane.position
+        (cursor,) = self.cursors
+        base = cursor.position
         data = build_batch(count, base_offset=base, leader_epoch=E0)
         self.batches.append(data)
         self.note_answer(base + count, base + count, 0)
         charge = Charge(MemoryBudget(len(data)), len(data))
         self.add_chunks(
-            lane, [WindowChunk(base, base + count, memoryview(data), len(data), charge)], [], base + count
+            cursor, [WindowChunk(base, base + count, memoryview(data), len(data), charge)], [], base + count
         )
         charge.drop()
         self.notify()
 
     def begin_at(self, offset: int) -> None:
         """What is in memory begins there."""
-        (lane,) = self.lanes
-        lane.restart(offset)
+        (cursor,) = self.cursors
+        cursor.restart(offset)
 
 
 class Followers:

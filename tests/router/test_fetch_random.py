@@ -39,8 +39,8 @@ class Story:
                 log.fetcher.answers = not log.fetcher.answers
             elif action < 0.75:
                 log.resume() if log.paused else log.pause()
-            elif action < 0.8 and log.lanes:
-                log.lanes[0].restart(log.lanes[0].position)
+            elif action < 0.8 and log.cursors:
+                log.cursors[0].restart(log.cursors[0].position)
             elif action < 0.9:
                 self.rig.source.inject("fetch", delay=rng.uniform(0, 0.05), node=index + 1)
             elif action < 0.92:
@@ -56,19 +56,19 @@ class Story:
     def copy(self, index: int) -> None:
         """What a source fetcher does."""
         log, source = self.logs[index], self.rig.source.partition("orders", index).log
-        (lane,) = log.lanes
+        (cursor,) = log.cursors
         if not log.fetcher.answers or not log.may_fetch:
             return
         for stored in source.batches:
             base, following = stored.info.base_offset, stored.info.last_offset + 1
-            if following <= lane.position:
+            if following <= cursor.position:
                 continue
             data = bytearray(stored.data)
             data[12:16] = E0.to_bytes(4, "big")
             charge = Charge(MemoryBudget(len(data)), len(data))
             chunk = WindowChunk(base, following, memoryview(data), len(data), charge)
             log.note_answer(source.high_watermark, source.high_watermark, 0)
-            log.add_chunks(lane, [chunk], [], source.high_watermark)
+            log.add_chunks(cursor, [chunk], [], source.high_watermark)
             charge.drop()
         log.notify()
 

@@ -29,7 +29,7 @@ async def follow(mirror: PartitionCopy) -> None:
     taken = 0
     while True:
         mirror.follower_fetched(1, taken, 0, time.monotonic())
-        taken = mirror.lanes[0].position if mirror.lanes else 0
+        taken = mirror.cursors[0].position if mirror.cursors else 0
         await asyncio.sleep(0.002)
 
 
