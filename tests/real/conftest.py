@@ -22,6 +22,7 @@ from lab.clusters.kafka_jars import ensure_distribution
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.harness_fleet import Fleet
 from tests.real.harness_fleet_scene import MakeFleetScene, fleet_scenes
+from tests.real.harness_trouble import linked_sidecar
 
 HERE = Path(__file__).parent
 REAL_TEST_TIMEOUT = 180
@@ -110,6 +111,20 @@ async def start_cluster(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable
             )
 
         yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def sidecar(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    _numbers: Iterator[int],
+) -> AsyncIterator[SidecarProcess]:
+    """A sidecar with a link between the session's clusters, for all tests of one file."""
+    async with linked_sidecar(
+        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
+    ) as running:
+        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

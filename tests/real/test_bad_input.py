@@ -18,23 +18,10 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.ports import PortReservation
 from lab.clusters.sidecar_process import SidecarProcess, SidecarSpec
 from tests.real.harness_promote import LINK
-from tests.real.harness_trouble import create_topic, linked_sidecar, refused, topics_of, write
+from tests.real.harness_trouble import create_topic, refused, topics_of, write
 from tests.real.kafka_admin import kafka_admin
 
 UniqueTopic = Callable[[str], str]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from admin.models import MirrorState
 from lab.clusters.kafka_cluster import KafkaCluster
@@ -21,19 +20,6 @@ from wire.frames.types import TopicPartition
 
 UniqueTopic = Callable[[str], str]
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 async def mirrored(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
-import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -18,20 +16,8 @@ from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
 from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import LINK
-from tests.real.harness_trouble import TroubleScene, delete_topic, linked_sidecar, write
+from tests.real.harness_trouble import TroubleScene, delete_topic, write
 from tests.real.kafka_admin import kafka_admin
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    directory: Path = tmp_path_factory.mktemp("sidecar")
-    async with linked_sidecar(source_cluster, target_cluster, 900 + next(_numbers), directory) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

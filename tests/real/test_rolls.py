@@ -6,11 +6,10 @@ With stock brokers on their own a producer would not: each partition's leader mo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 
 import confluent_kafka
 import pytest
-import pytest_asyncio
 
 from lab.clusters.kafka_cluster import KafkaCluster
 from lab.clusters.sidecar_process import SidecarProcess
@@ -23,7 +22,7 @@ from lab.workload.live_producers import (
 )
 from lab.workload.source_data import SourceFiller, SourceTopic
 from tests.real.harness_promote import brokers_back
-from tests.real.harness_trouble import TroubleScene, linked_sidecar
+from tests.real.harness_trouble import TroubleScene
 
 RATE = 100.0
 RETRIES = 3
@@ -47,19 +46,6 @@ class FewTries(LibrdkafkaProducer):
             },
             logger=CLIENT_LOG,
         )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 @pytest.mark.timeout(400)

@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 import pytest_asyncio
 from confluent_kafka import Producer
 
@@ -28,7 +27,6 @@ from tests.real.harness_trouble import (
     TroubleScene,
     create_topic,
     delete_records,
-    linked_sidecar,
     log_start,
     patiently,
     write,
@@ -39,19 +37,6 @@ from wire.frames.error_codes import LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
 from wire.frames.types import TopicPartition
 
 RETRIABLE = (LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-import pytest
 import pytest_asyncio
 from confluent_kafka import ElectionType, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -26,7 +25,6 @@ from tests.real.harness_trouble import (
     delete_topic,
     fingerprint,
     in_sync,
-    linked_sidecar,
     log_start,
     patiently,
     reassign,
@@ -35,19 +33,6 @@ from tests.real.harness_trouble import (
     write,
 )
 from tests.real.kafka_admin import kafka_admin
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

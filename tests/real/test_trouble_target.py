@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -23,19 +23,6 @@ from tests.real.harness_trouble import (
     linked_sidecar,
     write,
 )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def sidecar(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _numbers: Iterator[int],
-) -> AsyncIterator[SidecarProcess]:
-    async with linked_sidecar(
-        source_cluster, target_cluster, 900 + next(_numbers), tmp_path_factory.mktemp("sidecar")
-    ) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -130,6 +130,11 @@ def test_epochs_that_stay_where_they_went_back_to_are_believed() -> None:
     assert epoch_after(5) == 5
     assert epoch_after(6) == 6
     assert [epoch_after(5) for _ in range(7)] == [6] * 5 + [5] * 2
+    assert [epoch_after(4) for _ in range(5)] == [5] * 5
+    assert known.learn_leader(
+        TopicPartition("t", 0), 1, 6
+    )  # by the answer to a fetch: the nodes above are stale
+    assert [epoch_after(4) for _ in range(5)] == [6] * 5
 
 
 def test_an_answer_without_brokers_keeps_the_known_ones() -> None:

@@ -74,6 +74,7 @@ class ClusterMetadata:
         if node is not None and node.id == leader and leader not in self.nodes:
             self.nodes[leader] = node
         topic.partitions[tp.partition] = known._replace(leader=leader, leader_epoch=leader_epoch, error=0)
+        self._older.pop(tp, None)  # a newer epoch was told meanwhile: the older answers are of stale nodes
         return True
 
     def apply(self, answer: Any, *, all_topics: bool) -> None:
