@@ -1,4 +1,4 @@
-"""What each error of a source fetch means for the partition: a table, and nothing else. Not here: errors about the fetch
+"""The meaning of each error of a source fetch for its partition, as a table. Not here: errors about the fetch
 session (fetch_session.py).
 
 RETRY       same node again after a pause: the condition passes by itself

@@ -1,4 +1,4 @@
-"""What a follower is told about one partition: the rules of a leader whose log is the source's.
+"""The answer to a follower about one partition, by the rules of a leader whose log is the source's.
 
 - Not ours, not loaded or a stale epoch: a retriable error; in the middle of coming, it is waited for a moment first, because
 a follower does not ask again before `replica.fetch.backoff.ms`. FENCED_LEADER_EPOCH and an empty log are never

@@ -1,4 +1,4 @@
-"""Who decides what a source fetcher only notices."""
+"""The interface of the owner of a source fetcher: the fetcher notices, the owner decides."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the composing process tells the fetcher about a mirror partition, and what the fetcher tells it back.
+"""The settings of a mirror partition that the fetcher is given, and its reports.
 
-Only values and protocols live here; the behaviour is in partition_copy.py and manager.py.
+Only values and protocols live here; the behaviour is in partition_copy.py and link_fetcher.py.
 """
 
 from __future__ import annotations

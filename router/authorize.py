@@ -1,4 +1,4 @@
-"""What the client may do, asked of a real broker over the client's own authenticated connection. No ACL
+"""The rights of a client, asked of a real broker over the client's own authenticated connection. No ACL
 engine here.
 
 Answers are kept per client connection for a while; a stale one is used while it is being refreshed, so the hot path

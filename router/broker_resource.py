@@ -1,4 +1,4 @@
-"""What configs this broker has, and which changes of them it takes: pure.
+"""The configs of this broker, and the changes of them that it takes; pure.
 
 It has no log and no replica of its own to throttle. Tools that throttle a reassignment set the rates on every broker that
 they see, and take them off again; that must work, and means nothing here.

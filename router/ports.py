@@ -1,4 +1,4 @@
-"""What the router needs from the rest of the sidecar, as Protocols; ``linker`` provides them. No behaviour
+"""The parts of the sidecar that the router needs, as Protocols; ``linker`` provides them. No behaviour
 here, but for the lease of a sidecar that is alone (``EndlessLease``).
 """
 

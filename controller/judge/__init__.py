@@ -4,5 +4,5 @@
 - `group_gates`: the gate that holds a group, and the groups that no gate holds
 - `group_offsets`: the offsets of a source group that the target gets
 - `hand_over`: the AlterPartition of a hand-over: its contents, its answer, its proof in the metadata log
-- `late_starts`: records that a promote would leave behind because replicas start later than the source
+- `late_starts`: judges the records that a promote would leave behind because replicas start later than the source
 """

@@ -1,4 +1,4 @@
-"""What a promote would leave behind because replicas start later than the source: pure judgements.
+"""Judges the records that a promote would leave behind because replicas start later than the source; pure.
 
 Records below a replica's log start are at the source only. Once the target owns the topic nobody gets them from there any
 more, so a promote says how many they are, and goes on only if somebody has accepted that many.

@@ -1,4 +1,4 @@
-"""What would be gone if a mirror's copies were dropped: how much each copy holds, and what of it is nowhere else.
+"""Counts what would be gone if a mirror's copies were dropped, and how much of it is nowhere else.
 
 A copy that a link broker leads holds what the source has. There is more in it where the source lost data or its topic, where
 a real broker was elected and clients wrote to it, and in partitions that somebody added at the target.

@@ -1,4 +1,4 @@
-"""What a cluster limits of the sidecar's: connections of one address, and quotas of the link's principal. Both are easy to
+"""A cluster's limits for the sidecar: connections of one address, and quotas of the link's principal. Both are easy to
 overlook, because each client had its own before: behind a link all of them come from one address, as one principal.
 """
 

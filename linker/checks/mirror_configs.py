@@ -1,5 +1,4 @@
-"""What differs at the target from the configs that a mirror is to have: somebody changed it, and it is not put back yet, or
-is none of those that are.
+"""Differences between a mirror's topic configs at the target and those that it is to have.
 
 The metadata log has the topic's overrides, so nobody is asked.
 """

@@ -1,4 +1,4 @@
-"""What a promote would lose now: records that the source has, and that a replica of the target has not from its start on.
+"""Counts the records that a promote would lose now: the source has them, a replica starts behind them.
 
 Where replicas start is `linker.links.replica_starts`' to find out, as for the promote itself.
 """

@@ -1,5 +1,6 @@
-"""What other tools have done at the target that concerns mirrors or the link broker: all of it out of the metadata log, so
-nobody is asked.
+"""Finds changes that other tools made at the target and that concern mirrors or the link broker.
+
+The metadata log tells all of it, so no broker is asked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What is checked before anything is changed, as findings a person can act on; `create` refuses on the first fatal one,
-`doctor` shows them all.
+"""Checks before a change: `create` refuses on the first fatal finding, `doctor` shows them all.
 
 Only questions are asked here: nothing is created, changed or remembered.
 """

@@ -1,4 +1,4 @@
-"""What can fail on this machine, tried before the target hears of this sidecar.
+"""Checks this machine before the target hears of the sidecar.
 
 A broker that has registered and then ends leaves its id taken at the target, fenced, and names a listener that is somebody
 else's. So ports, certificates and directories are tried first. A port is let go again at once: connections to it would

@@ -1,5 +1,4 @@
-"""What a partition of a consumer's fetch gets that needs no data: refusals, and the replica in the
-consumer's rack or the one that the consumer named.
+"""Answers to a consumer's fetch of a partition that need no data: refusals, and the replica to read from.
 
 Also the source's answer put into ours. Not here: looking for data (``session.py``).
 """

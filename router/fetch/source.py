@@ -1,4 +1,4 @@
-"""What a consumer's fetches ask of the source: one request at a time to each node, and what comes of it.
+"""Fetches of consumers at the source: one request at a time to each node, and its answer.
 
 Lives here: `SourceReads`. Not here: what else there is to answer with, and when a fetch is answered
 (``session.py``).

@@ -1,4 +1,4 @@
-"""What consumers were answered and have not taken yet, in one budget.
+"""One budget for answers that consumers have not read yet.
 
 An answer stays in memory until its client reads it. Who does not read costs that, for as long as it stays connected; with
 enough of them that would be all memory there is. So no answer is made while the budget is exceeded, and when it is, who has

@@ -1,5 +1,4 @@
-"""Who is carried after a hand-over, and to whom: the clients whose produces go on to the target's new leaders until every
-broker names these, and who those leaders are.
+"""Clients whose writes go on to the target's new leaders until every broker names these leaders.
 
 Not here: when that begins and ends (`forwarding.py`, and what tells it), the lanes' part (`fence.py`), connections
 (`routes.py`).

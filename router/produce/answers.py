@@ -1,4 +1,4 @@
-"""What one client is told of its produces: the source's answers, and the end of their time.
+"""The answers to one client's writes: the source's, and those of requests whose time has ended.
 
 Lives here: `ProduceAnswers`, from an answer of the source to that of the client's request, and what a request holds in
 memory until then. Not here: requests and what is sent (``session.py``), order and retries (``lanes.py``), the answer's

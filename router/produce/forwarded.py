@@ -1,4 +1,4 @@
-"""What the source has taken of this router, per partition. Counters only: one small entry per partition."""
+"""Counts the records and bytes that the source has taken of this router, per partition: one small entry each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What all clients' forwarding shares: fences and their waiting, the byte budget, leader recovery, the
-deadline sweep.
+"""Shared by all clients' forwarding: fences and their waiting, the byte budget, leader recovery, the deadline sweep.
 
 Lives here: ``ForwardingHub``. Not here: one client's requests (``session.py``), the accounting rules
 (``fence.py``).

@@ -1,4 +1,4 @@
-"""What may be told to a producer while several sidecars can forward: the lease at the moment of answering. Pure:
+"""Holds back an acknowledgement until the sidecar's lease is proved, while several sidecars can forward. Pure:
 no I/O; the lease reads its own clock.
 
 Invariant (no fork): a partition is handed over only after every sidecar that could acknowledge a write for it
